@@ -1,0 +1,33 @@
+"""Headrace: a multi-tenant job queue that bounds its memory and measures itself exactly.
+
+The names below are loaded when first used, so that `headrace --help` does not wait for redis-py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.model.job import LeasedJob, NewJob
+    from headrace.model.names import QueueRef
+    from headrace.queue.queue import Client, QueueOptions, SyncClient
+    from headrace.queue.tasks import Tasks
+
+__all__ = ["Client", "LeasedJob", "NewJob", "QueueOptions", "QueueRef", "SyncClient", "Tasks"]
+
+_HOMES = {
+    "Client": "headrace.queue.queue",
+    "LeasedJob": "headrace.model.job",
+    "NewJob": "headrace.model.job",
+    "QueueOptions": "headrace.queue.queue",
+    "QueueRef": "headrace.model.names",
+    "SyncClient": "headrace.queue.queue",
+    "Tasks": "headrace.queue.tasks",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

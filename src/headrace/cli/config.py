@@ -1,0 +1,36 @@
+"""`headrace config`: which settings are in effect, and who said so.
+
+Promises never to print a password.
+"""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.settings import SETTINGS
+
+
+@click.group()
+def config() -> None:
+    """Show the settings in effect and where each came from."""
+
+
+@config.command()
+@json_option
+@pass_invocation
+def show(invocation: Invocation, as_json: bool) -> None:
+    """Every setting, its value (passwords masked) and its origin."""
+    loaded = invocation.loaded
+    rows = [
+        (key, each.show(each.value_in(loaded.settings)), str(loaded.origins[key]))
+        for key, each in SETTINGS.items()
+    ]
+    if as_json:
+        shown = {key: {"value": value or None, "origin": origin} for key, value, origin in rows}
+        print_json({"settings": shown})
+    else:
+        print_table(
+            ["setting", "value", "origin"], [(key, value or "-", origin) for key, value, origin in rows]
+        )

@@ -1,0 +1,116 @@
+"""`headrace demo`: three tenants with ordinary lives, for a first look and for the first acceptance test.
+
+acme sends e-mails at a steady pace, globex makes thumbnails in bursts, initech's invoices often fail.
+The load is seeded: the same jobs in the same order every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import time
+from dataclasses import dataclass
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.logs import configure_logs
+from headrace.cli.worker import queue_options
+from headrace.errors import QueueUnavailable
+from headrace.model.job import LeasedJob, NewJob
+from headrace.model.names import QueueRef
+from headrace.queue.queue import Client
+from headrace.queue.tasks import Tasks
+
+SEED = 7
+TICK_S = 0.1
+
+STEADY = QueueRef("acme", "shop", "prod", "emails")
+BURSTY = QueueRef("globex", "media", "prod", "thumbnails")
+FAILING = QueueRef("initech", "billing", "prod", "invoices")
+
+tasks = Tasks()
+
+
+@tasks.task()
+async def send_email(job: LeasedJob) -> None:
+    await asyncio.sleep(json.loads(job.payload)["seconds"])
+
+
+@tasks.task()
+async def make_thumbnail(job: LeasedJob) -> None:
+    await asyncio.sleep(json.loads(job.payload)["seconds"])
+
+
+@tasks.task()
+async def post_invoice(job: LeasedJob) -> None:
+    body = json.loads(job.payload)
+    await asyncio.sleep(body["seconds"])
+    if job.attempt <= body["failures"]:
+        raise ConnectionError(f"the ledger did not answer (attempt {job.attempt})")
+
+
+@dataclass(frozen=True)
+class Flow:
+    queue: QueueRef
+    task: str
+    jobs: int  # at once
+    every_ticks: int
+    seconds: tuple[float, float]  # how long a job runs
+    failing: float = 0.0  # share of jobs that fail at least once
+
+
+FLOWS = (
+    Flow(STEADY, "send_email", jobs=2, every_ticks=1, seconds=(0.01, 0.05)),
+    Flow(BURSTY, "make_thumbnail", jobs=400, every_ticks=100, seconds=(0.02, 0.1)),
+    Flow(FAILING, "post_invoice", jobs=1, every_ticks=1, seconds=(0.01, 0.1), failing=0.4),
+)
+
+
+def due(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]]:
+    """What arrives in a tick."""
+    return [
+        (flow.queue, [_job(flow, random_) for _ in range(flow.jobs)])
+        for flow in FLOWS
+        if tick % flow.every_ticks == 0
+    ]
+
+
+def _job(flow: Flow, random_: random.Random) -> NewJob:
+    failures = random_.choice((1, 1, 2, 9)) if random_.random() < flow.failing else 0
+    body = {"seconds": round(random_.uniform(*flow.seconds), 3), "failures": failures}
+    return NewJob(flow.task, json.dumps(body).encode(), max_attempts=3)
+
+
+@click.command()
+@click.option("--seconds", type=float, help="Stop after this long; else until stopped.")
+@pass_invocation
+def demo(invocation: Invocation, seconds: float | None) -> None:
+    """Send a small seeded load to the queue: a steady, a bursty and a failing tenant."""
+    configure_logs(invocation.settings.log)
+    asyncio.run(_send(invocation, seconds))
+
+
+async def _send(invocation: Invocation, seconds: float | None) -> None:
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    settings = invocation.settings
+    random_ = random.Random(SEED)
+    started = time.monotonic()
+    tick = 0
+    async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
+        while not stop.is_set() and (seconds is None or time.monotonic() - started < seconds):
+            for queue, jobs in due(tick, random_):
+                try:
+                    await client.enqueue_many(queue, jobs)
+                except QueueUnavailable as error:
+                    click.echo(f"not accepted: {error}", err=True)
+            tick += 1
+            try:
+                await asyncio.wait_for(stop.wait(), max(0.0, started + tick * TICK_S - time.monotonic()))
+            except TimeoutError:
+                pass

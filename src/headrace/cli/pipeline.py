@@ -1,0 +1,47 @@
+"""`headrace pipeline`: metric streams into history, until told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.logs import configure_logs
+from headrace.embedded.java import find_java
+from headrace.pipeline.job import PipelineOptions, run_forever
+from headrace.settings import Settings
+
+
+@click.command()
+@pass_invocation
+def pipeline(invocation: Invocation) -> None:
+    """Read metric events with Spark and write history to ClickHouse, until stopped."""
+    settings = invocation.settings
+    configure_logs(settings.log)
+    stop = threading.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stop.set())
+    run_forever(options(settings), stop)
+
+
+def options(settings: Settings) -> PipelineOptions:
+    endpoints = find_endpoints(settings, "redis", "clickhouse")
+    data_dir = settings.embedded.data_dir.absolute()
+    configured = settings.pipeline.java_home
+    java = find_java(data_dir, None if configured is None else str(configured), os.environ)
+    return PipelineOptions(
+        redis_url=endpoints.redis,
+        clickhouse_url=endpoints.clickhouse,
+        database=settings.warehouse.database,
+        shards=settings.queue.shards,
+        checkpoint=data_dir / "pipeline" / "checkpoint",
+        master=settings.pipeline.master,
+        trigger_s=settings.pipeline.trigger,
+        max_events_per_trigger=settings.pipeline.max_events_per_trigger,
+        driver_memory=settings.pipeline.driver_memory,
+        java_home=str(java.home),
+    )

@@ -1,0 +1,59 @@
+"""`headrace reconcile`: do the queues and their history agree?"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import Endpoints, find_endpoints
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.history.reconcile import Reconciliation, read_totals
+from headrace.history.reconcile import reconcile as compare
+from headrace.model.event import Op
+from headrace.queue.state import read_states
+from headrace.settings import Settings
+from headrace.valkey.connect import connect as connect_valkey
+from headrace.warehouse.connect import connect as connect_clickhouse
+
+
+@click.command()
+@json_option
+@click.option("--wait", default=0.0, help="Seconds to give a pipeline that is still catching up.")
+@pass_invocation
+def reconcile(invocation: Invocation, as_json: bool, wait: float) -> None:
+    """Compare the queues' own counts with every tier of history; exit 1 if they differ."""
+    found = reconcile_now(invocation.settings, find_endpoints(invocation.settings, "redis", "clickhouse"), wait)
+    if as_json:
+        print_json(as_document(found))
+    else:
+        print_table(["op", "queues", *found.tiers], table_rows(found))
+        click.echo(f"difference {found.difference}")
+    raise SystemExit(1 if found.difference else 0)
+
+
+def reconcile_now(settings: Settings, endpoints: Endpoints, wait_s: float) -> Reconciliation:
+    """Compare; while they differ and there is time left, compare again."""
+    deadline = time.monotonic() + wait_s
+    warehouse = connect_clickhouse(endpoints.clickhouse, settings.warehouse.database)
+    with connect_valkey(endpoints.redis) as valkey:
+        while True:
+            # History first: what happens in between makes it look late, never wrong.
+            totals = read_totals(warehouse)
+            found = compare(read_states(valkey, settings.queue.shards), totals)
+            if found.difference == 0 or time.monotonic() >= deadline:
+                return found
+            time.sleep(0.25)
+
+
+def as_document(found: Reconciliation) -> dict[str, Any]:
+    return {"odometers": found.odometers, "tiers": found.tiers, "difference": found.difference}
+
+
+def table_rows(found: Reconciliation) -> list[list[str]]:
+    return [
+        [op, str(found.odometers[op]), *(str(counted[op]) for counted in found.tiers.values())]
+        for op in Op
+    ]

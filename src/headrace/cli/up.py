@@ -1,0 +1,235 @@
+"""`headrace up`: everything on one machine, for a first look, for development and for small set-ups.
+
+Starts the servers that no setting names, brings the schema up to date, then runs the pipeline, the API
+and, with --demo, workers and a load, each in a process of its own. All of them end with this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import SERVERS, Endpoints, configured
+from headrace.cli.output import json_option, print_json
+from headrace.embedded.datadir import DataDirectory
+from headrace.embedded.process import LOOPBACK, Child, choose_port
+from headrace.embedded.stack import Stack
+from headrace.errors import EmbeddedError
+from headrace.settings import Settings, mask
+
+POLL_S = 0.1
+CATCH_UP_S = 60.0
+DEMO_WORKERS = 2
+
+
+@click.command()
+@click.option("--demo", is_flag=True, help="Run a small seeded load with real workers.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="Stop after this long; else on Ctrl-C.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where to keep data; else embedded.data_dir.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the dashboard; else api.port.")
+@json_option
+@pass_invocation
+def up(
+    invocation: Invocation, demo: bool, seconds: float | None, data_dir: Path | None, port: int | None, as_json: bool
+) -> None:
+    """Start a whole Headrace on this machine and stop it with Ctrl-C."""
+    flags = dict(invocation.flags)
+    if data_dir is not None:
+        flags["embedded.data_dir"] = str(data_dir)
+    if port is not None:
+        flags["api.port"] = str(port)
+    running = Up(Invocation(invocation.config, flags, invocation.environ), demo)
+    outcome = running.run(seconds)
+    if as_json:
+        print_json(outcome)
+    raise SystemExit(1 if outcome.get("difference") else 0)
+
+
+class Up:
+    """One run: start, watch, stop; every step says what it does."""
+
+    def __init__(self, invocation: Invocation, demo: bool) -> None:
+        self._invocation = invocation
+        self._settings: Settings = invocation.settings
+        self._demo = demo
+        self._stop = threading.Event()
+        self._children: dict[str, Child] = {}
+        self._began = time.monotonic()
+        self._started_at = datetime.now(UTC)
+
+    def run(self, seconds: float | None) -> dict[str, Any]:
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signal_number, lambda *_: self._stop.set())
+        directory = DataDirectory(self._settings.embedded.data_dir, self._settings.embedded.min_free)
+        with ExitStack() as cleanup:
+            directory.open()
+            cleanup.callback(directory.close)
+            stack = Stack(directory, self._settings.embedded, self._wanted())
+            cleanup.callback(stack.stop)
+            stack.start(_say_ready)
+            cleanup.callback(self._stop_children)
+            return self._run_on(stack, directory, seconds)
+
+    def _run_on(self, stack: Stack, directory: DataDirectory, seconds: float | None) -> dict[str, Any]:
+        endpoints = self._endpoints(stack)
+        self._migrate(endpoints)
+        dashboard = self._start_processes(stack, endpoints, directory)
+        ready_s = round(time.monotonic() - self._began, 2)
+        _say(f"dashboard {dashboard}")
+        outcome = {
+            "urls": {"dashboard": dashboard, **{name: mask(url) for name, url in vars(endpoints).items()}},
+            "versions": stack.versions,
+            "data_dir": str(directory.path),
+            "ready_s": ready_s,
+        }
+        first_chart_s = self._watch(stack, dashboard, seconds)
+        if self._demo:
+            outcome["first_chart_s"] = first_chart_s
+            outcome |= self._settle(endpoints)
+        return outcome
+
+    def _wanted(self) -> frozenset[str]:
+        return frozenset(server for server, url in configured(self._settings).items() if url is None)
+
+    def _endpoints(self, stack: Stack) -> Endpoints:
+        given = configured(self._settings)
+        return Endpoints(**{server: given[server] or stack.urls[server] for server in SERVERS})
+
+    def _migrate(self, endpoints: Endpoints) -> None:
+        from headrace.warehouse.connect import connect
+        from headrace.warehouse.migrate import migrate
+
+        if applied := migrate(connect(endpoints.clickhouse), self._settings.warehouse.database):
+            _say(f"schema created ({len(applied)} migrations)")
+
+    def _start_processes(self, stack: Stack, endpoints: Endpoints, directory: DataDirectory) -> str:
+        last = directory.last_stack().get("ports", {})
+        port = choose_port("the API (api.port)", self._settings.api.port, last.get("api", 0))
+        dashboard = f"http://{LOOPBACK}:{port}/"
+        directory.write_stack(
+            {
+                "pid": os.getpid(),
+                "urls": {**vars(endpoints), "dashboard": dashboard},
+                "ports": {**last, **{server.name: server.port for server in stack.servers.values()}, "api": port},
+            }
+        )
+        # Children are given addresses, not the lock: each would run the same against servers elsewhere.
+        env = {f"HEADRACE_{server.upper()}_URL": url for server, url in vars(endpoints).items()}
+        self._child("api", ["api"], directory, env, port=port)
+        self._child("pipeline", ["pipeline"], directory, env)
+        self._wait_for_api(dashboard)
+        if self._demo:
+            for number in range(1, DEMO_WORKERS + 1):
+                self._child(f"worker-{number}", ["worker", "headrace.cli.demo:tasks"], directory, env)
+            self._child("demo", ["demo"], directory, env)
+        return dashboard
+
+    def _child(
+        self, name: str, arguments: Sequence[str], directory: DataDirectory, env: dict[str, str], port: int | None = None
+    ) -> None:
+        flags = {**self._invocation.flags, "embedded.data_dir": str(directory.path)}
+        if port is not None:
+            flags["api.port"] = str(port)
+        command = [sys.executable, "-m", "headrace"]
+        if self._invocation.config is not None:
+            command += ["--config", str(self._invocation.config)]
+        for key, value in flags.items():
+            command += ["--set", f"{key}={value}"]
+        child = Child(name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env=env)
+        child.start()
+        self._children[name] = child
+
+    def _wait_for_api(self, dashboard: str) -> None:
+        deadline = time.monotonic() + self._settings.embedded.start_timeout
+        while not self._stop.is_set() and not _answers(f"{dashboard}healthz"):
+            self._refuse_dead(None)
+            if time.monotonic() > deadline:
+                raise EmbeddedError(f"The API did not answer at {dashboard}. See {self._children['api'].log_file}.")
+            time.sleep(POLL_S)
+        _say(f"api ready {time.monotonic() - self._began:.1f} s")
+
+    def _watch(self, stack: Stack, dashboard: str, seconds: float | None) -> float | None:
+        """Until it is time to stop; returns when the demo's first chart had something to show."""
+        first_chart_s: float | None = None
+        end = None if seconds is None else time.monotonic() + seconds
+        while not self._stop.wait(POLL_S) and (end is None or time.monotonic() < end):
+            self._refuse_dead(stack)
+            if self._demo and first_chart_s is None and _has_chart(dashboard):
+                first_chart_s = round(time.monotonic() - self._began, 2)
+                _say(f"first chart {first_chart_s} s")
+        return first_chart_s
+
+    def _refuse_dead(self, stack: Stack | None) -> None:
+        if stack is not None and (message := stack.died()):
+            raise EmbeddedError(message)
+        for child in self._children.values():
+            if (code := child.exit_code()) is not None:
+                raise EmbeddedError(
+                    f"{child.name} ended by itself (exit code {code}). Everything else was stopped, the data is "
+                    f"kept. The end of {child.log_file}:\n{child.log_tail()}"
+                )
+
+    def _settle(self, endpoints: Endpoints) -> dict[str, Any]:
+        """Let the demo's workers finish, the pipeline catch up, then compare the counts."""
+        from headrace.cli.reconcile import as_document, reconcile_now
+        from headrace.warehouse.connect import connect
+        from headrace.warehouse.pipeline_batches import freshness_since
+
+        _say("stopping the load, comparing counts")
+        for name in [name for name in self._children if name == "demo" or name.startswith("worker")]:
+            self._children.pop(name).stop()
+        found = reconcile_now(self._settings, endpoints, CATCH_UP_S)
+        fresh = freshness_since(connect(endpoints.clickhouse, self._settings.warehouse.database), self._started_at)
+        return {**as_document(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
+
+    def _stop_children(self) -> None:
+        children = list(self._children.values())
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
+            child.stop()
+        self._children = {}
+        _say("stopped")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _has_chart(dashboard: str) -> bool:
+    """Does history over HTTP have a completed job of the demo?"""
+    from headrace.cli.demo import STEADY
+
+    query = f"org={STEADY.org}&project={STEADY.project}&env={STEADY.env}&period=5m"
+    try:
+        with urllib.request.urlopen(f"{dashboard}api/v1/queues/{STEADY.queue}/metrics?{query}", timeout=5) as answer:
+            points = json.load(answer)["timeseries"]
+    except (urllib.error.URLError, OSError):
+        return False
+    return any(point["throughput"]["completed"] for point in points)
+
+
+def _say_ready(name: str, version: str, seconds: float) -> None:
+    _say(f"{name} ready {seconds:.1f} s ({version})")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,62 @@
+"""`headrace worker`: runs tasks until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.logs import configure_logs
+from headrace.queue.queue import Client, QueueOptions
+from headrace.queue.tasks import Tasks
+from headrace.queue.worker import Worker, WorkerOptions
+from headrace.settings import Settings
+
+
+@click.command()
+@click.argument("app")
+@click.option("--concurrency", type=click.IntRange(1, 10_000), help="Jobs at a time; else worker.concurrency.")
+@pass_invocation
+def worker(invocation: Invocation, app: str, concurrency: int | None) -> None:
+    """Run the tasks of APP, given as module:variable, until stopped (SIGTERM finishes what runs)."""
+    settings = invocation.settings
+    configure_logs(settings.log)
+    tasks = load_tasks(app)
+    asyncio.run(_run(settings, tasks, concurrency or settings.worker.concurrency))
+
+
+def load_tasks(app: str) -> Tasks:
+    module, _, variable = app.partition(":")
+    sys.path.insert(0, "")  # as `python -m` would: a project's own modules are found
+    try:
+        tasks = getattr(importlib.import_module(module), variable or "tasks")
+    except (ImportError, AttributeError) as error:
+        raise click.BadParameter(f"cannot load {app!r}: {error}. Give it as module:variable.") from error
+    if not isinstance(tasks, Tasks):
+        raise click.BadParameter(f"{app!r} is a {type(tasks).__name__}, not a headrace.Tasks.")
+    return tasks
+
+
+def queue_options(settings: Settings) -> QueueOptions:
+    return QueueOptions(settings.queue.shards, settings.metrics.stream_maxlen, settings.queue.max_payload)
+
+
+async def _run(settings: Settings, tasks: Tasks, concurrency: int) -> None:
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    options = WorkerOptions(
+        concurrency=concurrency,
+        poll_s=settings.worker.poll,
+        lease_s=settings.queue.lease,
+        heartbeat_s=settings.worker.heartbeat,
+        retry_base_s=settings.queue.retry_base,
+        retry_max_s=settings.queue.retry_max,
+    )
+    async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
+        await Worker(client, tasks, options).run_forever(stop)

@@ -1,0 +1,293 @@
+"""chDB, ClickHouse's engine inside this process, as sessions that share nothing but the data.
+
+Every request gets a connection of its own. In chDB a connection is a session: its settings, database and
+temporary tables are seen by no other, and they go when it closes (opening one costs about 1 ms). That is what
+keeps settings from leaking, and it is needed for another reason too: after a query that failed halfway, chDB
+gives the leftover rows of that query to the next one on the same connection.
+
+Promises: one process per data directory (a lock that dies with its holder); the engine's own error texts;
+results of SELECT in a streamable format and the data of INSERT pass through in pieces, whatever their size.
+A result in another format is built in memory and bounded by MAX_BUFFERED_RESULT_BYTES.
+
+Everything here blocks; the caller brings the threads. A session is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from chdb import _chdb
+
+from headrace.embedded.clickhouse_statement import InsertHead, Token, is_query
+from headrace.errors import DataDirectoryError, EmbeddedError, HeadraceError
+
+# What is not streamed is held in memory. A client raises the bound with its own max_result_bytes.
+MAX_BUFFERED_RESULT_BYTES = 256 * 1024 * 1024
+
+# chDB encodes each block by itself. For these formats the pieces, one after another, are the whole.
+_STREAMED = frozenset(
+    {
+        "Native",
+        "RowBinary",
+        "TabSeparated",
+        "TSV",
+        "TabSeparatedRaw",
+        "TSVRaw",
+        "CSV",
+        "JSONEachRow",
+        "NDJSON",
+    }
+)
+_ARROW_STREAM = "ArrowStream"  # the same, once its pieces are joined
+_ARROW_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+_CODE = re.compile(r"Code: (\d+)\. DB::")
+_NAME = re.compile(r"\(([A-Z][A-Z0-9_]+)\)(?: \(version [^)]*\))?\s*$")
+
+
+class QueryFailed(HeadraceError):
+    """The engine refused a statement."""
+
+    def __init__(self, code: int, name: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.name = name
+
+    @classmethod
+    def because(cls, code: int, name: str, reason: str) -> QueryFailed:
+        """An error of the endpoint's own, in the shape of ClickHouse's."""
+        return cls(code, name, f"Code: {code}. DB::Exception: {reason}. ({name})")
+
+    @classmethod
+    def of(cls, text: str) -> QueryFailed:
+        """chDB raises plain RuntimeErrors; code and name stand in their text."""
+        code, name = _CODE.search(text), _NAME.search(text)
+        if code is None:
+            return cls.because(1001, "STD_EXCEPTION", text)
+        return cls(int(code[1]), name[1] if name else "UNKNOWN_EXCEPTION", text[code.start() :])
+
+
+@contextlib.contextmanager
+def _own_errors() -> Generator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise QueryFailed.of(str(error)) from error
+    except UnicodeDecodeError as error:  # pybind could not make a str of a message that quotes the statement
+        raise QueryFailed.of(error.object.decode(errors="replace")) from error
+
+
+class _Result(Protocol):
+    def bytes(self) -> bytes: ...
+    def elapsed(self) -> float: ...
+    def rows_read(self) -> int: ...  # despite its name: rows of the result
+    def bytes_read(self) -> int: ...
+    def rows_written(self) -> int: ...
+    def bytes_written(self) -> int: ...
+    def storage_rows_read(self) -> int: ...
+    def storage_bytes_read(self) -> int: ...
+
+
+class _Connection(Protocol):
+    def query(self, sql: bytes | str, format: str = ..., *, params: Mapping[str, str] = ...) -> _Result: ...
+    def send_query(self, sql: bytes, format: str, *, params: Mapping[str, str]) -> object: ...
+    def streaming_fetch_result(self, stream: object) -> _Result: ...
+    def send_insert(self, sql: bytes, format: str) -> object: ...
+    def insert_append(self, insert: object, data: bytes) -> None: ...
+    def insert_done(self, insert: object) -> _Result: ...
+    def classify_query(self, sql: bytes) -> Mapping[str, object]: ...
+    def close(self) -> None: ...
+
+
+# chDB's stub file names only what has to do with Python functions in SQL.
+_connect = cast("Callable[[str], _Connection]", _chdb.connect)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a query read, wrote and returned, in the words of X-ClickHouse-Summary."""
+
+    read_rows: int = 0
+    read_bytes: int = 0
+    written_rows: int = 0
+    written_bytes: int = 0
+    result_rows: int = 0
+    result_bytes: int = 0
+    elapsed_ns: int = 0
+
+    def add(self, result: _Result) -> None:
+        self.read_rows += result.storage_rows_read()
+        self.read_bytes += result.storage_bytes_read()
+        self.written_rows += result.rows_written()
+        self.written_bytes += result.bytes_written()
+        self.result_rows += result.rows_read()
+        self.result_bytes += result.bytes_read()
+        self.elapsed_ns += int(result.elapsed() * 1e9)
+
+    def as_json(self) -> str:
+        """ClickHouse writes these numbers as strings."""
+        return json.dumps({name: str(value) for name, value in asdict(self).items()})
+
+
+class Session:
+    """One request's connection. Closing it cancels what still runs and forgets settings and parameters."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._insert: object = None
+        self.summary = Summary()
+        self.returns_rows = False  # known once rows() has begun; true for a SELECT that found nothing
+
+    def configure(self, settings: Mapping[str, str], database: str) -> None:
+        """The engine checks names and values, and raises its own error."""
+        with _own_errors():
+            if database:
+                self._connection.query(f"USE {_identifier(database)}")
+            if settings:
+                assignments = (f"{_identifier(name)} = {_literal(value)}" for name, value in settings.items())
+                self._connection.query(f"SET {', '.join(assignments)}")
+
+    def add_external_table(self, name: str, columns: str, format: str, data: bytes) -> None:
+        """Data sent along with a query, as a temporary table that this session alone sees."""
+        table = _identifier(name)
+        with _own_errors():
+            self._connection.query(f"CREATE TEMPORARY TABLE {table} ({columns}) ENGINE = Memory")
+        self.begin_insert(InsertHead(f"INSERT INTO {table}".encode(), format, 0), {})
+        self.append(data)
+        self.finish_insert()
+        self.summary = Summary()  # the query's figures are its own
+
+    def begin_insert(self, head: InsertHead, binds: Mapping[str, str]) -> None:
+        with _own_errors():
+            for name, value in binds.items():  # send_insert takes no parameters, but the session keeps them
+                self._connection.query(f"SET {_identifier('param_' + name)} = {_literal(value)}")
+            self._insert = self._connection.send_insert(head.statement, head.format)
+
+    def append(self, data: bytes) -> None:
+        with _own_errors():
+            self._connection.insert_append(self._insert, data)
+
+    def finish_insert(self) -> None:
+        """Commits; a session closed before this point has inserted nothing of its last block."""
+        with _own_errors():
+            self.summary.add(self._connection.insert_done(self._insert))
+
+    def rows(self, sql: bytes, tokens: list[Token], format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
+        """The result in pieces, none of them empty. Nothing runs before the first is asked for."""
+        with _own_errors():
+            kind = self._connection.classify_query(sql)
+            self.returns_rows = str(kind["query_class"]) == "query_class.READ_ONLY"
+            # What does not parse goes to send_query as well: it refuses the text as a whole, while query()
+            # would run the statements before the broken one.
+            broken = kind["statement_count"] != 1
+            if broken or streams(tokens, format):
+                pieces = self._stream(sql, format, binds)
+                yield from _joined_arrow(pieces) if format == _ARROW_STREAM else pieces
+            else:
+                yield from self._buffered(sql, format, binds)
+
+    def _stream(self, sql: bytes, format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
+        stream = self._connection.send_query(sql, format, params=binds)
+        while True:
+            result = self._connection.streaming_fetch_result(stream)
+            self.summary.add(result)
+            piece = result.bytes()
+            if not piece:
+                return
+            yield piece
+
+    def _buffered(self, sql: bytes, format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
+        result = self._connection.query(sql, format, params=binds)
+        self.summary.add(result)
+        if piece := result.bytes():
+            yield piece
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Engine:
+    """The data directory, opened. Holds one connection for as long as it lives: the last to close stops chDB."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._lock = _lock(data_dir)
+        self._path = str(data_dir)
+        try:
+            self._root = _connect(self._path)
+            facts = self._root.query("SELECT version(), timezone(), hostName()", "TabSeparated").bytes()
+        except RuntimeError as error:
+            raise EmbeddedError(f"chDB could not open {data_dir}: {error}") from error
+        self.version, self.timezone, self.host_name = facts.decode().rstrip("\n").split("\t")
+
+    def session(self, settings: Mapping[str, str], database: str) -> Session:
+        session = Session(_connect(self._path))
+        try:
+            session.configure(settings, database)
+        except QueryFailed:
+            session.close()
+            raise
+        return session
+
+    def kill_queries(self) -> None:
+        """Ends every running query with QUERY_WAS_CANCELLED, and waits until they have ended."""
+        self._root.query("KILL QUERY WHERE query NOT LIKE 'KILL QUERY %' SYNC")
+
+    def close(self) -> None:
+        self._root.close()
+        os.close(self._lock)
+
+
+def streams(tokens: list[Token], format: str) -> bool:
+    """Whether the result can be had in pieces."""
+    return is_query(tokens) and (format in _STREAMED or format == _ARROW_STREAM)
+
+
+def _joined_arrow(streams: Iterator[bytes]) -> Iterator[bytes]:
+    """Many Arrow streams of one schema as one: the schema message once, the end mark once."""
+    first = True
+    for stream in streams:
+        schema_end = 8 + int.from_bytes(stream[4:8], "little")
+        yield stream[0 if first else schema_end : -len(_ARROW_STREAM_END)]
+        first = False
+    if not first:
+        yield _ARROW_STREAM_END
+
+
+def _lock(data_dir: Path) -> int:
+    """An flock: the kernel drops it with its holder, so a killed process never leaves it behind."""
+    path = data_dir / "headrace.lock"
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataDirectoryError(
+            f"The data directory {data_dir} cannot be written: {error.strerror}."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise DataDirectoryError(
+            f"The data directory {data_dir} is in use by process {holder}. Nothing was changed."
+            " Stop that process, or choose another --data-dir."
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

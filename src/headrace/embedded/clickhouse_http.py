@@ -1,0 +1,367 @@
+"""ClickHouse's HTTP interface over the embedded engine, so that ordinary clients and tools connect unchanged.
+
+    python -m headrace.embedded.clickhouse_http --data-dir DIR --port P [--host 127.0.0.1]
+
+Ready when GET /ping answers. SIGTERM or SIGINT: running requests get three seconds, then their queries are
+killed; the engine is closed and the exit code is 0. It is 5 when the data directory is in use or cannot be
+written, and 4 when the port is taken or the engine does not start, with one sentence on stderr.
+
+As in ClickHouse: the statement is the URL parameter `query`, the body, or both; `param_*` are typed parameters;
+`database`, `default_format` and the rest of the transport's own parameters apply; every other parameter is a
+setting, checked by the engine, for this request alone. GET is read only. Multipart forms carry parameters that
+are too long for a URL, and external tables. Errors have ClickHouse's text, code and status; one that happens
+after the answer has begun is appended under the exception tag, and the connection is cut.
+
+Not as in ClickHouse:
+- Sessions. Every request stands alone. A `session_id` is accepted, because clickhouse-connect sends one unless
+  told not to, and means nothing; what would need it (SET, USE, temporary tables) is refused rather than
+  silently forgotten.
+- `wait_end_of_query` is not needed: an answer of up to 4 MiB always waits for its end, and a longer one never
+  does. clickhouse-connect raises an error in the middle of the rest when the rows are read.
+- `query_id` is given back in the answer but is not the engine's own: KILL QUERY by it finds nothing.
+- `compress=1` and `decompress=1`, the native protocol's blocks, are refused; HTTP's own codings work.
+- No users: whoever reaches the port is let in. So it listens on loopback, takes only loopback Host headers
+  while it does (a name that was rebound to 127.0.0.1 is refused), and turns away everything sent by a web page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+import uvicorn
+from anyio import CancelScope, CapacityLimiter, to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from headrace.embedded import http_coding
+from headrace.embedded.clickhouse_engine import (
+    MAX_BUFFERED_RESULT_BYTES,
+    Engine,
+    QueryFailed,
+    Session,
+    streams,
+)
+from headrace.embedded.clickhouse_request import Call, plain_body, read_call, take, take_statement
+from headrace.embedded.clickhouse_statement import InsertHead, insert_head, output_format, refusal, top_level
+from headrace.errors import HeadraceError, PortTaken
+
+MAX_RUNNING_CALLS = 16  # into the engine, each on a thread of its own; more requests wait for their turn
+STATEMENT_HEAD_BYTES = 256 * 1024  # where the FORMAT of an INSERT must stand: ClickHouse's max_query_size
+INSERT_PIECE_BYTES = 1024 * 1024
+# An answer that ends within this many bytes is sent whole: its errors have a status, its summary is exact.
+READ_AHEAD_BYTES = 4 * 1024 * 1024
+GRACE_S = 3
+
+_LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+_CONTENT_TYPES = {
+    "JSON": "application/json; charset=UTF-8",
+    "CSV": "text/csv; charset=UTF-8",
+    "TabSeparated": "text/tab-separated-values; charset=UTF-8",
+    "TSV": "text/tab-separated-values; charset=UTF-8",
+}
+
+# exceptionCodeToHTTPStatus of ClickHouse, by the names of its errors.
+_STATUS_ERRORS = {
+    400: "BAD_ARGUMENTS CANNOT_COMPILE_REGEXP CANNOT_PARSE_TEXT CANNOT_PARSE_ESCAPE_SEQUENCE"
+    " CANNOT_PARSE_QUOTED_STRING CANNOT_PARSE_DATE CANNOT_PARSE_DATETIME CANNOT_PARSE_NUMBER"
+    " CANNOT_PARSE_DOMAIN_VALUE_FROM_STRING CANNOT_PARSE_IPV4 CANNOT_PARSE_IPV6 CANNOT_PARSE_UUID"
+    " CANNOT_PARSE_INPUT_ASSERTION_FAILED DUPLICATE_COLUMN ILLEGAL_COLUMN THERE_IS_NO_COLUMN"
+    " UNKNOWN_ELEMENT_IN_AST UNKNOWN_TYPE_OF_AST_NODE TOO_DEEP_AST TOO_BIG_AST UNEXPECTED_AST_STRUCTURE"
+    " SYNTAX_ERROR INCORRECT_DATA TYPE_MISMATCH VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE",
+    403: "ACCESS_DENIED",
+    404: "UNKNOWN_TABLE UNKNOWN_FUNCTION UNKNOWN_IDENTIFIER UNKNOWN_TYPE UNKNOWN_STORAGE UNKNOWN_DATABASE"
+    " UNKNOWN_SETTING UNKNOWN_DIRECTION_OF_SORTING UNKNOWN_AGGREGATE_FUNCTION UNKNOWN_FORMAT"
+    " UNKNOWN_DATABASE_ENGINE UNKNOWN_TYPE_OF_QUERY UNKNOWN_ROLE",
+    408: "TIMEOUT_EXCEEDED",
+    413: "QUERY_IS_TOO_LARGE",
+    501: "NOT_IMPLEMENTED",
+    503: "SOCKET_TIMEOUT CANNOT_OPEN_FILE CANNOT_SCHEDULE_TASK",
+}
+_STATUS = {name: status for status, names in _STATUS_ERRORS.items() for name in names.split()}
+
+_T = TypeVar("_T")
+
+
+class Endpoint:
+    """The ASGI application: parse, run, shape. Knows the engine by its sessions only."""
+
+    def __init__(self, engine: Engine, *, host: str) -> None:
+        self._engine = engine
+        self._loopback_only = _is_loopback(host)
+        self._slots = CapacityLimiter(MAX_RUNNING_CALLS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # no websockets here, and uvicorn runs without lifespan
+            return
+        request = Request(scope, receive)
+        if response := self._without_engine(request):
+            await response(scope, receive, send)
+            return
+        query_id = request.query_params.get("query_id") or str(uuid.uuid4())
+        try:
+            await self._serve(request, send, query_id)
+        except QueryFailed as failure:
+            await self._failure(failure, request.method, query_id)(scope, receive, send)
+        except ClientDisconnect:
+            pass  # nobody is left to answer; the session is closed, an unfinished INSERT is dropped
+
+    def _without_engine(self, request: Request) -> Response | None:
+        """What is answered or refused without a look at the data."""
+        headers = request.headers
+        if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return _plain(403, "This database does not take requests from web pages.")
+        if self._loopback_only and _host_name(headers.get("host", "")) not in _LOOPBACK_NAMES:
+            return _plain(403, "This database listens on loopback: address it as 127.0.0.1 or localhost.")
+        if request.method not in ("GET", "POST"):
+            return _plain(405, "Queries come by GET or POST.")
+        if request.url.path == "/ping" or (request.method == "GET" and "query" not in request.query_params):
+            return _plain(200, "Ok.")
+        if request.url.path != "/":
+            return _plain(404, "Queries go to /, and /ping tells that the server is up.")
+        return None
+
+    async def _serve(self, request: Request, send: Send, query_id: str) -> None:
+        body = plain_body(request)
+        call = await read_call(request, body)
+        # The head is read before a session is opened: a slow sender holds nothing.
+        text = b"\n".join(filter(None, (call.query, await take(body, STATEMENT_HEAD_BYTES))))
+        if head := insert_head(text):
+            async with self._session(call.settings, call.database) as session:
+                await self._insert(session, call.binds, head, text[head.data_start :], body)
+                await _send_whole(send, self._headers(query_id, session), b"")
+        else:
+            text += await take_statement(body)
+            await self._query(request, send, call, text, query_id)
+
+    async def _insert(
+        self,
+        session: Session,
+        binds: Mapping[str, str],
+        head: InsertHead,
+        data: bytes,
+        body: AsyncIterator[bytes],
+    ) -> None:
+        await self._in_thread(session.begin_insert, head, binds)
+        while data := data or await take(body, INSERT_PIECE_BYTES):
+            await self._in_thread(session.append, data)
+            data = b""
+        await self._in_thread(session.finish_insert)
+
+    async def _query(self, request: Request, send: Send, call: Call, sql: bytes, query_id: str) -> None:
+        tokens = list(top_level(sql))
+        if reason := refusal(tokens):
+            raise QueryFailed.because(48, "NOT_IMPLEMENTED", reason)
+        format = output_format(sql, tokens) or call.default_format
+        bound = {} if streams(tokens, format) else {"max_result_bytes": str(MAX_BUFFERED_RESULT_BYTES)}
+        async with self._session(bound | dict(call.settings), call.database) as session:
+            for table in call.external:
+                await self._in_thread(session.add_external_table, *table)
+            rows = session.rows(sql, tokens, format, call.binds)
+            begun, ended = await self._in_thread(_read_ahead, rows)
+            headers = self._headers(query_id, session)
+            if begun or session.returns_rows:
+                headers |= {"X-ClickHouse-Format": format, "Content-Type": _content_type(format)}
+            if call.coding:
+                headers["Content-Encoding"] = call.coding
+            encoder = http_coding.encoder(call.coding)
+            if ended:
+                await _send_whole(send, headers, encoder.compress(begun) + encoder.flush())
+            else:
+                await self._send_stream(request, send, headers, encoder, begun, rows)
+
+    async def _send_stream(
+        self,
+        request: Request,
+        send: Send,
+        headers: dict[str, str],
+        encoder: http_coding.Encoder,
+        begun: bytes,
+        rows: Iterator[bytes],
+    ) -> None:
+        tag = uuid.uuid4().hex[:16]
+        await _start(send, headers | {"X-ClickHouse-Exception-Tag": tag})
+        piece: bytes | None = begun
+        while piece and not await request.is_disconnected():
+            await _send_piece(send, encoder.compress(piece), more=True)
+            try:
+                piece = await self._in_thread(next, rows, None)
+            except QueryFailed as failure:
+                await _send_piece(
+                    send, encoder.compress(_tagged(tag, str(failure))) + encoder.flush(), more=True
+                )
+                return  # without an end: uvicorn cuts the connection, so nobody takes these rows for the result
+        await _send_piece(send, encoder.flush(), more=False)
+
+    def _headers(self, query_id: str, session: Session | None = None) -> dict[str, str]:
+        headers = {
+            "X-ClickHouse-Server-Display-Name": self._engine.host_name,
+            "X-ClickHouse-Query-Id": query_id,
+            "X-ClickHouse-Timezone": self._engine.timezone,
+        }
+        return headers | ({"X-ClickHouse-Summary": session.summary.as_json()} if session else {})
+
+    def _failure(self, failure: QueryFailed, method: str, query_id: str) -> Response:
+        text = str(failure)
+        if failure.name == "READONLY" and method == "GET":
+            text += " For queries over HTTP, method GET implies readonly: use POST to change anything."
+        headers = self._headers(query_id) | {"X-ClickHouse-Exception-Code": str(failure.code)}
+        return _plain(_STATUS.get(failure.name, 500), text, headers)
+
+    @contextlib.asynccontextmanager
+    async def _session(self, settings: Mapping[str, str], database: str) -> AsyncGenerator[Session]:
+        session = await self._in_thread(self._engine.session, settings, database)
+        try:
+            yield session
+        finally:
+            with CancelScope(shield=True):
+                await self._in_thread(session.close)
+
+    async def _in_thread(self, function: Callable[..., _T], *args: object) -> _T:
+        return await to_thread.run_sync(partial(function, *args), limiter=self._slots)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which cannot stop a thread: what still runs after the grace is killed in the engine."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+        super().__init__(config)
+        self._engine = engine
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        await to_thread.run_sync(self._engine.kill_queries)
+
+
+def _read_ahead(rows: Iterator[bytes]) -> tuple[bytes, bool]:
+    """The beginning of a result, and whether it is all of it."""
+    begun: list[bytes] = []
+    size = 0
+    for piece in rows:
+        begun.append(piece)
+        size += len(piece)
+        if size >= READ_AHEAD_BYTES:
+            return b"".join(begun), False
+    return b"".join(begun), True
+
+
+def _tagged(tag: str, message: str) -> bytes:
+    """An error in the middle of an answer, as ClickHouse 25.11 and later write it."""
+    text = message.encode()
+    return b"\r\n__exception__\r\n%b\r\n%b\n%d %b\r\n__exception__\r\n" % (
+        tag.encode(),
+        text,
+        len(text),
+        tag.encode(),
+    )
+
+
+def _content_type(format: str) -> str:
+    for prefix, kind in _CONTENT_TYPES.items():
+        if format.startswith(prefix):
+            return kind
+    return "application/octet-stream"
+
+
+def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return PlainTextResponse(text + "\n", status, headers)
+
+
+async def _start(send: Send, headers: Mapping[str, str]) -> None:
+    encoded = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": encoded})
+
+
+async def _send_piece(send: Send, piece: bytes, *, more: bool) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+async def _send_whole(send: Send, headers: Mapping[str, str], body: bytes) -> None:
+    await _start(send, {**headers, "Content-Length": str(len(body))})
+    await _send_piece(send, body, more=False)
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without port and brackets."""
+    return host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0].lower()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is spelled out because asyncio turns Nagle off only then: 40 ms per request otherwise.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise PortTaken(
+            f"The ClickHouse endpoint cannot listen on {host}:{port}: {error.strerror}."
+            " Free that port, or choose another --port."
+        ) from error
+    return listener
+
+
+def _do_nothing(_signal: int, _frame: FrameType | None) -> None: ...
+
+
+def serve(data_dir: Path, host: str, port: int) -> None:
+    """Runs until SIGTERM or SIGINT."""
+    engine = Engine(data_dir)
+    try:
+        listener = _listen(host, port)
+        config = uvicorn.Config(
+            Endpoint(engine, host=host),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            # uvicorn raises the signal once more when it is done, for whoever held it before. Nobody should.
+            signal.signal(stop, _do_nothing)
+        _Server(config, engine).run([listener])
+    finally:
+        engine.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.embedded.clickhouse_http", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--data-dir", type=Path, required=True, help="where the data lives; made when missing"
+    )
+    parser.add_argument("--port", type=int, required=True, help="the port to listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    options = parser.parse_args(argv)
+    try:
+        serve(options.data_dir.resolve(), options.host, options.port)
+    except HeadraceError as error:
+        print(f"headrace clickhouse: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Reading a request as ClickHouse does: what is asked for, and the body as a stream of plain bytes.
+
+The statement is the URL parameter `query`, the body, or both; `param_*` are typed parameters; a known few
+belong to the transport; every other parameter is a setting, for the engine to check. A multipart form carries
+parameters too long for a URL, and external tables. Only forms are held in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from headrace.embedded import http_coding
+from headrace.embedded.clickhouse_engine import QueryFailed
+from headrace.embedded.clickhouse_statement import external_columns
+
+MAX_STATEMENT_BYTES = 64 * 1024 * 1024  # of SQL text and forms; the data of an INSERT has no bound
+
+_TRANSPORT_PARAMETERS = frozenset(
+    {
+        "query",
+        "database",
+        "default_format",
+        "query_id",
+        "session_id",
+        "session_timeout",
+        "session_check",
+        "user",
+        "password",
+        "quota_key",
+        "role",
+        "stacktrace",
+        "compress",
+        "decompress",
+        "wait_end_of_query",
+        "buffer_size",
+        "client_protocol_version",
+    }
+)
+_FORM_NAME = re.compile(rb'[; ]name="([^"]*)"')
+
+
+class ExternalTable(NamedTuple):
+    """Data sent along with a query: its name in the query, columns, format and bytes."""
+
+    name: str
+    columns: str
+    format: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a request asks for, apart from its body."""
+
+    query: bytes
+    database: str
+    default_format: str
+    settings: Mapping[str, str]
+    binds: Mapping[str, str]
+    coding: str | None  # of the answer
+    external: tuple[ExternalTable, ...]
+
+
+async def read_call(request: Request, body: AsyncIterator[bytes]) -> Call:
+    """Parses URL and headers, and the body when it is a form."""
+    form, files = await _form(request, body)
+    given = dict(parse_qsl(request.url.query, keep_blank_values=True)) | form
+    _refuse_unsupported(given)
+    external = tuple(_external_table(name, data, given) for name, data in files.items())
+    settings = _settings(given, external)
+    if request.method == "GET" and settings.get("readonly", "0") == "0":
+        settings["readonly"] = "2"  # 2 and not 1: the other settings of this request still apply
+    wants_coding = settings.get("enable_http_compression") in ("1", "true")
+    headers = request.headers
+    return Call(
+        query=given.get("query", "").rstrip().encode(),
+        database=given.get("database") or headers.get("x-clickhouse-database", ""),
+        default_format=given.get("default_format") or headers.get("x-clickhouse-format", "TabSeparated"),
+        settings=settings,
+        binds={
+            name.removeprefix("param_"): text for name, text in given.items() if name.startswith("param_")
+        },
+        coding=http_coding.choose(headers.get("accept-encoding", "")) if wants_coding else None,
+        external=external,
+    )
+
+
+async def plain_body(request: Request) -> AsyncIterator[bytes]:
+    """The body as it arrives, decompressed."""
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding == "identity":
+        chunks = request.stream()
+    elif coding in http_coding.SUPPORTED:
+        chunks = http_coding.decoded(request.stream(), coding)
+    else:
+        known = ", ".join(http_coding.SUPPORTED)
+        raise QueryFailed.because(48, "NOT_IMPLEMENTED", f"Content-Encoding {coding} is not one of {known}")
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except http_coding.DamagedBody as error:
+        raise QueryFailed.because(117, "INCORRECT_DATA", str(error)) from error
+
+
+async def take(chunks: AsyncIterator[bytes], size: int) -> bytes:
+    """At least `size` bytes, or what is left."""
+    taken: list[bytes] = []
+    async for chunk in chunks:
+        taken.append(chunk)
+        size -= len(chunk)
+        if size <= 0:
+            break
+    return b"".join(taken)
+
+
+async def take_statement(chunks: AsyncIterator[bytes]) -> bytes:
+    """All that is left, as long as it is no larger than a statement may be."""
+    taken = await take(chunks, MAX_STATEMENT_BYTES + 1)
+    if len(taken) > MAX_STATEMENT_BYTES:
+        limit = f"{MAX_STATEMENT_BYTES >> 20} MiB"
+        raise QueryFailed.because(229, "QUERY_IS_TOO_LARGE", f"A statement or form may have at most {limit}")
+    return taken
+
+
+def _refuse_unsupported(given: Mapping[str, str]) -> None:
+    for name in ("compress", "decompress"):
+        if given.get(name, "0") not in ("0", ""):
+            reason = (
+                f"{name}=1 is not supported: use enable_http_compression=1, Accept-Encoding, Content-Encoding"
+            )
+            raise QueryFailed.because(48, "NOT_IMPLEMENTED", reason)
+    if given.get("session_check", "0") == "1":
+        raise QueryFailed.because(
+            372, "SESSION_NOT_FOUND", "Session not found: this endpoint keeps no sessions"
+        )
+
+
+def _settings(given: Mapping[str, str], external: tuple[ExternalTable, ...]) -> dict[str, str]:
+    described = {f"{table.name}_{kind}" for table in external for kind in ("format", "structure", "types")}
+    elsewhere = _TRANSPORT_PARAMETERS | described
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in elsewhere and not name.startswith("param_")
+    }
+
+
+def _external_table(name: str, data: bytes, given: Mapping[str, str]) -> ExternalTable:
+    types = given.get(f"{name}_types", "")
+    columns = given.get(f"{name}_structure") or (external_columns(types) if types else "")
+    if not columns:
+        reason = f"External table {name} needs the URL parameter {name}_structure or {name}_types"
+        raise QueryFailed.because(36, "BAD_ARGUMENTS", reason)
+    return ExternalTable(name, columns, given.get(f"{name}_format", "TabSeparated"), data)
+
+
+async def _form(request: Request, body: AsyncIterator[bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Text fields and files of a multipart form; both empty for any other body, which is left unread."""
+    kind, _, rest = request.headers.get("content-type", "").partition(";")
+    if kind.strip().lower() != "multipart/form-data":
+        return {}, {}
+    boundary = rest.partition("boundary=")[2].strip().strip('"').encode()
+    texts: dict[str, str] = {}
+    files: dict[str, bytes] = {}
+    for part in (b"\r\n" + await take_statement(body)).split(b"\r\n--" + boundary)[1:-1]:
+        head, _, content = part.partition(b"\r\n\r\n")
+        name = _FORM_NAME.search(head)
+        if name and b"filename=" in head:
+            files[name[1].decode()] = content
+        elif name:
+            texts[name[1].decode()] = content.decode()
+    return texts, files

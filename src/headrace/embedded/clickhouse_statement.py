@@ -1,0 +1,117 @@
+"""What the ClickHouse endpoint must know about a statement before the engine sees it.
+
+The engine parses SQL; this module only finds the few words that decide how a request is served: where the
+data of an INSERT begins, which output format is asked for, and whether the statement needs a session. It
+looks at words outside quotes, comments and parentheses. Pure functions over bytes, because the data behind
+an INSERT need not be text; imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_TOKEN = re.compile(
+    rb"""
+      (?P<skip> \s+ | --[^\n]* | \#[!\ ][^\n]* | /\*.*?\*/ )
+    | (?P<quoted> '(?:[^'\\]|\\.)*' | `(?:[^`\\]|\\.)*` | "(?:[^"\\]|\\.)*" | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
+    | (?P<word> \w+ )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+# The data starts after the format's name, blanks and at most one line break: the next one is data.
+_FORMAT_NAME = re.compile(rb"\s+(\w+)[ \t\f]*(?:\r?\n)?")
+
+_QUERY_STARTS = frozenset({b"SELECT", b"WITH", b"FROM", b"("})
+
+
+class Token(NamedTuple):
+    """A word (upper case), a quoted name or a sign outside all parentheses, and where it stands."""
+
+    text: bytes
+    start: int
+    end: int
+
+
+class InsertHead(NamedTuple):
+    """An INSERT that brings its data along: the statement without FORMAT, the format, where data begins."""
+
+    statement: bytes
+    format: str
+    data_start: int
+
+
+def top_level(sql: bytes) -> Iterator[Token]:
+    """Tokens outside parentheses; an opening parenthesis stands for all that it encloses."""
+    depth = 0
+    for match in _TOKEN.finditer(sql):
+        text = match[0]
+        if match.lastgroup == "skip":
+            continue
+        if text == b")":
+            depth -= 1
+        elif depth == 0:
+            yield Token(text.upper() if match.lastgroup == "word" else text, match.start(), match.end())
+        if text == b"(":
+            depth += 1
+
+
+def insert_head(sql: bytes) -> InsertHead | None:
+    """Splits an INSERT with data; None for every other statement, `INSERT ... SELECT` included."""
+    tokens = top_level(sql)
+    previous = next(tokens, None)
+    if previous is None or previous.text != b"INSERT":
+        return None
+    for token in tokens:
+        is_name = previous.text in (b"INTO", b"TABLE", b"FUNCTION", b".")
+        previous = token
+        if is_name:  # a table may be called `format` or `values`
+            continue
+        if token.text in (b"SELECT", b"WITH", b"FROM"):
+            return None
+        if token.text == b"VALUES":
+            return InsertHead(sql[: token.start], "Values", token.end)
+        if token.text == b"FORMAT" and (name := _FORMAT_NAME.match(sql, token.end)):
+            return InsertHead(sql[: token.start], name[1].decode(), name.end())
+    return None
+
+
+def output_format(sql: bytes, tokens: list[Token]) -> str | None:
+    """The format of a FORMAT clause, which ends the statement or is followed by SETTINGS."""
+    words = [token.text for token in tokens] + [b";"]
+    for i in range(len(words) - 3, -1, -1):
+        if words[i] == b"FORMAT" and words[i + 2] in (b";", b"SETTINGS", b"INTO"):
+            return sql[tokens[i + 1].start : tokens[i + 1].end].decode(errors="replace")
+    return None
+
+
+def is_query(tokens: list[Token]) -> bool:
+    """Whether the statement is a SELECT of some shape, the only kind whose result can be streamed."""
+    return bool(tokens) and tokens[0].text in _QUERY_STARTS
+
+
+def refusal(tokens: list[Token]) -> str | None:
+    """Why a statement cannot work over requests that stand alone, or None when it can."""
+    words = [token.text for token in tokens]
+    first = words[0] if words else b""
+    if first == b"SET":
+        return "SET needs a session and this endpoint keeps none: send settings as URL parameters"
+    if first == b"USE":
+        return "USE needs a session and this endpoint keeps none: send the URL parameter 'database'"
+    if first == b"CREATE" and b"TEMPORARY" in words[1:4]:
+        return "Temporary tables need a session and this endpoint keeps none: use a table or external data"
+    if b"OUTFILE" in words or b"INFILE" in words:
+        return (
+            "INTO OUTFILE and FROM INFILE belong to the command line client: use the request or response body"
+        )
+    return None
+
+
+def external_columns(types: str) -> str:
+    """Column definitions for external data that came with types only: ClickHouse names them _1, _2, ..."""
+    sql = types.encode()
+    commas = [token.start for token in top_level(sql) if token.text == b","]
+    bounds = zip([0, *(comma + 1 for comma in commas)], [*commas, len(sql)], strict=True)
+    return ", ".join(f"_{n} {sql[start:end].decode().strip()}" for n, (start, end) in enumerate(bounds, 1))

@@ -1,0 +1,212 @@
+"""A child process that cannot outlive us, and the shape every embedded server shares."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.embedded import guard
+from headrace.errors import EmbeddedError, PortTaken
+
+LOOPBACK = "127.0.0.1"
+STOP_GRACE_S = 20.0
+POLL_S = 0.02
+
+
+class Child:
+    """A command under guard (see guard.py), its output in a log file."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_file: Path,
+        stop_signal: signal.Signals = signal.SIGTERM,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log_file = log_file
+        self.stop_signal = stop_signal
+        self.env = dict(env or {})
+        self._pid_file = log_file.with_suffix(".pid")
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    def start(self) -> None:
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        self._pid_file.unlink(missing_ok=True)
+        guarded = [sys.executable, "-ISE", guard.__file__, str(self._pid_file), str(int(self.stop_signal))]
+        with self.log_file.open("ab") as log:
+            self._log_start = log.tell()
+            self._guard = subprocess.Popen(
+                guarded + self.command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.env},
+                # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The command's own process id (not its guard's)."""
+        return int(self._pid_file.read_text())
+
+    def exit_code(self) -> int | None:
+        """None while it runs (or before it was started)."""
+        return None if self._guard is None else self._guard.poll()
+
+    def log_tail(self, lines: int = 12) -> str:
+        """The last lines it wrote since this start."""
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+
+    def ask_to_stop(self) -> None:
+        """Begin an orderly stop without waiting, so that several children can stop at once."""
+        if self._guard is not None and self._guard.stdin is not None and not self._guard.stdin.closed:
+            try:
+                self._guard.stdin.write(b"s")
+                self._guard.stdin.flush()
+            except BrokenPipeError:
+                pass  # it is gone already
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> int | None:
+        """Stop in order; after the grace the guard ends it hard. Returns its exit code."""
+        if self._guard is None:
+            return None
+        self.ask_to_stop()
+        try:
+            self._guard.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            pass
+        assert self._guard.stdin is not None
+        try:
+            self._guard.stdin.close()
+        except BrokenPipeError:
+            pass
+        return self._guard.wait()
+
+
+class EmbeddedServer(ABC):
+    """One server in a data directory of its own: start, wait_ready, stop, url."""
+
+    name: str
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, data_dir: Path, log_dir: Path, port: int = 0, preferred_port: int = 0) -> None:
+        self.data_dir = data_dir
+        self.log_file = log_dir / f"{self.name}.log"
+        self._wanted_port = port
+        self._preferred_port = preferred_port
+        self._child: Child | None = None
+        self.port = port
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where clients connect."""
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """The server's command line, for `self.port` and `self.data_dir`."""
+
+    @abstractmethod
+    def ping(self) -> str | None:
+        """The server's version if it answers, else None."""
+
+    def prepare(self) -> None:
+        """What must be on disk before the command runs."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def child(self) -> Child:
+        if self._child is None:
+            raise EmbeddedError(f"{self.name} was not started.")
+        return self._child
+
+    def start(self) -> None:
+        self.port = choose_port(self.name, self._wanted_port, self._preferred_port)
+        self.prepare()
+        self._child = Child(
+            self.name,
+            self.command(),
+            log_file=self.log_file,
+            stop_signal=self.stop_signal,
+            env=self.environment(),
+        )
+        self._child.start()
+
+    def wait_ready(self, timeout_s: float) -> str:
+        """Wait until it answers; returns its version."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if (code := self.child.exit_code()) is not None:
+                raise EmbeddedError(self._died(f"stopped while starting (exit code {code})"))
+            if (version := self.ping()) is not None:
+                return version
+            time.sleep(POLL_S)
+        raise EmbeddedError(self._died(f"did not answer within {timeout_s:g} s"))
+
+    def died(self) -> str | None:
+        """A message if the server ended by itself after it was started, else None."""
+        code = None if self._child is None else self._child.exit_code()
+        return None if code is None else self._died(f"died (exit code {code})")
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def _died(self, how: str) -> str:
+        return (
+            f"The embedded {self.name} {how}. Its data is kept in {self.data_dir}; "
+            f"its log is {self.log_file}:\n{self.child.log_tail()}"
+        )
+
+
+def choose_port(name: str, wanted: int, preferred: int = 0) -> int:
+    """The wanted port if one is named (or PortTaken), else the preferred one if free, else any."""
+    if wanted:
+        if not port_is_free(wanted):
+            raise PortTaken(
+                f"Port {wanted} for {name} is in use by another process. Nothing was started. "
+                "Stop that process, or choose another port in the settings (0 = any free one)."
+            )
+        return wanted
+    if preferred and port_is_free(preferred):
+        return preferred
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def wheel_files(package: str, pattern: str) -> list[Path]:
+    """Files inside an installed wheel, without importing it (empty if it is not installed)."""
+    spec = importlib.util.find_spec(package)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return sorted(path for folder in folders for path in Path(folder).glob(pattern))

@@ -1,0 +1,78 @@
+"""The servers a stack starts for itself: those that no URL in the settings names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from headrace.embedded.clickhouse import EmbeddedClickHouse
+from headrace.embedded.datadir import DataDirectory
+from headrace.embedded.postgres import EmbeddedPostgres
+from headrace.embedded.process import EmbeddedServer
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.settings import EmbeddedSettings
+
+OnReady = Callable[[str, str, float], None]
+"""Told of each server as it answers: name, version, seconds since the start."""
+
+
+@dataclass
+class Stack:
+    """Starts all servers at once, waits for each, and stops them in reverse order."""
+
+    directory: DataDirectory
+    settings: EmbeddedSettings
+    wanted: frozenset[str]  # of "redis", "postgres", "clickhouse"
+
+    def __post_init__(self) -> None:
+        self.servers: dict[str, EmbeddedServer] = {}
+        self.versions: dict[str, str] = {}
+
+    def start(self, on_ready: OnReady) -> None:
+        """On failure whatever was started is stopped again before the error is raised."""
+        began = time.monotonic()
+        try:
+            for name, server in self._make().items():
+                self.servers[name] = server
+                server.start()
+            for name, server in self.servers.items():
+                self.versions[name] = server.wait_ready(self.settings.start_timeout)
+                on_ready(server.name, self.versions[name], time.monotonic() - began)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def urls(self) -> Mapping[str, str]:
+        return {name: server.url for name, server in self.servers.items()}
+
+    def died(self) -> str | None:
+        return next((message for server in self.servers.values() if (message := server.died())), None)
+
+    def stop(self) -> None:
+        for server in reversed(self.servers.values()):
+            server.stop()
+        self.servers = {}
+
+    def _make(self) -> dict[str, EmbeddedServer]:
+        root, log_dir, settings = self.directory.path, self.directory.log_dir, self.settings
+        last = self.directory.last_stack().get("ports", {})
+        made: dict[str, EmbeddedServer] = {}
+        if "redis" in self.wanted:
+            made["redis"] = EmbeddedValkey(
+                root / "valkey",
+                log_dir,
+                settings.valkey_port,
+                last.get("valkey", 0),
+                server=settings.valkey_server,
+            )
+        if "postgres" in self.wanted:
+            made["postgres"] = EmbeddedPostgres(
+                root / "postgres", log_dir, settings.postgres_port, last.get("postgres", 0)
+            )
+        if "clickhouse" in self.wanted:
+            made["clickhouse"] = EmbeddedClickHouse(
+                root / "clickhouse", log_dir, settings.clickhouse_port, last.get("clickhouse", 0)
+            )
+        return made

@@ -1,0 +1,1 @@
+"""What crosses rooms: names, jobs, events. Standard library only; imports no other room."""

@@ -1,0 +1,45 @@
+"""A job, before it is accepted and while a worker holds it."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from headrace.model.names import QueueRef
+
+
+def new_job_id() -> str:
+    """A UUIDv7: ids of one producer sort by time, which keeps indexes and refills in order."""
+    milliseconds = time.time_ns() // 1_000_000
+    bits = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(os.urandom(10), "big")
+    bits = bits & ~(0xF << 76) | 0x7 << 76
+    bits = bits & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=bits))
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What a producer asks for."""
+
+    task: str  # which function runs it
+    payload: bytes = b""
+    id: str = field(default_factory=new_job_id)  # the same id twice is one job
+    delay_ms: int = 0  # not before this long from now, by the server's clock
+    max_attempts: int = 5  # a failure of the last one buries the job
+
+
+@dataclass(frozen=True)
+class LeasedJob:
+    """A job that one worker holds until it acks, nacks, or loses the lease."""
+
+    queue: QueueRef
+    id: str
+    task: str
+    payload: bytes
+    attempt: int  # 1 on the first try
+    max_attempts: int
+    lease: int  # which delivery this is; a result from an older one is refused
+    enqueued_at_ms: int  # server time
+    waited_ms: int  # eligible until dequeued

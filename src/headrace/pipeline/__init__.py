@@ -1,0 +1,1 @@
+"""The home of pyspark: turns metric events into exact history."""

@@ -1,0 +1,116 @@
+"""The streaming job: source → 5 s buckets → warehouse, until told to stop.
+
+A failed micro-batch ends the query; it is started again from its checkpoint after a pause that doubles from
+1 s to 30 s. Nothing is lost meanwhile: events wait in their streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.pipeline.sink import WarehouseSink
+from headrace.pipeline.source import FORMAT, RedisStreamSource
+from headrace.warehouse.connect import connect
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    redis_url: str
+    clickhouse_url: str
+    database: str
+    shards: int
+    checkpoint: Path
+    master: str = "local[*]"
+    trigger_s: float = 1.0
+    max_events_per_trigger: int = 500_000
+    driver_memory: str = "1g"
+    java_home: str | None = None
+
+
+def start_session(options: PipelineOptions) -> SparkSession:
+    if options.java_home:
+        os.environ["JAVA_HOME"] = options.java_home
+    if options.master.startswith("local"):
+        # Spark would start its workers with whatever `python3` is on PATH, which may not have us installed.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.appName("headrace-pipeline")
+        .master(options.master)
+        .config("spark.driver.memory", options.driver_memory)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        # The default of 200 costs a second per batch on one machine; a batch here is a few thousand rows.
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("WARN")
+    session.dataSource.register(RedisStreamSource)
+    return session
+
+
+def start_query(session: SparkSession, options: PipelineOptions) -> StreamingQuery:
+    events = (
+        session.readStream.format(FORMAT)
+        .option("url", options.redis_url)
+        .option("shards", str(options.shards))
+        .option("maxEventsPerTrigger", str(options.max_events_per_trigger))
+        .load()
+    )
+    sink = WarehouseSink(connect(options.clickhouse_url, options.database))
+    return (
+        events.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(options.checkpoint))
+        .trigger(processingTime=f"{int(options.trigger_s * 1000)} milliseconds")
+        .start()
+    )
+
+
+def run_forever(options: PipelineOptions, stop: threading.Event) -> None:
+    session = start_session(options)
+    pause = FIRST_PAUSE_S
+    try:
+        while not stop.is_set():
+            try:
+                made_progress = run_until_failure(session, options, stop)
+            except Exception:
+                log.exception("the pipeline could not start its query", extra={"action": "start_failed"})
+                made_progress = False
+            pause = FIRST_PAUSE_S if made_progress else min(pause * 2, LONGEST_PAUSE_S)
+            stop.wait(pause)
+    finally:
+        session.stop()
+
+
+def run_until_failure(session: SparkSession, options: PipelineOptions, stop: threading.Event) -> bool:
+    """Runs until stopped or a batch fails; says whether any batch succeeded."""
+    query = start_query(session, options)
+    log.info("reading metric streams", extra={"action": "started"})
+    try:
+        while not stop.wait(POLL_S) and query.isActive:
+            pass
+        if not stop.is_set():
+            query.awaitTermination(1)
+    except StreamingQueryException as error:
+        log.error("a batch failed and will be tried again: %s", error, extra={"action": "batch_failed"})
+    finally:
+        made_progress = query.lastProgress is not None
+        query.stop()
+    return made_progress

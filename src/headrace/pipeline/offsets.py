@@ -1,0 +1,42 @@
+"""Where in each shard's stream the pipeline stands.
+
+Spark compares offsets as JSON text, so keys are always in the same order. An offset names the last entry
+that was read: its id, and the shard's event number in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+
+class ShardOffset(TypedDict):
+    id: str
+    seq: int
+
+
+Offsets = dict[str, ShardOffset]
+
+BEGINNING: ShardOffset = {"id": "0-0", "seq": 0}
+
+
+def ordered(offsets: Offsets) -> Offsets:
+    return {shard: offsets[shard] for shard in sorted(offsets, key=int)}
+
+
+@dataclass(frozen=True)
+class StreamRange:
+    """The entries after `start` up to and including `end`."""
+
+    shard: int
+    start: str
+    end: str
+
+
+def ranges(start: Offsets, end: Offsets) -> list[StreamRange]:
+    """One range per shard that moved. A shard that `start` does not know is read from its beginning."""
+    return [
+        StreamRange(int(shard), start.get(shard, BEGINNING)["id"], last["id"])
+        for shard, last in end.items()
+        if last["id"] != start.get(shard, BEGINNING)["id"]
+    ]

@@ -1,0 +1,13 @@
+-- The twin of keys.py: builds the keys that a script finds out by itself.
+-- ARGV[1] of every script is the shard's prefix, `hr:{shard}:`. E, Q and J are encoded parts.
+local P = ARGV[1]
+
+local META, METRICS, METRICS_ENABLED = P .. 'meta', P .. 'metrics', P .. 'metrics:enabled'
+local ENVS, QUEUES, LEASES, SCHEDULED = P .. 'envs', P .. 'queues', P .. 'leases', P .. 'scheduled'
+
+local function env_key(E) return P .. 'env:' .. E end
+local function env_queues_key(E) return P .. 'env:' .. E .. ':queues' end
+local function queue_key(E, Q) return P .. 'q:' .. E .. ':' .. Q end
+local function ready_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':ready' end
+local function dead_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':dead' end
+local function job_key(EJ) return P .. 'job:' .. EJ end

@@ -1,0 +1,76 @@
+"""Reads the live state of queues: what is true now, straight from the counters the scripts keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from headrace.model.names import QueueRef
+from headrace.queue import keys
+from headrace.valkey.scripts import unavailable
+
+PAGE = 500
+ODOMETER = b"o:"
+
+
+@dataclass(frozen=True)
+class QueueState:
+    ref: QueueRef
+    depth: int  # could run now
+    scheduled: int  # not yet due
+    running: int
+    limit: int | None
+    oldest_ms: int | None  # when the longest-waiting job became eligible; None: nothing waits
+    bytes: int
+    dead: int
+    odometers: Mapping[str, int]  # op → how many since the queue exists
+
+
+def read_states(client: redis.Redis, shards: int) -> list[QueueState]:
+    """Every queue that was ever used, ordered by name."""
+    try:
+        states = [state for shard in range(shards) for state in _read_shard(client, shard)]
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise unavailable(error) from error
+    return sorted(states, key=lambda state: state.ref)
+
+
+def _read_shard(client: redis.Redis, shard: int) -> list[QueueState]:
+    parts = sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
+    pages = [parts[start : start + PAGE] for start in range(0, len(parts), PAGE)]
+    return [state for page in pages for state in _read_page(client, shard, page)]
+
+
+def _read_page(client: redis.Redis, shard: int, parts: Sequence[bytes]) -> list[QueueState]:
+    """One round trip, one transaction: the numbers of a queue belong together."""
+    pipeline = client.pipeline(transaction=True)
+    for part in parts:
+        queue = f"{keys.prefix(shard)}q:{part.decode()}"
+        pipeline.hgetall(queue)
+        pipeline.zcard(f"{queue}:ready")
+        pipeline.zrange(f"{queue}:ready", 0, 0, withscores=True)
+        pipeline.zcard(f"{queue}:dead")
+    answers: list[Any] = pipeline.execute()
+    return [_state(*answers[start : start + 4]) for start in range(0, len(answers), 4)]
+
+
+def _state(fields: dict[bytes, bytes], depth: int, head: list[tuple[bytes, float]], dead: int) -> QueueState:
+    limit = fields.get(b"limit")
+    return QueueState(
+        ref=QueueRef(*(fields[name].decode() for name in (b"org", b"project", b"env", b"queue"))),
+        depth=depth,
+        scheduled=int(fields.get(b"scheduled", 0)),
+        running=int(fields.get(b"running", 0)),
+        limit=int(limit) if limit is not None else None,
+        oldest_ms=int(head[0][1]) if head else None,
+        bytes=int(fields.get(b"bytes", 0)),
+        dead=dead,
+        odometers={
+            name.removeprefix(ODOMETER).decode(): int(total)
+            for name, total in fields.items()
+            if name.startswith(ODOMETER)
+        },
+    )

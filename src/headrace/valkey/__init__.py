@@ -1,0 +1,1 @@
+"""The home of redis-py: connections, the script loader, retry. The rooms above keep their own `.lua`."""

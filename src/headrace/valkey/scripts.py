@@ -1,0 +1,79 @@
+"""Lua scripts as typed calls.
+
+A script is a file; `--@include a, b` in it puts other files of its folder in front of it. A `Call`
+is one invocation with keys, arguments and the reader of its answer. It knows nothing of connections,
+so the synchronous and the asynchronous client share everything but the line that waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from typing import Any, Generic, TypeVar
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+from headrace.errors import QueueUnavailable
+
+T = TypeVar("T")
+Arg = str | bytes | int
+
+INCLUDE = re.compile(r"^--@include (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Script:
+    name: str
+    source: str
+    sha: str
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[Arg]
+    read: Callable[[Any], T]
+
+
+def load_script(folder: Traversable, name: str, preamble: str = "") -> Script:
+    """A script with its includes in front; `preamble` is Lua that was generated from Python."""
+    body = (folder / f"{name}.lua").read_text(encoding="utf-8")
+    found = INCLUDE.search(body)
+    includes = [part.strip() for part in found.group(1).split(",")] if found else []
+    parts = [preamble, *((folder / f"{part}.lua").read_text(encoding="utf-8") for part in includes), body]
+    source = "\n".join(parts)
+    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def run(client: redis.Redis, call: Call[T]) -> T:
+    """Run a call. A server that has never seen the script, or forgot it, is given it."""
+    try:
+        try:
+            answer: Any = client.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)  # pyright: ignore[reportArgumentType]
+        except NoScriptError:
+            answer = client.eval(call.script.source, len(call.keys), *call.keys, *call.args)  # pyright: ignore[reportArgumentType]
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise unavailable(error) from error
+    return call.read(answer)
+
+
+async def run_async(client: redis.asyncio.Redis, call: Call[T]) -> T:
+    """`run` for an asynchronous client."""
+    try:
+        try:
+            answer: Any = await client.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)  # pyright: ignore
+        except NoScriptError:
+            answer = await client.eval(call.script.source, len(call.keys), *call.keys, *call.args)  # pyright: ignore
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise unavailable(error) from error
+    return call.read(answer)
+
+
+def unavailable(error: Exception) -> QueueUnavailable:
+    return QueueUnavailable(f"{QueueUnavailable.__doc__} ({error})")

@@ -1,0 +1,43 @@
+"""Connections to ClickHouse, with the settings that every insert relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import OperationalError
+
+from headrace.errors import ServiceUnavailable
+
+# Exactly-once rests on these: a retry must form the same blocks, be recognised by its token in every
+# table a view fills, and must not be buffered on the way (26.x buffers small inserts by default).
+INSERT_SETTINGS: dict[str, Any] = {
+    "async_insert": 0,
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    "max_insert_block_size": 1_048_576,
+    "min_insert_block_size_rows": 1_048_449,
+    "min_insert_block_size_bytes": 268_402_944,
+}
+
+
+def connect(url: str, database: str = "default") -> Client:
+    """A client of its own for the caller (not to be shared between threads that run queries at once)."""
+    with available(url):
+        return clickhouse_connect.get_client(
+            dsn=url, database=database, autogenerate_session_id=False, connect_timeout=5, query_retries=0
+        )
+
+
+@contextmanager
+def available(what: str) -> Iterator[None]:
+    """Connection trouble becomes ServiceUnavailable; ClickHouse's own errors pass."""
+    try:
+        yield
+    except OperationalError as error:
+        raise ServiceUnavailable(
+            f"ClickHouse at {what} does not answer. What it holds is kept; start it, or correct "
+            f"HEADRACE_CLICKHOUSE_URL. ({error})"
+        ) from error

@@ -1,0 +1,15 @@
+-- Everything a tier has counted, per queue: what odometers are compared with.
+SELECT
+  organization_id,
+  project_id,
+  environment_id,
+  queue_name,
+  sum(enqueue_count) AS enqueue_count,
+  sum(dequeue_count) AS dequeue_count,
+  sum(ack_count) AS ack_count,
+  sum(nack_count) AS nack_count,
+  sum(dlq_count) AS dlq_count,
+  sum(reclaim_count) AS reclaim_count,
+  sum(release_count) AS release_count
+FROM {table}
+GROUP BY organization_id, project_id, environment_id, queue_name

@@ -1,0 +1,280 @@
+"""Settings: who wins, what is refused, and that no message gives a password away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import SettingsError
+from headrace.settings import SETTINGS, Bytes, Kind, Loaded, Seconds, duration, find_file, load, mask, size
+
+NOTHING: Mapping[str, str] = {}
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    return tmp_path / "headrace.toml"
+
+
+def load_toml(file: Path, content: str) -> Loaded:
+    file.write_text(content, "utf-8")
+    return load(NOTHING, NOTHING, file)
+
+
+def refusal(flags: Mapping[str, object] = NOTHING, environ: Mapping[str, str] = NOTHING) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(flags, environ, None)
+    assert caught.value.__cause__ is None  # a cause could quote a secret
+    return str(caught.value)
+
+
+def test_every_default_is_a_value_one_could_write() -> None:
+    for each in SETTINGS.values():
+        assert each.kind.parse(each.kind.show(each.default)) == each.default, each.key
+
+
+def test_nothing_given_means_defaults() -> None:
+    loaded = load(NOTHING, NOTHING, None)
+    assert loaded.settings.redis.url is None
+    assert loaded.settings.queue.lease == 30.0
+    assert set(map(str, loaded.origins.values())) == {"default"}
+    assert loaded.origins.keys() == SETTINGS.keys()
+
+
+def test_environment_names_are_unique() -> None:
+    assert len({each.env for each in SETTINGS.values()}) == len(SETTINGS)
+
+
+def test_a_file_sets_every_kind(toml: Path) -> None:
+    settings = load_toml(
+        toml,
+        """
+        [redis]
+        url = "redis://localhost:6379/0"
+        [embedded]
+        data_dir = "/var/lib/headrace"
+        min_free = "1GiB"
+        [queue]
+        shards = 8
+        lease = "2m"
+        [metrics]
+        enabled = false
+        [pipeline]
+        master = "spark://one:7077,two:7077"
+        [log]
+        level = "debug"
+        """,
+    ).settings
+    assert settings.redis.url == "redis://localhost:6379/0"
+    assert settings.embedded.data_dir == Path("/var/lib/headrace")
+    assert settings.embedded.min_free == 2**30
+    assert (settings.queue.shards, settings.queue.lease) == (8, 120.0)
+    assert settings.metrics.enabled is False
+    assert settings.pipeline.master == "spark://one:7077,two:7077"
+    assert settings.log.level == "debug"
+
+
+class TestPrecedence:
+    @given(st.tuples(*[st.none() | st.integers(1, 1024)] * 3))
+    def test_flag_beats_environment_beats_file_beats_default(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        given_values: tuple[int | None, int | None, int | None],
+    ) -> None:
+        flag, variable, in_file = given_values
+        file = tmp_path_factory.mktemp("settings") / "headrace.toml"
+        file.write_text("" if in_file is None else f"queue.shards = {in_file}")
+        loaded = load(
+            {} if flag is None else {"queue.shards": str(flag)},
+            {} if variable is None else {"HEADRACE_QUEUE_SHARDS": str(variable)},
+            file,
+        )
+        candidates = [
+            (flag, "flag --set queue.shards"),
+            (variable, "environment HEADRACE_QUEUE_SHARDS"),
+            (in_file, f"file {file}"),
+            (2, "default"),
+        ]
+        value, origin = next(each for each in candidates if each[0] is not None)
+        assert (loaded.settings.queue.shards, str(loaded.origins["queue.shards"])) == (value, origin)
+
+    def test_empty_text_unsets_what_the_environment_set(self) -> None:
+        environ = {"HEADRACE_REDIS_URL": "redis://elsewhere"}
+        assert load({"redis.url": ""}, environ, None).settings.redis.url is None
+
+    def test_an_overridden_bad_value_does_no_harm(self) -> None:
+        loaded = load({"queue.shards": "4"}, {"HEADRACE_QUEUE_SHARDS": "many"}, None)
+        assert loaded.settings.queue.shards == 4
+
+    def test_other_peoples_variables_are_ignored(self) -> None:
+        load(NOTHING, {"HEAD": "x", "PATH": "/bin", "HEADRACE_CONFIG": "headrace.toml"}, None)
+
+
+class TestUnknownNames:
+    def test_flag(self) -> None:
+        assert refusal({"queue.shard": "3"}) == (
+            "There is no setting queue.shard (flag --set queue.shard): did you mean queue.shards?"
+        )
+
+    def test_variable(self) -> None:
+        message = refusal(environ={"HEADRACE_REDIS_ULR": "redis://u:hunter2@h"})
+        assert message.endswith("did you mean HEADRACE_REDIS_URL?")
+        assert "hunter2" not in message
+
+    def test_nothing_close(self) -> None:
+        assert "lists what there is" in refusal({"zzz": "1"})
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("[quueue]\nshards = 1", "There is no section quueue .*: did you mean queue?"),
+            ("[queue]\nlaese = '1s'", "There is no setting queue.laese .*: did you mean queue.lease?"),
+            ("[queue.retry]\nbase = '1s'", "There is no setting queue.retry "),
+            ("queue = 3", r"queue \(file .*\) is a section: write \[queue\]"),
+        ],
+    )
+    def test_file(self, toml: Path, content: str, message: str) -> None:
+        with pytest.raises(SettingsError, match=message):
+            load_toml(toml, content)
+
+
+class TestBadValues:
+    def test_the_message_names_key_value_origin_and_what_is_allowed(self) -> None:
+        assert refusal(environ={"HEADRACE_QUEUE_SHARDS": "0"}) == (
+            "queue.shards = '0' (environment HEADRACE_QUEUE_SHARDS) is not allowed: "
+            "it must be a whole number from 1 to 1024."
+        )
+
+    @pytest.mark.parametrize(
+        ("key", "raw"),
+        [
+            *(("queue.shards", raw) for raw in ("", "two", "2.0", "1025", "-1", 2.5, True, [2], "9" * 5000)),
+            *(("queue.lease", raw) for raw in ("30", 30, "30 weeks", "1.5s", "-1s", "0s", "999d", "s", None)),
+            *(("queue.max_payload", raw) for raw in ("1MB", "0B", "1gib", 1024)),
+            *(("metrics.enabled", raw) for raw in ("maybe", "", 1)),
+            *(
+                ("redis.url", raw)
+                for raw in ("localhost:6379", "http://h", "redis:h", "redis://", "redis://h:x")
+            ),
+            *(("postgres.url", raw) for raw in ("mysql://h/db", "postgresql:/h", 5)),
+            *(("clickhouse.url", raw) for raw in ("tcp://h:9000", "http://h:99999", "http://[::1")),
+            *(("embedded.valkey_server", raw) for raw in ("bundle", "")),
+            *(("embedded.data_dir", raw) for raw in ("~/headrace", "", 1)),
+            *(("pipeline.master", raw) for raw in ("local[0]", "mesos://h", "local[*] x")),
+            ("pipeline.driver_memory", "1"),
+            ("warehouse.database", "head-race"),
+            ("log.level", "LOUD"),
+            ("api.host", "a b"),
+        ],
+    )
+    def test_refused(self, key: str, raw: object) -> None:
+        assert refusal({key: raw}).startswith(f"{key} = ")
+
+    @pytest.mark.parametrize(
+        ("key", "raw"),
+        [
+            ("redis.url", "unix:///run/valkey.sock"),
+            ("redis.url", "rediss://[::1]:6380/1"),
+            ("postgres.url", "postgresql:///app?host=/run/postgresql"),
+            ("postgres.url", "postgresql://one:5432,two:5433/app"),
+            ("clickhouse.url", "clickhouses://h:8443/default"),
+            ("embedded.valkey_server", "/opt/my valkey/valkey-server"),
+            ("pipeline.master", "k8s://https://h:443"),
+            ("metrics.enabled", "False"),
+            ("queue.lease", " 90 s\n"),
+        ],
+    )
+    def test_accepted(self, key: str, raw: str) -> None:
+        load({key: raw}, NOTHING, None)
+
+    def test_a_heartbeat_must_fit_into_the_lease(self) -> None:
+        assert refusal({"worker.heartbeat": "30s"}) == (
+            "worker.heartbeat = 30s (flag --set worker.heartbeat) must be shorter than "
+            "queue.lease = 30s (default): change one of the two."
+        )
+
+    def test_the_first_retry_must_not_wait_longer_than_the_last(self) -> None:
+        assert "must not be longer than queue.retry_max" in refusal({"queue.retry_base": "6m"})
+
+
+class TestFile:
+    def test_syntax_error_says_where(self, toml: Path) -> None:
+        with pytest.raises(SettingsError, match=r"headrace.toml is not valid TOML: .*line 2") as caught:
+            load_toml(toml, "[queue]\nshards = two")
+        assert caught.value.exit_code == 3
+
+    def test_not_utf8(self, toml: Path) -> None:
+        toml.write_bytes(b"\xff\xfe")
+        with pytest.raises(SettingsError, match="not valid TOML"):
+            load(NOTHING, NOTHING, toml)
+
+    def test_missing(self, toml: Path) -> None:
+        with pytest.raises(SettingsError, match=r"headrace.toml cannot be read: No such file"):
+            load(NOTHING, NOTHING, toml)
+
+    def test_lookup_order(self, tmp_path: Path, toml: Path) -> None:
+        variable = {"HEADRACE_CONFIG": "b.toml"}
+        assert find_file(None, NOTHING, tmp_path) is None
+        toml.touch()
+        assert find_file(None, NOTHING, tmp_path) == toml
+        assert find_file(None, variable, tmp_path) == Path("b.toml")
+        assert find_file(Path("a.toml"), variable, tmp_path) == Path("a.toml")
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("redis://h:6379/0", "redis://h:6379/0"),
+            ("redis://:PW@h/0", "redis://:***@h/0"),
+            ("redis://user@h:6379", "redis://user@h:6379"),
+            ("redis://u:PW@[::1]:6379", "redis://u:***@[::1]:6379"),
+            ("postgresql://me@corp:PW@h/db", "postgresql://me@corp:***@h/db"),
+            (
+                "postgresql://h/db?password=PW&sslmode=require",
+                "postgresql://h/db?password=***&sslmode=require",
+            ),
+            ("redis://h:1/0?password=P@W", "redis://***"),
+            ("PW", "***"),
+        ],
+    )
+    def test_mask(self, url: str, shown: str) -> None:
+        assert mask(url) == shown
+
+    # Greek letters: nothing else in a message, a repr or a URL holds them.
+    @given(st.text("ΠΩ/@:#?&=%[], ", min_size=1))
+    def test_no_letter_of_a_password_is_shown(self, password: str) -> None:
+        url = f"redis://user:{password}@host:6379/0"
+        try:
+            told = repr(load({"redis.url": url}, NOTHING, None))
+        except SettingsError as error:
+            told = str(error)
+        assert not {"Π", "Ω"} & set(told + mask(url))
+
+    def test_a_bad_url_shows_its_scheme_only(self) -> None:
+        message = refusal({"redis.url": "mysql://user:PW"})
+        assert message.startswith("redis.url = mysql://*** (flag")
+
+
+@given(st.integers(1, 30 * 86_400_000))
+def test_durations_are_shown_as_they_are_read(ms: int) -> None:
+    kind: Kind[Seconds] = duration("1ms", "30d")
+    assert kind.parse(f"{ms}ms") == ms / 1000
+    assert kind.parse(kind.show(ms / 1000)) == ms / 1000
+
+
+@given(st.integers(0, 2**40))
+def test_sizes_are_shown_as_they_are_read(value: int) -> None:
+    kind: Kind[Bytes] = size("0B", "1TiB")
+    assert kind.parse(kind.show(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.2, "200ms"), (30.0, "30s"), (90.0, "90s"), (300.0, "5m"), (86400.0, "1d")]
+)
+def test_durations_are_shown_short(seconds: float, shown: str) -> None:
+    assert duration("1ms", "30d").show(seconds) == shown

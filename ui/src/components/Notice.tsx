@@ -1,0 +1,37 @@
+/** What the page says when there is no chart to look at, or when the chart is old. */
+import type { ComponentChildren } from "preact";
+import type { ApiError } from "../api";
+
+export function ErrorNotice({ error, keepsData, onRetry }: { error: ApiError; keepsData: boolean; onRetry: () => void }) {
+  return (
+    <div class="notice error" role="alert" data-testid="error">
+      <div>
+        <strong>{error.title}</strong>
+        {error.detail !== "" && <p>{error.detail}</p>}
+        <p class="quiet">{keepsData ? "What you see is the last answer. Trying again by itself." : "Trying again by itself."}</p>
+      </div>
+      <button type="button" class="button" onClick={onRetry}>
+        Try now
+      </button>
+    </div>
+  );
+}
+
+export function EmptyNotice({ title, children }: { title: string; children: ComponentChildren }) {
+  return (
+    <div class="notice" role="status" data-testid="empty">
+      <div>
+        <strong>{title}</strong>
+        <p>{children}</p>
+      </div>
+    </div>
+  );
+}
+
+export function LoadingNotice() {
+  return (
+    <div class="notice loading" role="status" data-testid="loading">
+      Looking for queues…
+    </div>
+  );
+}

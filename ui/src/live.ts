@@ -1,0 +1,105 @@
+/** Hooks that keep data fresh: poll, back off on failure, rest while paused or while nobody looks. */
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { ApiError } from "./api";
+
+export interface Live<T> {
+  data: T | null;
+  error: ApiError | null;
+  /** performance.now() of the last good answer: monotonic, so a changed wall clock does not matter. */
+  receivedAt: number | null;
+  refresh: () => void;
+}
+
+const BACKOFF_MAX_MS = 15_000;
+
+interface Answer<T> {
+  key: string;
+  data: T | null;
+  error: ApiError | null;
+  receivedAt: number | null;
+}
+
+/**
+ * Loads now and then every `intervalMs`, one request at a time. A new `key` means other data: the old answer is dropped
+ * at once, so numbers never stand under another queue's name. After a failure the last data stays, beside the error.
+ */
+export function useLive<T>(
+  key: string | null,
+  load: (signal: AbortSignal) => Promise<T>,
+  intervalMs: number,
+  paused: boolean,
+): Live<T> {
+  const [answer, setAnswer] = useState<Answer<T> | null>(null);
+  const [round, setRound] = useState(0);
+  const loader = useRef(load);
+  loader.current = load;
+  const loadedKey = useRef<string | null>(null);
+
+  useEffect(() => {
+    if (key === null) return;
+    if (paused && loadedKey.current === key) return;
+    const stop = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let failures = 0;
+    let busy = false;
+
+    const run = async () => {
+      clearTimeout(timer);
+      if (busy || (document.hidden && loadedKey.current === key)) return;
+      busy = true;
+      try {
+        const data = await loader.current(stop.signal);
+        failures = 0;
+        loadedKey.current = key;
+        setAnswer({ key, data, error: null, receivedAt: performance.now() });
+      } catch (cause) {
+        if (stop.signal.aborted) return;
+        failures += 1;
+        const error = cause instanceof ApiError ? cause : new ApiError("The dashboard failed", String(cause));
+        setAnswer((old) => (old?.key === key ? { ...old, error } : { key, data: null, error, receivedAt: null }));
+      } finally {
+        busy = false;
+      }
+      if (stop.signal.aborted || (paused && failures === 0)) return;
+      timer = setTimeout(() => void run(), failures === 0 ? intervalMs : Math.min(BACKOFF_MAX_MS, intervalMs * 2 ** (failures - 1)));
+    };
+    const onVisible = () => {
+      if (!document.hidden) void run();
+    };
+
+    document.addEventListener("visibilitychange", onVisible);
+    void run();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", onVisible);
+    };
+  }, [key, intervalMs, paused, round]);
+
+  const refresh = useCallback(() => setRound((n) => n + 1), []);
+  const current = answer?.key === key ? answer : null;
+  return { data: current?.data ?? null, error: current?.error ?? null, receivedAt: current?.receivedAt ?? null, refresh };
+}
+
+/** performance.now(), renewed every second, for texts such as "updated 3 s ago". */
+export function useClock(): number {
+  const [now, setNow] = useState(() => performance.now());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(performance.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
+/** Whether a media query matches, kept up to date. */
+export function useMedia(query: string): boolean {
+  const [matches, setMatches] = useState(() => matchMedia(query).matches);
+  useEffect(() => {
+    const list = matchMedia(query);
+    const onChange = () => setMatches(list.matches);
+    onChange();
+    list.addEventListener("change", onChange);
+    return () => list.removeEventListener("change", onChange);
+  }, [query]);
+  return matches;
+}

@@ -1,0 +1,95 @@
+import { describe, expect, it } from "vitest";
+import { at, metrics, point, START } from "./fixtures";
+import { hasValues, isolatedIndexes, lastIndex, resolutionSeconds, toFrame, valueAt } from "./series";
+
+describe("toFrame", () => {
+  it("turns counts into lines of rates on the grid", () => {
+    const frame = toFrame(metrics([point(0, { enqueued: 10, completed: 5, nack: 1, dlq: 4 }), point(5, { enqueued: 5, completed: 5 })]));
+    expect(frame.times).toEqual([START, START + 5]);
+    expect(frame.lines.enqueued.settled).toEqual([2, 1]);
+    expect(frame.lines.completed.settled).toEqual([1, 1]);
+    expect(frame.lines.failed.settled).toEqual([1, 0]);
+    expect([frame.start, frame.end, frame.resolutionS]).toEqual([START, START + 10, 5]);
+  });
+
+  it("keeps the nulls of gauges as gaps", () => {
+    const frame = toFrame(metrics([point(0), point(5, { depth: 0, running: 0 }), point(10, { depth: 7, running: 2, limit: 10 })]));
+    expect(frame.lines.depth.settled).toEqual([null, 0, 7]);
+    expect(frame.lines.running.settled).toEqual([null, 0, 2]);
+    expect(frame.lines.limit.settled).toEqual([null, null, 10]);
+  });
+
+  it("breaks the line where steps of the grid are missing", () => {
+    const frame = toFrame(metrics([point(0, { enqueued: 5 }), point(5, { enqueued: 5 }), point(60, { enqueued: 5 })]));
+    expect(frame.times).toEqual([START, START + 5, START + 10, START + 60]);
+    expect(frame.lines.enqueued.settled).toEqual([1, 1, null, 1]);
+  });
+
+  it("puts points in order", () => {
+    const frame = toFrame(metrics([point(5, { depth: 2 }), point(0, { depth: 1 })]));
+    expect(frame.lines.depth.settled).toEqual([1, 2]);
+  });
+
+  it("separates what the pipeline has not finished, and lets both strokes meet", () => {
+    const points = [point(0, { enqueued: 5, depth: 1 }), point(5, { enqueued: 5, depth: 2 }), point(10, { enqueued: 1, depth: 3 })];
+    const frame = toFrame(metrics(points, at(10)));
+    expect(frame.lines.enqueued.settled).toEqual([1, 1, null]);
+    expect(frame.lines.enqueued.unfinished).toEqual([null, 1, 0.2]);
+    expect(frame.lines.depth.unfinished).toEqual([null, 2, 3]);
+  });
+
+  it("holds a bucket that contains the watermark for unfinished", () => {
+    const frame = toFrame(metrics([point(0, { enqueued: 5 }), point(5, { enqueued: 5 })], at(7)));
+    expect(frame.lines.enqueued.settled).toEqual([1, null]);
+  });
+
+  it("does not draw zeros that nobody has counted yet", () => {
+    const frame = toFrame(metrics([point(0, { enqueued: 5 }), point(5), point(10), point(15)], at(10)));
+    expect(frame.lines.enqueued.settled).toEqual([1, 0, null, null]);
+    expect(frame.lines.enqueued.unfinished).toEqual([null, 0, null, null]);
+  });
+
+  it("has nothing final without a watermark", () => {
+    const frame = toFrame(metrics([point(0, { enqueued: 5 }), point(5)], null));
+    expect(frame.settledUntil).toBeNull();
+    expect(frame.lines.enqueued.settled).toEqual([null, null]);
+    expect(frame.lines.enqueued.unfinished).toEqual([1, null]);
+  });
+
+  it("survives an empty answer", () => {
+    const frame = toFrame(metrics([]));
+    expect(frame.times).toEqual([]);
+    expect(lastIndex(Object.values(frame.lines))).toBe(-1);
+    expect(hasValues(frame.lines.depth)).toBe(false);
+  });
+});
+
+describe("reading lines", () => {
+  const frame = toFrame(metrics([point(0, { enqueued: 5 }), point(5, { enqueued: 10 }), point(10, { enqueued: 1 }), point(15)], at(10)));
+  const { enqueued } = frame.lines;
+
+  it("prefers the final value, falls back to the unfinished one", () => {
+    expect([0, 1, 2, 3, 4].map((index) => valueAt(enqueued, index))).toEqual([1, 2, 0.2, null, null]);
+  });
+
+  it("finds the newest known point, and the newest final one", () => {
+    expect(lastIndex([enqueued])).toBe(2);
+    expect(lastIndex([enqueued], "settled")).toBe(1);
+  });
+
+  it("finds points that a line alone would not show", () => {
+    expect(isolatedIndexes([1, null, 2, 3, null, 4])).toEqual([0, 5]);
+    expect(isolatedIndexes([])).toEqual([]);
+  });
+});
+
+describe("resolutionSeconds", () => {
+  it.each([
+    ["5s", 5],
+    ["1m", 60],
+    ["1h", 3600],
+    ["1d", 86_400],
+  ])("%s is %d s", (text, seconds) => expect(resolutionSeconds(text)).toBe(seconds));
+
+  it.each(["", "5", "0s", "5 s", "auto"])("refuses “%s”", (text) => expect(() => resolutionSeconds(text)).toThrow(RangeError));
+});

@@ -1,0 +1,142 @@
+/**
+ * From the API's answer to what the charts draw. Pure: takes data, returns data, knows neither uPlot nor the page.
+ *
+ * What it promises about truth:
+ * - a null stays a null, and a missing step of the grid becomes one, so gaps are drawn as gaps;
+ * - a point that the pipeline has not finished never mixes with final ones: each line comes as two arrays, `settled` and `unfinished`;
+ * - past the watermark a counter of zero means "nothing known yet", so it is dropped instead of drawn as a dive to zero.
+ */
+import type { MetricPoint, QueueMetrics } from "./api";
+
+export type Values = (number | null)[];
+
+export interface Line {
+  /** Final values; null where there is none. */
+  settled: Values;
+  /** Values still growing, with the last final one repeated so that both strokes meet. */
+  unfinished: Values;
+}
+
+export type LineName = "enqueued" | "completed" | "failed" | "depth" | "running" | "limit";
+
+export interface Frame {
+  /** Start of each bucket, epoch seconds, ascending, on the grid. */
+  times: number[];
+  start: number;
+  end: number;
+  resolutionS: number;
+  /** Epoch seconds up to which everything is final; null when nothing is. */
+  settledUntil: number | null;
+  lines: Record<LineName, Line>;
+}
+
+const RESOLUTION = /^(\d+)(s|m|h|d)$/;
+const UNIT_S = { s: 1, m: 60, h: 3600, d: 86_400 } as const;
+
+/** "5s" → 5, "1m" → 60; throws RangeError on anything else, because every rate would be wrong. */
+export function resolutionSeconds(resolution: string): number {
+  const match = RESOLUTION.exec(resolution);
+  const seconds = match ? Number(match[1]) * UNIT_S[match[2] as keyof typeof UNIT_S] : 0;
+  if (seconds <= 0) throw new RangeError(`unknown resolution “${resolution}”`);
+  return seconds;
+}
+
+export function toFrame(metrics: QueueMetrics): Frame {
+  const resolutionS = resolutionSeconds(metrics.resolution);
+  const settledUntil = metrics.watermark === null ? null : epochSeconds(metrics.watermark);
+  const points = onGrid(metrics.timeseries, resolutionS);
+  const isSettled = points.map(({ at }) => settledUntil !== null && at + resolutionS <= settledUntil);
+
+  const counter = (read: (point: MetricPoint) => number) =>
+    splitLine(
+      points.map(({ at, point }) => {
+        if (point === null) return null;
+        const value = read(point);
+        const unknown = value === 0 && (settledUntil === null || at >= settledUntil);
+        return unknown ? null : value;
+      }),
+      isSettled,
+    );
+  const gauge = (read: (point: MetricPoint) => number | null) =>
+    splitLine(
+      points.map(({ point }) => (point === null ? null : read(point))),
+      isSettled,
+    );
+
+  return {
+    times: points.map(({ at }) => at),
+    start: epochSeconds(metrics.period.start),
+    end: epochSeconds(metrics.period.end),
+    resolutionS,
+    settledUntil,
+    lines: {
+      enqueued: counter((p) => p.throughput.enqueued_per_s),
+      completed: counter((p) => p.throughput.completed_per_s),
+      failed: counter((p) => (p.failures.nack + p.failures.dlq) / resolutionS),
+      depth: gauge((p) => p.queue_depth.max),
+      running: gauge((p) => p.concurrency.max),
+      limit: gauge((p) => p.concurrency.limit),
+    },
+  };
+}
+
+/** The value of a line at a point: the final one, else the unfinished one. */
+export function valueAt(line: Line, index: number): number | null {
+  return line.settled[index] ?? line.unfinished[index] ?? null;
+}
+
+/** Index of the newest point at which any of the lines has a value; -1 when none has. */
+export function lastIndex(lines: readonly Line[], kind: "settled" | "any" = "any"): number {
+  const length = lines[0]?.settled.length ?? 0;
+  for (let index = length - 1; index >= 0; index -= 1) {
+    const known = lines.some((line) => (kind === "any" ? valueAt(line, index) : (line.settled[index] ?? null)) !== null);
+    if (known) return index;
+  }
+  return -1;
+}
+
+export function hasValues(line: Line): boolean {
+  return line.settled.some((v) => v !== null) || line.unfinished.some((v) => v !== null);
+}
+
+/** Points with nothing on either side: a line cannot show them, so the chart marks them with a dot. */
+export function isolatedIndexes(values: ArrayLike<number | null | undefined>): number[] {
+  const found: number[] = [];
+  for (let index = 0; index < values.length; index += 1) {
+    const known = (at: number) => values[at] !== null && values[at] !== undefined;
+    if (known(index) && !known(index - 1) && !known(index + 1)) found.push(index);
+  }
+  return found;
+}
+
+interface GridPoint {
+  at: number;
+  point: MetricPoint | null;
+}
+
+/** Puts the points in order and fills missing steps with "unknown", so that a line never bridges a hole. */
+function onGrid(timeseries: readonly MetricPoint[], resolutionS: number): GridPoint[] {
+  const sorted = timeseries.map((point) => ({ at: epochSeconds(point.timestamp), point })).sort((a, b) => a.at - b.at);
+  const filled: GridPoint[] = [];
+  for (const entry of sorted) {
+    const previous = filled.at(-1);
+    if (previous !== undefined && entry.at - previous.at > resolutionS * 1.5) {
+      // One unknown point breaks the line, however long the hole: no need to fill it step by step.
+      filled.push({ at: previous.at + resolutionS, point: null });
+    }
+    filled.push(entry);
+  }
+  return filled;
+}
+
+function splitLine(values: Values, isSettled: readonly boolean[]): Line {
+  const settled = values.map((value, index) => (isSettled[index] ? value : null));
+  const unfinished = values.map((value, index) => (isSettled[index] ? null : value));
+  const firstUnfinished = isSettled.indexOf(false);
+  if (firstUnfinished > 0) unfinished[firstUnfinished - 1] = settled[firstUnfinished - 1] ?? null;
+  return { settled, unfinished };
+}
+
+export function epochSeconds(iso: string): number {
+  return Date.parse(iso) / 1000;
+}
