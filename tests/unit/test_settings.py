@@ -156,10 +156,7 @@ class TestBadValues:
             *(("queue.lease", raw) for raw in ("30", 30, "30 weeks", "1.5s", "-1s", "0s", "999d", "s", None)),
             *(("queue.max_payload", raw) for raw in ("1MB", "0B", "1gib", 1024)),
             *(("metrics.enabled", raw) for raw in ("maybe", "", 1)),
-            *(
-                ("redis.url", raw)
-                for raw in ("localhost:6379", "http://h", "redis:h", "redis://", "redis://h:x")
-            ),
+            *(("redis.url", raw) for raw in ("localhost:6379", "http://h", "redis:h", "redis://", "redis://h:x")),
             *(("postgres.url", raw) for raw in ("mysql://h/db", "postgresql:/h", 5)),
             *(("clickhouse.url", raw) for raw in ("tcp://h:9000", "http://h:99999", "http://[::1")),
             *(("embedded.valkey_server", raw) for raw in ("bundle", "")),

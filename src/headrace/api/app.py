@@ -42,9 +42,7 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-async def add_security_headers(
-    request: Request, proceed: Callable[[Request], Awaitable[Response]]
-) -> Response:
+async def add_security_headers(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
     response = await proceed(request)
     response.headers.update(SECURITY_HEADERS)
     return response

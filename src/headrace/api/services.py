@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 
-import redis
-from clickhouse_connect.driver.client import Client
 from fastapi import Request
 
+from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
+from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 
 
@@ -22,7 +22,7 @@ class Services:
     shards: int
 
     @cached_property
-    def valkey(self) -> redis.Redis:
+    def valkey(self) -> Valkey:
         return connect_valkey(self.redis_url)
 
     @cached_property

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import click
-import uvicorn
 
-from headrace.api.app import create_app
+from headrace.api.serve import serve
 from headrace.api.services import Services
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
@@ -20,8 +19,5 @@ def api(invocation: Invocation) -> None:
     settings = invocation.settings
     configure_logs(settings.log)
     endpoints = find_endpoints(settings, "redis", "clickhouse")
-    app = create_app(
-        Services(endpoints.redis, endpoints.clickhouse, settings.warehouse.database, settings.queue.shards)
-    )
-    port = choose_port("api", settings.api.port)
-    uvicorn.run(app, host=settings.api.host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=3)
+    services = Services(endpoints.redis, endpoints.clickhouse, settings.warehouse.database, settings.queue.shards)
+    serve(services, settings.api.host, choose_port("the API (api.port)", settings.api.port))

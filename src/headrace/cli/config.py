@@ -24,13 +24,10 @@ def show(invocation: Invocation, as_json: bool) -> None:
     """Every setting, its value (passwords masked) and its origin."""
     loaded = invocation.loaded
     rows = [
-        (key, each.show(each.value_in(loaded.settings)), str(loaded.origins[key]))
-        for key, each in SETTINGS.items()
+        (key, each.show(each.value_in(loaded.settings)), str(loaded.origins[key])) for key, each in SETTINGS.items()
     ]
     if as_json:
         shown = {key: {"value": value or None, "origin": origin} for key, value, origin in rows}
         print_json({"settings": shown})
     else:
-        print_table(
-            ["setting", "value", "origin"], [(key, value or "-", origin) for key, value, origin in rows]
-        )
+        print_table(["setting", "value", "origin"], [(key, value or "-", origin) for key, value, origin in rows])

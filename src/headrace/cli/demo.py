@@ -18,6 +18,7 @@ import click
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cli.signals import stop_event_async
 from headrace.cli.worker import queue_options
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
@@ -73,9 +74,7 @@ FLOWS = (
 def due(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]]:
     """What arrives in a tick."""
     return [
-        (flow.queue, [_job(flow, random_) for _ in range(flow.jobs)])
-        for flow in FLOWS
-        if tick % flow.every_ticks == 0
+        (flow.queue, [_job(flow, random_) for _ in range(flow.jobs)]) for flow in FLOWS if tick % flow.every_ticks == 0
     ]
 
 
@@ -89,15 +88,16 @@ def _job(flow: Flow, random_: random.Random) -> NewJob:
 @click.option("--seconds", type=float, help="Stop after this long; else until stopped.")
 @pass_invocation
 def demo(invocation: Invocation, seconds: float | None) -> None:
-    """Send a small seeded load to the queue: a steady, a bursty and a failing tenant."""
+    """Send a small seeded load to the queue.
+
+    Three tenants: one steady, one bursty, one whose jobs often fail.
+    """
     configure_logs(invocation.settings.log)
     asyncio.run(_send(invocation, seconds))
 
 
 async def _send(invocation: Invocation, seconds: float | None) -> None:
-    stop = asyncio.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
     settings = invocation.settings
     random_ = random.Random(SEED)
     started = time.monotonic()

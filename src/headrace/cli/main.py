@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from headrace.cli import Invocation
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, MissingExtra
 
 INTERRUPTED = 130
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -26,7 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("headrace.cli.up:up", "Start a whole Headrace on this machine and stop it with Ctrl-C."),
     "doctor": ("headrace.cli.doctor:doctor", "Check what Headrace needs, and say what to do."),
     "worker": ("headrace.cli.worker:worker", "Run the tasks of APP until stopped."),
-    "pipeline": ("headrace.cli.pipeline:pipeline", "Read metric events with Spark and write history to ClickHouse."),
+    "pipeline": (
+        "headrace.cli.pipeline:pipeline",
+        "Read metric events with Spark and write history to ClickHouse.",
+    ),
     "api": ("headrace.cli.api:api", "Serve the API and the dashboard until stopped."),
     "demo": ("headrace.cli.demo:demo", "Send a small seeded load to the queue."),
     "migrate": ("headrace.cli.migrate:migrate", "Create or update the tables in ClickHouse."),
@@ -57,7 +60,15 @@ class LazyGroup(click.Group):
 
 def load_command(target: str) -> click.Command:
     module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "headrace":
+            raise
+        raise MissingExtra(
+            f"This command needs the library {error.name!r}, which is not installed. "
+            "Install Headrace with its extras: pip install 'headrace[pipeline,server,embedded]'."
+        ) from error
 
 
 def _flags(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -70,7 +81,7 @@ def _flags(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
         # Only here: importlib.metadata is a large part of the start-up.
-        from headrace.cli.version import version_of  # noqa: PLC0415
+        from headrace.cli.version import version_of
 
         click.echo(f"headrace {version_of('headrace') or '(not installed)'}")
         ctx.exit()

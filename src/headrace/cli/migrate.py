@@ -15,7 +15,10 @@ from headrace.warehouse.migrate import migrate as migrate_warehouse
 @json_option
 @pass_invocation
 def migrate(invocation: Invocation, as_json: bool) -> None:
-    """Create or update the tables in ClickHouse; safe to run again."""
+    """Create or update the tables in ClickHouse.
+
+    Safe to run again: what is there already is left alone.
+    """
     settings = invocation.settings
     url = find_endpoints(settings, "clickhouse").clickhouse
     applied = migrate_warehouse(connect(url), settings.warehouse.database)

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="End standard output with one line of JSON."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="End standard output with one line of JSON.")
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -34,10 +32,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box  # noqa: PLC0415 - a pipe need not pay for it
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(*columns, box=box.SIMPLE)
     for row in rows:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cli.signals import stop_event
 from headrace.embedded.java import find_java
 from headrace.pipeline.job import PipelineOptions, run_forever
 from headrace.settings import Settings
@@ -19,13 +19,10 @@ from headrace.settings import Settings
 @click.command()
 @pass_invocation
 def pipeline(invocation: Invocation) -> None:
-    """Read metric events with Spark and write history to ClickHouse, until stopped."""
+    """Read metric events with Spark and write history to ClickHouse."""
     settings = invocation.settings
     configure_logs(settings.log)
-    stop = threading.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: stop.set())
-    run_forever(options(settings), stop)
+    run_forever(options(settings), stop_event(signal.SIGTERM, signal.SIGINT))
 
 
 def options(settings: Settings) -> PipelineOptions:

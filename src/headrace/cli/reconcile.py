@@ -24,7 +24,10 @@ from headrace.warehouse.connect import connect as connect_clickhouse
 @click.option("--wait", default=0.0, help="Seconds to give a pipeline that is still catching up.")
 @pass_invocation
 def reconcile(invocation: Invocation, as_json: bool, wait: float) -> None:
-    """Compare the queues' own counts with every tier of history; exit 1 if they differ."""
+    """Compare the queues' own counts with history.
+
+    Every verb of every queue, at every tier. Exit code 1 if anything differs.
+    """
     found = reconcile_now(invocation.settings, find_endpoints(invocation.settings, "redis", "clickhouse"), wait)
     if as_json:
         print_json(as_document(found))
@@ -53,7 +56,4 @@ def as_document(found: Reconciliation) -> dict[str, Any]:
 
 
 def table_rows(found: Reconciliation) -> list[list[str]]:
-    return [
-        [op, str(found.odometers[op]), *(str(counted[op]) for counted in found.tiers.values())]
-        for op in Op
-    ]
+    return [[op, str(found.odometers[op]), *(str(counted[op]) for counted in found.tiers.values())] for op in Op]

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -23,8 +22,9 @@ from typing import Any
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import SERVERS, Endpoints, configured
+from headrace.cli.endpoints import SERVERS, Endpoints, configured, refuse_absent
 from headrace.cli.output import json_option, print_json
+from headrace.cli.signals import stop_event
 from headrace.embedded.datadir import DataDirectory
 from headrace.embedded.process import LOOPBACK, Child, choose_port
 from headrace.embedded.stack import Stack
@@ -44,7 +44,12 @@ DEMO_WORKERS = 2
 @json_option
 @pass_invocation
 def up(
-    invocation: Invocation, demo: bool, seconds: float | None, data_dir: Path | None, port: int | None, as_json: bool
+    invocation: Invocation,
+    demo: bool,
+    seconds: float | None,
+    data_dir: Path | None,
+    port: int | None,
+    as_json: bool,
 ) -> None:
     """Start a whole Headrace on this machine and stop it with Ctrl-C."""
     flags = dict(invocation.flags)
@@ -66,16 +71,15 @@ class Up:
         self._invocation = invocation
         self._settings: Settings = invocation.settings
         self._demo = demo
-        self._stop = threading.Event()
+        self._stop = stop_event(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._children: dict[str, Child] = {}
         self._began = time.monotonic()
         self._started_at = datetime.now(UTC)
 
     def run(self, seconds: float | None) -> dict[str, Any]:
-        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signal_number, lambda *_: self._stop.set())
         directory = DataDirectory(self._settings.embedded.data_dir, self._settings.embedded.min_free)
         with ExitStack() as cleanup:
+            refuse_absent(self._settings)
             directory.open()
             cleanup.callback(directory.close)
             stack = Stack(directory, self._settings.embedded, self._wanted())
@@ -90,7 +94,7 @@ class Up:
         dashboard = self._start_processes(stack, endpoints, directory)
         ready_s = round(time.monotonic() - self._began, 2)
         _say(f"dashboard {dashboard}")
-        outcome = {
+        outcome: dict[str, Any] = {
             "urls": {"dashboard": dashboard, **{name: mask(url) for name, url in vars(endpoints).items()}},
             "versions": stack.versions,
             "data_dir": str(directory.path),
@@ -124,7 +128,11 @@ class Up:
             {
                 "pid": os.getpid(),
                 "urls": {**vars(endpoints), "dashboard": dashboard},
-                "ports": {**last, **{server.name: server.port for server in stack.servers.values()}, "api": port},
+                "ports": {
+                    **last,
+                    **{server.name: server.port for server in stack.servers.values()},
+                    "api": port,
+                },
             }
         )
         # Children are given addresses, not the lock: each would run the same against servers elsewhere.
@@ -139,7 +147,12 @@ class Up:
         return dashboard
 
     def _child(
-        self, name: str, arguments: Sequence[str], directory: DataDirectory, env: dict[str, str], port: int | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        directory: DataDirectory,
+        env: dict[str, str],
+        port: int | None = None,
     ) -> None:
         flags = {**self._invocation.flags, "embedded.data_dir": str(directory.path)}
         if port is not None:

@@ -42,7 +42,5 @@ def version(as_json: bool) -> None:
     if as_json:
         print_json(versions)
     else:
-        rows = [
-            (name, found or "not installed", _LIBRARIES.get(name, "")) for name, found in versions.items()
-        ]
+        rows = [(name, found or "not installed", _LIBRARIES.get(name, "")) for name, found in versions.items()]
         print_table(["package", "version", "extra"], rows)

@@ -12,6 +12,7 @@ import click
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cli.signals import stop_event_async
 from headrace.queue.queue import Client, QueueOptions
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
@@ -23,7 +24,10 @@ from headrace.settings import Settings
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Jobs at a time; else worker.concurrency.")
 @pass_invocation
 def worker(invocation: Invocation, app: str, concurrency: int | None) -> None:
-    """Run the tasks of APP, given as module:variable, until stopped (SIGTERM finishes what runs)."""
+    """Run the tasks of APP until stopped.
+
+    APP is module:variable, a headrace.Tasks. SIGTERM and Ctrl-C let running jobs finish.
+    """
     settings = invocation.settings
     configure_logs(settings.log)
     tasks = load_tasks(app)
@@ -47,9 +51,7 @@ def queue_options(settings: Settings) -> QueueOptions:
 
 
 async def _run(settings: Settings, tasks: Tasks, concurrency: int) -> None:
-    stop = asyncio.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
     options = WorkerOptions(
         concurrency=concurrency,
         poll_s=settings.worker.poll,

@@ -107,8 +107,8 @@ class _Connection(Protocol):
     def close(self) -> None: ...
 
 
-# chDB's stub file names only what has to do with Python functions in SQL.
-_connect = cast("Callable[[str], _Connection]", _chdb.connect)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+# chDB's stub file names only what has to do with Python functions in SQL, so the type is given here.
+_connect = cast("Callable[[str], _Connection]", vars(_chdb)["connect"])
 
 
 @dataclass(slots=True)
@@ -144,6 +144,7 @@ class Session:
         self._connection = connection
         self._insert: object = None
         self.summary = Summary()
+        self.timezone = ""  # when other than the engine's
         self.returns_rows = False  # known once rows() has begun; true for a SELECT that found nothing
 
     def configure(self, settings: Mapping[str, str], database: str) -> None:
@@ -154,6 +155,7 @@ class Session:
             if settings:
                 assignments = (f"{_identifier(name)} = {_literal(value)}" for name, value in settings.items())
                 self._connection.query(f"SET {', '.join(assignments)}")
+        self.timezone = settings.get("session_timezone", "")
 
     def add_external_table(self, name: str, columns: str, format: str, data: bytes) -> None:
         """Data sent along with a query, as a temporary table that this session alone sees."""
@@ -188,7 +190,7 @@ class Session:
             # What does not parse goes to send_query as well: it refuses the text as a whole, while query()
             # would run the statements before the broken one.
             broken = kind["statement_count"] != 1
-            if broken or streams(tokens, format):
+            if broken or (self.returns_rows and streams(tokens, format)):
                 pieces = self._stream(sql, format, binds)
                 yield from _joined_arrow(pieces) if format == _ARROW_STREAM else pieces
             else:
@@ -215,7 +217,7 @@ class Session:
 
 
 class Engine:
-    """The data directory, opened. Holds one connection for as long as it lives: the last to close stops chDB."""
+    """The data directory, opened. Keeps one connection open, because the last to close stops chDB."""
 
     def __init__(self, data_dir: Path) -> None:
         self._lock = _lock(data_dir)
@@ -265,12 +267,10 @@ def _lock(data_dir: Path) -> int:
     """An flock: the kernel drops it with its holder, so a killed process never leaves it behind."""
     path = data_dir / "headrace.lock"
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(0o700, parents=True, exist_ok=True)  # there are no users: the owner alone
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DataDirectoryError(
-            f"The data directory {data_dir} cannot be written: {error.strerror}."
-        ) from error
+        raise DataDirectoryError(f"The data directory {data_dir} cannot be written: {error.strerror}.") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

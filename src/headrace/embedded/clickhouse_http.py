@@ -6,22 +6,22 @@ Ready when GET /ping answers. SIGTERM or SIGINT: running requests get three seco
 killed; the engine is closed and the exit code is 0. It is 5 when the data directory is in use or cannot be
 written, and 4 when the port is taken or the engine does not start, with one sentence on stderr.
 
-As in ClickHouse: the statement is the URL parameter `query`, the body, or both; `param_*` are typed parameters;
-`database`, `default_format` and the rest of the transport's own parameters apply; every other parameter is a
-setting, checked by the engine, for this request alone. GET is read only. Multipart forms carry parameters that
-are too long for a URL, and external tables. Errors have ClickHouse's text, code and status; one that happens
-after the answer has begun is appended under the exception tag, and the connection is cut.
+As in ClickHouse: the statement is the URL parameter `query`, the body, or both; `param_*` are typed
+parameters; `database`, `default_format` and the rest of the transport's own parameters apply; every other
+parameter is a setting, checked by the engine, for this request alone. GET is read only. Multipart forms carry
+parameters that are too long for a URL, and external tables. Errors have ClickHouse's text, code and status;
+one that happens after the answer has begun is appended under the exception tag, and the connection is cut.
 
 Not as in ClickHouse:
-- Sessions. Every request stands alone. A `session_id` is accepted, because clickhouse-connect sends one unless
-  told not to, and means nothing; what would need it (SET, USE, temporary tables) is refused rather than
-  silently forgotten.
+- Sessions. Every request stands alone. A `session_id` is accepted, because clickhouse-connect sends one
+  unless told not to, and means nothing; what would need it (SET, USE, temporary tables) is refused rather
+  than silently forgotten.
 - `wait_end_of_query` is not needed: an answer of up to 4 MiB always waits for its end, and a longer one never
   does. clickhouse-connect raises an error in the middle of the rest when the rows are read.
 - `query_id` is given back in the answer but is not the engine's own: KILL QUERY by it finds nothing.
 - `compress=1` and `decompress=1`, the native protocol's blocks, are refused; HTTP's own codings work.
 - No users: whoever reaches the port is let in. So it listens on loopback, takes only loopback Host headers
-  while it does (a name that was rebound to 127.0.0.1 is refused), and turns away everything sent by a web page.
+  while it does (a name that was rebound to 127.0.0.1 is refused), and turns away what a web page sends.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar
@@ -109,7 +110,8 @@ class Endpoint:
         if response := self._without_engine(request):
             await response(scope, receive, send)
             return
-        query_id = request.query_params.get("query_id") or str(uuid.uuid4())
+        given = request.query_params.get("query_id", "")
+        query_id = given if given.isascii() and given.isprintable() and given else str(uuid.uuid4())
         try:
             await self._serve(request, send, query_id)
         except QueryFailed as failure:
@@ -177,9 +179,10 @@ class Endpoint:
                 headers["Content-Encoding"] = call.coding
             encoder = http_coding.encoder(call.coding)
             if ended:
-                await _send_whole(send, headers, encoder.compress(begun) + encoder.flush())
+                body = await self._in_thread(lambda: encoder.compress(begun) + encoder.flush())
+                await _send_whole(send, headers, body)
             else:
-                await self._send_stream(request, send, headers, encoder, begun, rows)
+                await self._send_stream(request, send, headers, encoder, chain((begun,), rows))
 
     async def _send_stream(
         self,
@@ -187,28 +190,26 @@ class Endpoint:
         send: Send,
         headers: dict[str, str],
         encoder: http_coding.Encoder,
-        begun: bytes,
         rows: Iterator[bytes],
     ) -> None:
         tag = uuid.uuid4().hex[:16]
         await _start(send, headers | {"X-ClickHouse-Exception-Tag": tag})
-        piece: bytes | None = begun
-        while piece and not await request.is_disconnected():
-            await _send_piece(send, encoder.compress(piece), more=True)
-            try:
-                piece = await self._in_thread(next, rows, None)
-            except QueryFailed as failure:
-                await _send_piece(
-                    send, encoder.compress(_tagged(tag, str(failure))) + encoder.flush(), more=True
-                )
-                return  # without an end: uvicorn cuts the connection, so nobody takes these rows for the result
+        pieces = map(encoder.compress, rows)
+        try:
+            while (piece := await self._in_thread(lambda: next(pieces, None))) is not None:
+                await _send_piece(send, piece, more=True)
+                if await request.is_disconnected():
+                    return
+        except QueryFailed as failure:
+            await _send_piece(send, encoder.compress(_tagged(tag, str(failure))) + encoder.flush(), more=True)
+            return  # without an end, so that uvicorn cuts the connection and nobody takes the rows for all
         await _send_piece(send, encoder.flush(), more=False)
 
     def _headers(self, query_id: str, session: Session | None = None) -> dict[str, str]:
         headers = {
             "X-ClickHouse-Server-Display-Name": self._engine.host_name,
             "X-ClickHouse-Query-Id": query_id,
-            "X-ClickHouse-Timezone": self._engine.timezone,
+            "X-ClickHouse-Timezone": (session and session.timezone) or self._engine.timezone,
         }
         return headers | ({"X-ClickHouse-Summary": session.summary.as_json()} if session else {})
 
@@ -335,6 +336,7 @@ def serve(data_dir: Path, host: str, port: int) -> None:
             access_log=False,
             log_level="warning",
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=60,
             timeout_graceful_shutdown=GRACE_S,
         )
@@ -349,9 +351,7 @@ def serve(data_dir: Path, host: str, port: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m headrace.embedded.clickhouse_http", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "--data-dir", type=Path, required=True, help="where the data lives; made when missing"
-    )
+    parser.add_argument("--data-dir", type=Path, required=True, help="where the data lives; made when missing")
     parser.add_argument("--port", type=int, required=True, help="the port to listen on")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     options = parser.parse_args(argv)

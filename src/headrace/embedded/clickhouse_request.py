@@ -83,9 +83,7 @@ async def read_call(request: Request, body: AsyncIterator[bytes]) -> Call:
         database=given.get("database") or headers.get("x-clickhouse-database", ""),
         default_format=given.get("default_format") or headers.get("x-clickhouse-format", "TabSeparated"),
         settings=settings,
-        binds={
-            name.removeprefix("param_"): text for name, text in given.items() if name.startswith("param_")
-        },
+        binds={name.removeprefix("param_"): text for name, text in given.items() if name.startswith("param_")},
         coding=http_coding.choose(headers.get("accept-encoding", "")) if wants_coding else None,
         external=external,
     )
@@ -131,24 +129,16 @@ async def take_statement(chunks: AsyncIterator[bytes]) -> bytes:
 def _refuse_unsupported(given: Mapping[str, str]) -> None:
     for name in ("compress", "decompress"):
         if given.get(name, "0") not in ("0", ""):
-            reason = (
-                f"{name}=1 is not supported: use enable_http_compression=1, Accept-Encoding, Content-Encoding"
-            )
+            reason = f"{name}=1 is not supported: use enable_http_compression=1, Accept-Encoding, Content-Encoding"
             raise QueryFailed.because(48, "NOT_IMPLEMENTED", reason)
     if given.get("session_check", "0") == "1":
-        raise QueryFailed.because(
-            372, "SESSION_NOT_FOUND", "Session not found: this endpoint keeps no sessions"
-        )
+        raise QueryFailed.because(372, "SESSION_NOT_FOUND", "Session not found: this endpoint keeps no sessions")
 
 
 def _settings(given: Mapping[str, str], external: tuple[ExternalTable, ...]) -> dict[str, str]:
     described = {f"{table.name}_{kind}" for table in external for kind in ("format", "structure", "types")}
     elsewhere = _TRANSPORT_PARAMETERS | described
-    return {
-        name: value
-        for name, value in given.items()
-        if name not in elsewhere and not name.startswith("param_")
-    }
+    return {name: value for name, value in given.items() if name not in elsewhere and not name.startswith("param_")}
 
 
 def _external_table(name: str, data: bytes, given: Mapping[str, str]) -> ExternalTable:

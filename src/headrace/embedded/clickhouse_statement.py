@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 _TOKEN = re.compile(
     rb"""
       (?P<skip> \s+ | --[^\n]* | \#[!\ ][^\n]* | /\*.*?\*/ )
-    | (?P<quoted> '(?:[^'\\]|\\.)*' | `(?:[^`\\]|\\.)*` | "(?:[^"\\]|\\.)*" | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
+    | (?P<quoted> '(?:[^'\\]|\\.)*' | `(?:[^`\\]|\\.)*` | "(?:[^"\\]|\\.)*" )
+    | (?P<heredoc> \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
     | (?P<word> \w+ )
     | (?P<other> . )
     """,
@@ -102,10 +104,9 @@ def refusal(tokens: list[Token]) -> str | None:
         return "USE needs a session and this endpoint keeps none: send the URL parameter 'database'"
     if first == b"CREATE" and b"TEMPORARY" in words[1:4]:
         return "Temporary tables need a session and this endpoint keeps none: use a table or external data"
-    if b"OUTFILE" in words or b"INFILE" in words:
-        return (
-            "INTO OUTFILE and FROM INFILE belong to the command line client: use the request or response body"
-        )
+    for clause, path in pairwise(words):
+        if clause in (b"OUTFILE", b"INFILE") and path.startswith(b"'"):
+            return "INTO OUTFILE and FROM INFILE belong to the command line client: use the body"
     return None
 
 

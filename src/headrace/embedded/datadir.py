@@ -1,10 +1,10 @@
 """The data directory of a stack: who owns it, which release wrote it, where its servers listen.
 
-    .headrace/
-      lock         held (flock) by the running `headrace up`; the kernel frees it when that dies
-      version.json the format of what is inside, and the release that wrote it
-      stack.json   addresses of the servers; true while the lock is held, a hint for ports otherwise
-      valkey/ postgres/ clickhouse/ pipeline/ log/
+.headrace/
+  lock         held (flock) by the running `headrace up`; the kernel frees it when that dies
+  version.json the format of what is inside, and the release that wrote it
+  stack.json   addresses of the servers; true while the lock is held, a hint for ports otherwise
+  valkey/ postgres/ clickhouse/ pipeline/ log/
 """
 
 from __future__ import annotations

@@ -56,7 +56,12 @@ def main(pidfile: str, stop_signal: int, command: list[str]) -> None:
     threading.Event().wait()  # leave_with ends this process
 
 
+def survive(*_: object) -> None:
+    """A handler that does nothing. SIG_IGN would be inherited by the command, which then could not be stopped
+    until it has installed handlers of its own."""
+
+
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, survive)
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

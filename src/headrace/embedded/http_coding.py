@@ -1,8 +1,8 @@
 """Content codings of HTTP bodies, in a stream: gzip, deflate, lz4 (frames) and zstd.
 
-Promises that a body is never held whole: a chunk goes in, what it yields comes out. Request bodies may be made
-of many frames, because clickhouse-connect compresses block by block; answers are one frame, because its readers
-expect one. Knows nothing of ClickHouse.
+Promises that a body is never held whole: a chunk goes in, what it yields comes out. Request bodies may be
+made of many frames, because clickhouse-connect compresses block by block; answers are one frame, because its
+readers expect one. Knows nothing of ClickHouse.
 """
 
 from __future__ import annotations
@@ -95,13 +95,14 @@ async def decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[by
     new_frame = _DECODERS[coding]
     frame, inside = new_frame(), False
     async for chunk in chunks:
-        while chunk:
+        rest = chunk
+        while rest:
             try:
-                plain = frame.decompress(chunk)
+                plain = frame.decompress(rest)
             except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError) as error:
                 raise DamagedBody(f"the request body is not valid {coding}: {error}") from error
             inside = not frame.eof
-            chunk = (frame.unused_data or b"") if frame.eof else b""
+            rest = (frame.unused_data or b"") if frame.eof else b""
             if frame.eof:
                 frame = new_frame()
             if plain:

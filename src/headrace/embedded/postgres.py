@@ -74,10 +74,15 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _create_database(self, directory: Path) -> None:
         """initdb makes no database of our name; single-user mode can, before the server runs."""
-        command = [*unprivileged(), str(binaries() / "postgres"), "--single", "-D", str(directory), "postgres"]
-        done = subprocess.run(
-            command, input=f"CREATE DATABASE {USER}\n", capture_output=True, text=True, check=False
-        )
+        command = [
+            *unprivileged(),
+            str(binaries() / "postgres"),
+            "--single",
+            "-D",
+            str(directory),
+            "postgres",
+        ]
+        done = subprocess.run(command, input=f"CREATE DATABASE {USER}\n", capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise EmbeddedError(f"PostgreSQL could not create its database in {directory}:\n{done.stderr.strip()}")
 

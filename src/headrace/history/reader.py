@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from clickhouse_connect.driver.client import Client
-
 from headrace.history.fill import fill
 from headrace.history.presenter import present
 from headrace.history.routing import Window
 from headrace.model.names import QueueRef
 from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse.connect import Client
 
 
 def queue_history(client: Client, ref: QueueRef, window: Window, now_ms: int) -> dict[str, Any] | None:

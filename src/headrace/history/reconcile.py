@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from clickhouse_connect.driver.client import Client
-
 from headrace.model.event import Op
 from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
 from headrace.warehouse import queue_metrics
+from headrace.warehouse.connect import Client
 
 Totals = Mapping[tuple[QueueRef, Op], int]
 
@@ -29,7 +28,9 @@ def reconcile(states: Iterable[QueueState], tiers: Mapping[str, Totals]) -> Reco
         (state.ref, op): state.odometers.get(op, 0) for state in states for op in Op
     }
     difference = sum(
-        abs(counted.get(key, 0) - truth.get(key, 0)) for counted in tiers.values() for key in truth.keys() | counted.keys()
+        abs(counted.get(key, 0) - truth.get(key, 0))
+        for counted in tiers.values()
+        for key in truth.keys() | counted.keys()
     )
     return Reconciliation(_by_op(truth), {tier: _by_op(counted) for tier, counted in tiers.items()}, difference)
 

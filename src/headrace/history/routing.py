@@ -28,7 +28,7 @@ class Window:
 
 
 def parse_period(text: str) -> int:
-    """"30m" → seconds."""
+    """ "30m" → seconds."""
     found = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
     seconds = int(found.group(1)) * UNIT_SECONDS[found.group(2)] if found else 0
     if not 0 < seconds <= LONGEST_S:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.csv as pacsv
 
 from headrace.model.event import COLUMNS, LIST_SEPARATOR, SEPARATOR
+from headrace.valkey.streams import Entry
 
-Entry = tuple[bytes, list[bytes]]
-"""As Valkey answers it: (id, [field name, packed event])."""
+pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
 
 _ARROW = {"int": pa.int64(), "text": pa.string(), "ints": pa.string()}
 _TYPES = {"id": pa.string(), **{column.name: _ARROW[column.kind] for column in COLUMNS}}

@@ -48,6 +48,7 @@ def start_session(options: PipelineOptions) -> SparkSession:
     if options.master.startswith("local"):
         # Spark would start its workers with whatever `python3` is on PATH, which may not have us installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nothing of ours listens beyond loopback
     session = (
         SparkSession.builder.appName("headrace-pipeline")
         .master(options.master)

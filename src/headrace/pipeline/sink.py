@@ -13,15 +13,18 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from clickhouse_connect.driver.client import Client
+import pyarrow.compute
 from pyspark.sql import DataFrame
 
 from headrace.pipeline.transforms import ABOUT_THE_READ, AT_SEQUENCE_BITS, five_second_buckets
 from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
+
+pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
 
 log = logging.getLogger(__name__)
 

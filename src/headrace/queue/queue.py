@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import redis
-import redis.asyncio
-
 from headrace.errors import ShardMismatch
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.scripts import Stubs
 from headrace.queue.validate import check_job, check_queue
-from headrace.valkey.connect import connect, connect_async
-from headrace.valkey.scripts import Call, run, run_async, unavailable
+from headrace.valkey.connect import available, connect, connect_async
+from headrace.valkey.scripts import Call, run, run_async
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,8 @@ class SyncClient:
     def check_shards(self) -> None:
         """The number of shards is written once; a client that would look elsewhere is refused."""
         if not self._checked:
-            try:
+            with available():
                 found: Any = self.redis.set(keys.SHARDS, self.options.shards, nx=True, get=True)
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                raise unavailable(error) from error
             refuse_other_shards(found, self.options.shards)
             self._checked = True
 
@@ -100,10 +95,8 @@ class Client:
 
     async def check_shards(self) -> None:
         if not self._checked:
-            try:
+            with available():
                 found: Any = await self.redis.set(keys.SHARDS, self.options.shards, nx=True, get=True)
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                raise unavailable(error) from error
             refuse_other_shards(found, self.options.shards)
             self._checked = True
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import redis
-
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.valkey.scripts import unavailable
+from headrace.valkey.connect import Valkey, available
 
 PAGE = 500
 ODOMETER = b"o:"
@@ -29,22 +27,20 @@ class QueueState:
     odometers: Mapping[str, int]  # op → how many since the queue exists
 
 
-def read_states(client: redis.Redis, shards: int) -> list[QueueState]:
+def read_states(client: Valkey, shards: int) -> list[QueueState]:
     """Every queue that was ever used, ordered by name."""
-    try:
+    with available():
         states = [state for shard in range(shards) for state in _read_shard(client, shard)]
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise unavailable(error) from error
     return sorted(states, key=lambda state: state.ref)
 
 
-def _read_shard(client: redis.Redis, shard: int) -> list[QueueState]:
+def _read_shard(client: Valkey, shard: int) -> list[QueueState]:
     parts = sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
     pages = [parts[start : start + PAGE] for start in range(0, len(parts), PAGE)]
     return [state for page in pages for state in _read_page(client, shard, page)]
 
 
-def _read_page(client: redis.Redis, shard: int, parts: Sequence[bytes]) -> list[QueueState]:
+def _read_page(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[QueueState]:
     """One round trip, one transaction: the numbers of a queue belong together."""
     pipeline = client.pipeline(transaction=True)
     for part in parts:

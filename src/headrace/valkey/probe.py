@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import redis
 
@@ -11,7 +11,7 @@ def server_version(url: str, timeout_s: float = 2.0) -> str | None:
     """For example "valkey 9.1.2"; None while nobody answers."""
     client = redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
     try:
-        info = cast(dict[str, Any], client.info("server"))
+        info: dict[str, Any] = client.info("server")
     except redis.RedisError:
         return None
     finally:

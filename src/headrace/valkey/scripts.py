@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from typing import Any, Generic, TypeVar
 
-import redis
-import redis.asyncio
 from redis.exceptions import NoScriptError
 
-from headrace.errors import QueueUnavailable
+from headrace.valkey.connect import AsyncValkey, Valkey, available
 
 T = TypeVar("T")
 Arg = str | bytes | int
@@ -51,29 +49,25 @@ def load_script(folder: Traversable, name: str, preamble: str = "") -> Script:
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-def run(client: redis.Redis, call: Call[T]) -> T:
+def run(client: Valkey, call: Call[T]) -> T:
     """Run a call. A server that has never seen the script, or forgot it, is given it."""
-    try:
+    with available():
         try:
-            answer: Any = client.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)  # pyright: ignore[reportArgumentType]
+            answer: Any = client.execute_command("EVALSHA", call.script.sha, *_arguments(call))
         except NoScriptError:
-            answer = client.eval(call.script.source, len(call.keys), *call.keys, *call.args)  # pyright: ignore[reportArgumentType]
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise unavailable(error) from error
+            answer = client.execute_command("EVAL", call.script.source, *_arguments(call))
     return call.read(answer)
 
 
-async def run_async(client: redis.asyncio.Redis, call: Call[T]) -> T:
+async def run_async(client: AsyncValkey, call: Call[T]) -> T:
     """`run` for an asynchronous client."""
-    try:
+    with available():
         try:
-            answer: Any = await client.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)  # pyright: ignore
+            answer: Any = await client.execute_command("EVALSHA", call.script.sha, *_arguments(call))
         except NoScriptError:
-            answer = await client.eval(call.script.source, len(call.keys), *call.keys, *call.args)  # pyright: ignore
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise unavailable(error) from error
+            answer = await client.execute_command("EVAL", call.script.source, *_arguments(call))
     return call.read(answer)
 
 
-def unavailable(error: Exception) -> QueueUnavailable:
-    return QueueUnavailable(f"{QueueUnavailable.__doc__} ({error})")
+def _arguments(call: Call[T]) -> Sequence[Arg]:
+    return (len(call.keys), *call.keys, *call.args)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 import clickhouse_connect
-from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import OperationalError
+from clickhouse_connect.driver.httpclient import HttpClient as Client
 
 from headrace.errors import ServiceUnavailable
 
@@ -26,13 +26,15 @@ INSERT_SETTINGS: dict[str, Any] = {
 def connect(url: str, database: str = "default") -> Client:
     """A client of its own for the caller (not to be shared between threads that run queries at once)."""
     with available(url):
-        return clickhouse_connect.get_client(
+        client = clickhouse_connect.get_client(
             dsn=url, database=database, autogenerate_session_id=False, connect_timeout=5, query_retries=0
         )
+    assert isinstance(client, Client), "http is the only protocol of clickhouse_connect"
+    return client
 
 
 @contextmanager
-def available(what: str) -> Iterator[None]:
+def available(what: str) -> Generator[None]:
     """Connection trouble becomes ServiceUnavailable; ClickHouse's own errors pass."""
     try:
         yield

@@ -10,9 +10,8 @@ import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
 
-from clickhouse_connect.driver.client import Client
-
 from headrace.errors import MigrationError
+from headrace.warehouse.connect import Client
 
 APPLIED = """
 CREATE TABLE IF NOT EXISTS {database}.schema_migrations_v1

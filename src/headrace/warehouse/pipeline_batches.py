@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
 
-from clickhouse_connect.driver.client import Client
-
-from headrace.warehouse.connect import INSERT_SETTINGS, available
+from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
 
 TABLE = "pipeline_batches_v1"
 

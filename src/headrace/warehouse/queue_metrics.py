@@ -8,11 +8,10 @@ from importlib.resources import files
 from typing import Any
 
 import pyarrow as pa
-from clickhouse_connect.driver.client import Client
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
-from headrace.warehouse.connect import INSERT_SETTINGS, available
+from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
 
 TABLE = "queue_metrics_5s_v1"
 TIERS = {"5s": TABLE, "1m": "queue_metrics_by_minute_v1", "1h": "queue_metrics_by_hour_v1"}
@@ -58,9 +57,10 @@ def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
     with available(client.url):
         rows = client.query(query).named_results()
         return {
-            (QueueRef(row["organization_id"], row["project_id"], row["environment_id"], row["queue_name"]), op): int(
-                row[column]
-            )
+            (
+                QueueRef(row["organization_id"], row["project_id"], row["environment_id"], row["queue_name"]),
+                op,
+            ): int(row[column])
             for row in rows
             for op, column in COUNT_COLUMN.items()
         }

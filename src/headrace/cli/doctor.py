@@ -1,0 +1,116 @@
+"""`headrace doctor`: what Headrace needs, what of it is there, and what to do about the rest."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import SERVERS, configured, probe
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.embedded.datadir import running_stack
+from headrace.embedded.java import find_java
+from headrace.embedded.process import port_is_free
+from headrace.errors import HeadraceError
+from headrace.settings import Settings, mask
+
+EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: str
+    ok: bool
+    found: str
+    advice: str = ""  # what to do, when it is not ok
+
+
+@click.command()
+@json_option
+@pass_invocation
+def doctor(invocation: Invocation, as_json: bool) -> None:
+    """Check what Headrace needs, and say what to do."""
+    findings = list(examine(invocation.settings))
+    if as_json:
+        print_json({"ok": all(one.ok for one in findings), "checks": [asdict(one) for one in findings]})
+    else:
+        print_table(
+            ["", "check", "found", "what to do"],
+            [["ok" if one.ok else "!!", one.check, one.found, one.advice] for one in findings],
+        )
+    raise SystemExit(0 if all(one.ok for one in findings) else 1)
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    yield Finding("python", True, platform.python_version())  # an older one does not get this far
+    yield from _extras()
+    yield _java(settings)
+    yield _disk(settings)
+    yield from _servers(settings)
+    if running_stack(settings.embedded.data_dir) is None:
+        yield from _ports(settings)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, module in EXTRAS.items():
+        if find_spec(module) is None:
+            advice = f"pip install 'headrace[{extra}]' if this machine is to run that part."
+            yield Finding(f"extra {extra}", False, "not installed", advice)
+        else:
+            yield Finding(f"extra {extra}", True, "installed")
+
+
+def _java(settings: Settings) -> Finding:
+    home = settings.pipeline.java_home
+    try:
+        java = find_java(settings.embedded.data_dir.absolute(), None if home is None else str(home), os.environ)
+    except HeadraceError as error:
+        return Finding("java", False, "not found", str(error))
+    return Finding("java", True, f"{java.version} ({java.origin})")
+
+
+def _disk(settings: Settings) -> Finding:
+    directory = settings.embedded.data_dir.absolute()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    writable = os.access(existing, os.W_OK)
+    enough = free >= settings.embedded.min_free
+    return Finding(
+        "data directory",
+        writable and enough,
+        f"{directory}: {free / 2**30:.1f} GiB free" + ("" if writable else ", not writable"),
+        "" if writable and enough else "Choose another with HEADRACE_EMBEDDED_DATA_DIR, or free some space.",
+    )
+
+
+def _servers(settings: Settings) -> Iterator[Finding]:
+    stack = running_stack(settings.embedded.data_dir) or {}
+    for server in SERVERS:
+        url = configured(settings)[server] or stack.get("urls", {}).get(server)
+        if url is None:
+            yield Finding(server, True, "embedded, started by `headrace up`")
+        elif (version := probe(server, url)) is None:
+            advice = f"Start it, or correct HEADRACE_{server.upper()}_URL."
+            yield Finding(server, False, f"{mask(url)} does not answer", advice)
+        else:
+            yield Finding(server, True, f"{version} at {mask(url)}")
+
+
+def _ports(settings: Settings) -> Iterator[Finding]:
+    named = {
+        "api.port": settings.api.port,
+        "embedded.valkey_port": settings.embedded.valkey_port,
+        "embedded.postgres_port": settings.embedded.postgres_port,
+        "embedded.clickhouse_port": settings.embedded.clickhouse_port,
+    }
+    for key, port in named.items():
+        if port:
+            free = port_is_free(port)
+            advice = "" if free else f"Stop the process that uses it, or choose another {key}."
+            yield Finding(key, free, f"{port} is {'free' if free else 'in use'}", advice)

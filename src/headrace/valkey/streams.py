@@ -1,0 +1,53 @@
+"""Reading and trimming streams at the speed of the wire."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from redis.exceptions import ResponseError
+
+from headrace.valkey.connect import Valkey
+
+Entry = tuple[bytes, list[bytes]]
+"""As the server answers it: (id, [field, value, field, value …])."""
+
+
+def entries_between(client: Valkey, stream: str, after: str, up_to: str, count: int) -> list[Entry]:
+    """Entries with after < id <= up_to. Raw: redis-py would build a dictionary per entry, at a sixth of the speed."""
+    return _raw(client, "XRANGE", stream, f"({after}", up_to, "COUNT", count)
+
+
+def first_from(client: Valkey, stream: str, entry_id: str) -> Entry | None:
+    """The first entry at or after an id."""
+    return next(iter(_raw(client, "XRANGE", stream, entry_id, "+", "COUNT", 1)), None)
+
+
+def newest(client: Valkey, stream: str) -> Entry | None:
+    return next(iter(_raw(client, "XREVRANGE", stream, "+", "-", "COUNT", 1)), None)
+
+
+def move_group(client: Valkey, stream: str, group: str, entry_id: str, entries_read: int) -> None:
+    """Say how far a group has read, so that ordinary tools see its lag; the group is made if need be."""
+    try:
+        client.xgroup_create(stream, group, id=entry_id, mkstream=True, entries_read=entries_read)
+    except ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
+        client.xgroup_setid(stream, group, entry_id, entries_read=entries_read)
+
+
+def trim_before(client: Valkey, stream: str, entry_id: str) -> None:
+    """Remove everything older than an entry; the entry itself stays."""
+    client.xtrim(stream, minid=entry_id, approximate=False)
+
+
+def _raw(client: Valkey, *command: Any) -> list[Entry]:
+    connection: Any = client.connection_pool.get_connection()
+    try:
+        connection.send_command(*command)
+        return cast(list[Entry], connection.read_response())
+    except BaseException:
+        connection.disconnect()  # an answer may still be on its way to the next user
+        raise
+    finally:
+        client.connection_pool.release(connection)

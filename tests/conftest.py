@@ -1,0 +1,134 @@
+"""Real servers, started once for the whole run and only if a test asks for them.
+
+Each test gets a clean Valkey and a database of its own in ClickHouse. Whatever a test leaves behind beyond
+that fails it: see `nothing_left_behind`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import pytest
+
+from headrace.embedded.clickhouse import EmbeddedClickHouse
+from headrace.embedded.process import EmbeddedServer
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.model.names import QueueRef
+from headrace.valkey.connect import Valkey, connect
+from headrace.warehouse.connect import Client
+from headrace.warehouse.connect import connect as connect_clickhouse
+from headrace.warehouse.migrate import migrate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READY_S = 60.0
+
+ODD_NAMES = QueueRef("a:b*{c}", "p,%2C%", "e n v", "q/ü🎈'\"`\\")
+"""Every character that has ever broken a key, a query or a URL."""
+
+
+@dataclass
+class Servers:
+    """The servers of this run, by name."""
+
+    folder: Path
+    started: dict[str, EmbeddedServer] = field(default_factory=dict[str, EmbeddedServer])
+
+    def url(self, kind: type[EmbeddedServer]) -> str:
+        if kind.name not in self.started:
+            server = kind(self.folder / kind.name, self.folder / "log")
+            server.start()
+            self.started[kind.name] = server
+            server.wait_ready(READY_S)
+        return self.started[kind.name].url
+
+    def leftovers(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        if "valkey" in self.started:
+            with connect(self.started["valkey"].url) as client:
+                found["valkey keys"] = sorted(key.decode() for key in cast(list[bytes], client.keys()))
+        if "clickhouse" in self.started:
+            client = connect_clickhouse(self.started["clickhouse"].url)
+            rows = client.query("SELECT name FROM system.databases WHERE name LIKE 'test%'").result_rows
+            tables = client.query("SELECT name FROM system.tables WHERE database = 'default'").result_rows
+            found["clickhouse databases and tables"] = sorted(str(row[0]) for row in [*rows, *tables])
+        return {where: names for where, names in found.items() if names}
+
+    def stop(self) -> None:
+        for server in self.started.values():
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    servers = Servers(tmp_path_factory.mktemp("servers"))
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(servers: Servers) -> Iterator[None]:
+    """Runs after the test's own fixtures have cleaned up."""
+    yield
+    assert servers.leftovers() == {}
+
+
+@pytest.fixture
+def valkey_url(servers: Servers) -> Iterator[str]:
+    url = servers.url(EmbeddedValkey)
+    yield url
+    with connect(url) as client:
+        client.flushall()
+
+
+@pytest.fixture
+def valkey(valkey_url: str) -> Iterator[Valkey]:
+    with connect(valkey_url) as client:
+        yield client
+
+
+@pytest.fixture
+def clickhouse_url(servers: Servers) -> str:
+    return servers.url(EmbeddedClickHouse)
+
+
+@pytest.fixture
+def warehouse(clickhouse_url: str) -> Iterator[Client]:
+    """A client whose database holds the current schema and nothing else."""
+    database = f"test_{uuid4().hex}"
+    migrate(connect_clickhouse(clickhouse_url), database)
+    client = connect_clickhouse(clickhouse_url, database)
+    yield client
+    client.command(f"DROP DATABASE {database} SYNC")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all: it takes ten seconds to start."""
+    from headrace.pipeline.job import PipelineOptions, start_session
+
+    options = PipelineOptions("", "", "", shards=2, checkpoint=tmp_path_factory.mktemp("unused"))
+    session = start_session(options)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def queue_ref() -> QueueRef:
+    return ODD_NAMES
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+    """The first truthy answer. Tests wait for facts, never for time to pass."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what}: not within {timeout_s:g} s")

@@ -1,0 +1,127 @@
+"""History and live state over HTTP, from a real queue through a real warehouse."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+
+from headrace.api.app import create_app
+from headrace.api.services import Services
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.queue.queue import SyncClient
+from headrace.warehouse import queue_metrics
+from headrace.warehouse.connect import Client
+
+
+@pytest.fixture
+def services(valkey_url: str, clickhouse_url: str, warehouse: Client) -> Services:
+    return Services(valkey_url, clickhouse_url, str(warehouse.database), shards=2)
+
+
+@pytest.fixture
+def api(services: Services) -> TestClient:
+    return TestClient(create_app(services), raise_server_exceptions=False)
+
+
+def test_live_state_of_every_queue(api: TestClient, valkey_url: str, queue_ref: QueueRef) -> None:
+    SyncClient(valkey_url).enqueue_many(queue_ref, [NewJob("t", b"123"), NewJob("t", delay_ms=60_000)])
+    [queue] = api.get("/api/v1/queues").json()["queues"]
+    assert QueueRef(queue["org"], queue["project"], queue["env"], queue["queue"]) == queue_ref
+    assert (queue["depth"], queue["scheduled"], queue["running"], queue["bytes"]) == (1, 1, 0, 3)
+    assert queue["oldest_at"].endswith("Z")
+
+
+def add_bucket(warehouse: Client, ref: QueueRef, start_s: int, depth: int) -> None:
+    row = {
+        "organization_id": ref.org,
+        "project_id": ref.project,
+        "environment_id": ref.env,
+        "queue_name": ref.queue,
+        "bucket_start": start_s,
+        "enqueue_count": depth,
+        "last_queue_length": {"at": (start_s * 1000) << 20, "v": depth},
+        "last_concurrency_limit": {"at": (start_s * 1000) << 20, "v": -1},
+        "last_oldest_message_at": {"at": (start_s * 1000) << 20, "v": start_s * 1000},
+    }
+    table = pa.Table.from_pylist([row]).cast(
+        pa.schema([(name, pa.uint32() if name == "bucket_start" else field.type) for name, field in fields(row)])
+    )
+    queue_metrics.insert(warehouse, table, f"{ref}{start_s}")
+
+
+def fields(row: dict[str, object]) -> list[tuple[str, pa.Field]]:
+    schema = pa.Table.from_pylist([row]).schema
+    return [(name, schema.field(name)) for name in schema.names]
+
+
+def path(ref: QueueRef) -> str:
+    return f"/api/v1/queues/{quote(ref.queue, safe='')}/metrics"
+
+
+def tenant(ref: QueueRef) -> dict[str, str]:
+    return {"org": ref.org, "project": ref.project, "env": ref.env}
+
+
+def test_an_idle_queue_keeps_its_depth_in_history(
+    api: TestClient, services: Services, warehouse: Client, queue_ref: QueueRef
+) -> None:
+    """Names with every awkward character; the last event is older than the window."""
+    now_s = services.now_ms() // 1000
+    add_bucket(warehouse, queue_ref, now_s // 5 * 5 - 3600, depth=500)
+    answer = api.get(path(queue_ref), params={**tenant(queue_ref), "period": "5m"}).json()
+    assert answer["queue"] == queue_ref.queue
+    assert answer["resolution"] == "5s"
+    points = answer["timeseries"]
+    assert len(points) == 60
+    assert {point["queue_depth"]["last"] for point in points} == {500}
+    assert {point["throughput"]["enqueued"] for point in points} == {0}
+    ages = [point["latency"]["max_age_ms"] for point in points]
+    assert ages == sorted(ages)
+    assert ages[0] >= 3_300_000
+
+
+def test_another_tenants_queue_is_not_there(api: TestClient, warehouse: Client, services: Services) -> None:
+    ref = QueueRef("acme", "p", "e", "q")
+    add_bucket(warehouse, ref, services.now_ms() // 5000 * 5, depth=1)
+    assert api.get(path(ref), params=tenant(ref)).status_code == 200
+    problem = api.get(path(ref), params=tenant(QueueRef("globex", "p", "e", "q")))
+    assert problem.status_code == 404
+    assert problem.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"org": "o", "project": "p"}, "env"),
+        ({"org": "o", "project": "p", "env": "e", "period": "soon"}, "from 1s to 400d"),
+        ({"org": "o\n", "project": "p", "env": "e"}, "control character"),
+        ({"org": "' OR 1=1 --", "project": "p", "env": "e"}, "no history"),
+        ({"org": "o" * 129, "project": "p", "env": "e"}, "org"),
+    ],
+)
+def test_bad_requests_get_problem_documents(api: TestClient, params: dict[str, str], says: str) -> None:
+    answer = api.get("/api/v1/queues/q/metrics", params=params)
+    assert answer.status_code in (400, 404)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert says in answer.json()["detail"]
+
+
+def test_an_absent_server_stops_only_what_needs_it(valkey_url: str, clickhouse_url: str) -> None:
+    no_clickhouse = TestClient(create_app(Services(valkey_url, "http://127.0.0.1:1", "x", 2)))
+    assert no_clickhouse.get("/api/v1/queues").status_code == 200
+    answer = no_clickhouse.get("/api/v1/queues/q/metrics", params={"org": "o", "project": "p", "env": "e"})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    no_valkey = TestClient(create_app(Services("redis://127.0.0.1:1/0", clickhouse_url, "x", 2)))
+    assert no_valkey.get("/api/v1/queues").status_code == 503
+    assert no_valkey.get("/healthz").status_code == 200
+
+
+def test_answers_carry_security_headers(api: TestClient) -> None:
+    headers = api.get("/healthz").headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"

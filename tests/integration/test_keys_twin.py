@@ -1,0 +1,27 @@
+"""keys.lua builds the same keys as keys.py."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from headrace.model.names import QueueRef
+from headrace.queue import keys
+from headrace.valkey.connect import Valkey
+
+BUILD_ALL = """
+local E, Q, EJ = ARGV[2], ARGV[3], ARGV[4]
+return {META, METRICS, METRICS_ENABLED, ENVS, QUEUES, LEASES, SCHEDULED, env_key(E), env_queues_key(E),
+  queue_key(E, Q), ready_key(E, Q), dead_key(E, Q), job_key(EJ)}
+"""
+
+
+def test_lua_and_python_build_the_same_keys(valkey: Valkey, queue_ref: QueueRef) -> None:
+    source = (files("headrace.queue") / "lua" / "keys.lua").read_text() + BUILD_ALL
+    env = queue_ref.environment
+    args = [keys.prefix(3), keys.env_part(env), keys.encode(queue_ref.queue), keys.job_part(env, "j:%1")]
+    built = valkey.execute_command("EVAL", source, 0, *args)
+    assert [key.decode() for key in built] == [
+        *(keys.meta(3), keys.metrics(3), keys.metrics_enabled(3), keys.envs(3), keys.queues(3)),
+        *(keys.leases(3), keys.scheduled(3), keys.env(3, env), keys.env_queues(3, env)),
+        *(keys.queue(3, queue_ref), keys.ready(3, queue_ref), keys.dead(3, queue_ref), keys.job(3, env, "j:%1")),
+    ]

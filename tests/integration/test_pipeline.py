@@ -1,0 +1,194 @@
+"""Metric streams through Spark into the warehouse, with real servers at both ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from headrace.history.reconcile import Reconciliation, read_totals, reconcile
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.pipeline.job import PipelineOptions, run_until_failure, start_query
+from headrace.pipeline.sink import token_of
+from headrace.pipeline.transforms import ABOUT_THE_READ, five_second_buckets
+from headrace.queue import keys
+from headrace.queue.queue import SyncClient
+from headrace.queue.scripts import Stubs
+from headrace.queue.state import read_states
+from headrace.valkey import streams
+from headrace.valkey.connect import Valkey
+from headrace.valkey.scripts import run
+from headrace.warehouse import queue_metrics
+from headrace.warehouse.connect import Client
+from tests.conftest import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STUBS = Stubs(2, 1_000_000)
+
+
+@pytest.fixture
+def options(valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: Path) -> PipelineOptions:
+    return PipelineOptions(
+        redis_url=valkey_url,
+        clickhouse_url=clickhouse_url,
+        database=str(warehouse.database),
+        shards=2,
+        checkpoint=tmp_path / "checkpoint",
+        trigger_s=0.1,
+    )
+
+
+def work(valkey: Valkey, url: str, jobs: int) -> None:
+    """Three tenants; every job is done but every fifth, which fails once."""
+    client = SyncClient(url)
+    for org in ("acme", "globex", "ünitech:*"):
+        client.enqueue_many(QueueRef(org, "p", "e", "q"), [NewJob("t", b"x") for _ in range(jobs)])
+    for shard in range(2):
+        while leased := run(valkey, STUBS.dequeue(shard, 7, 60_000)):
+            failed = [job for number, job in enumerate(leased) if number % 5 == 4 and job.attempt == 1]
+            if failed:
+                run(valkey, STUBS.nack(shard, [(job, 0, "x") for job in failed]))
+            run(valkey, STUBS.ack(shard, [(job, 3) for job in leased if job not in failed]))
+
+
+def compare(valkey: Valkey, warehouse: Client) -> Reconciliation:
+    return reconcile(read_states(valkey, 2), read_totals(warehouse))
+
+
+def run_until_equal(spark: SparkSession, options: PipelineOptions, valkey: Valkey, warehouse: Client) -> Reconciliation:
+    query = start_query(spark, options)
+    try:
+
+        def equal() -> Reconciliation | None:
+            if (error := query.exception()) is not None:
+                raise error
+            found = compare(valkey, warehouse)
+            return found if found.difference == 0 else None
+
+        return wait_until(equal, "history agrees with the queues", 120)
+    finally:
+        query.stop()
+
+
+def test_every_count_arrives_once_in_every_tier(
+    spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client
+) -> None:
+    work(valkey, valkey_url, 100)
+    assert compare(valkey, warehouse).difference > 0
+    found = run_until_equal(spark, options, valkey, warehouse)
+    assert found.odometers["enqueue"] == 300
+    assert found.odometers["nack"] > 0
+    # A second start from the same checkpoint goes on where the first one ended.
+    work(valkey, valkey_url, 50)
+    found = run_until_equal(spark, options, valkey, warehouse)
+    assert found.tiers["1h"]["enqueue"] == 450
+
+
+def test_a_batch_that_is_replayed_changes_nothing(
+    spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
+) -> None:
+    """As after a crash between the insert and Spark's commit: the same offsets, a second time."""
+    work(valkey, valkey_url, 20)
+    run_until_equal(spark, options, valkey, warehouse)
+    for commit in (options.checkpoint / "commits").iterdir():
+        commit.unlink()
+    work(valkey, valkey_url, 10)
+    found = run_until_equal(spark, options, valkey, warehouse)
+    assert found.tiers["5s"]["enqueue"] == 90
+
+
+def test_what_is_committed_is_trimmed_but_for_its_anchor(
+    spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client
+) -> None:
+    """Spark commits a batch when it plans the next one; ordinary tools then see how far the group has read."""
+    work(valkey, valkey_url, 5)
+    run_until_equal(spark, options, valkey, warehouse)
+    anchors = {shard: newest_entry(valkey, shard) for shard in range(2)}
+    work(valkey, valkey_url, 5)
+    run_until_equal(spark, options, valkey, warehouse)
+    for shard, anchor in anchors.items():
+        assert streams.first_from(valkey, keys.metrics(shard), "-") == anchor
+        [group] = cast(list[dict[str, Any]], valkey.xinfo_groups(keys.metrics(shard)))
+        assert (group["name"], group["last-delivered-id"]) == (b"queue_metrics_cg", anchor[0])
+        assert group["lag"] == valkey.xlen(keys.metrics(shard)) - 1
+
+
+def newest_entry(valkey: Valkey, shard: int) -> streams.Entry:
+    entry = streams.newest(valkey, keys.metrics(shard))
+    assert entry is not None
+    return entry
+
+
+def test_a_failing_warehouse_loses_nothing(
+    spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client
+) -> None:
+    work(valkey, valkey_url, 10)
+    warehouse.command("RENAME TABLE queue_metrics_5s_v1 TO hidden")
+    assert run_until_failure(spark, options, threading.Event()) is not None
+    warehouse.command("RENAME TABLE hidden TO queue_metrics_5s_v1")
+    run_until_equal(spark, options, valkey, warehouse)
+
+
+def events(spark: SparkSession, *changes: dict[str, Any]) -> Any:
+    """A DataFrame of events, alike but for what each says."""
+    from headrace.pipeline.decode import SCHEMA
+
+    plain = {field.name: None for field in SCHEMA} | {
+        "shard": 0, "at_ms": 1_800_000_000_000, "at_seq": 0, "version": 1, "seq": 1, "org": "o", "project": "p",
+        "env": "e", "queue": "q", "op": "enqueue", "n": 1, "odometer": 1, "epoch": 1, "depth": 0, "scheduled": 0,
+        "running": 0, "env_depth": 0, "env_running": 0, "bytes": 0,
+    }  # fmt: skip
+    import pyarrow as pa
+
+    return spark.createDataFrame(pa.Table.from_pylist([plain | change for change in changes], schema=SCHEMA))
+
+
+def test_the_last_value_is_that_of_the_newest_entry(spark: SparkSession) -> None:
+    """Also within one millisecond, also when Spark reads them in another order."""
+    rows = five_second_buckets(
+        events(spark, {"at_seq": 2, "depth": 0}, {"at_seq": 0, "depth": 500}, {"at_seq": 1, "depth": 3})
+    ).collect()
+    assert len(rows) == 1
+    assert rows[0]["max_queue_length"] == 500
+    assert rows[0]["last_queue_length"]["v"] == 0
+
+
+def test_waits_of_zero_are_counted(spark: SparkSession) -> None:
+    [row] = five_second_buckets(
+        events(spark, {"op": "dequeue", "n": 3, "waits": [0, 0, 30]}, {"op": "ack", "runs": [5]})
+    ).collect()
+    assert (row["total_wait_duration_ms"], row["wait_duration_count"]) == (30, 3)
+    assert (row["total_run_duration_ms"], row["run_duration_count"]) == (5, 1)
+
+
+def test_buckets_are_five_seconds_of_the_servers_clock(spark: SparkSession) -> None:
+    rows = five_second_buckets(events(spark, {"at_ms": 1_800_000_004_999}, {"at_ms": 1_800_000_005_000})).collect()
+    assert sorted(row["bucket_start"].timestamp() for row in rows) == [1_800_000_000, 1_800_000_005]
+
+
+def test_the_token_is_what_was_read(spark: SparkSession) -> None:
+    same = [{"at_seq": 0}, {"at_seq": 1, "queue": "other"}]
+    one = token_of(five_second_buckets(events(spark, *same)).toArrow())
+    again = token_of(five_second_buckets(events(spark, *reversed(same))).toArrow())
+    longer = token_of(five_second_buckets(events(spark, *same, {"at_seq": 2})).toArrow())
+    assert one == again
+    assert one != longer
+
+
+def test_a_repeated_insert_changes_no_tier(spark: SparkSession, warehouse: Client) -> None:
+    table = five_second_buckets(events(spark, {"n": 5})).toArrow()
+    rows = table.drop_columns(list(ABOUT_THE_READ))
+
+    def totals() -> dict[str, int]:
+        return {tier: sum(counted.values()) for tier, counted in read_totals(warehouse).items()}
+
+    for _ in range(2):
+        queue_metrics.insert(warehouse, rows, "token")
+    assert totals() == {"5s": 5, "1m": 5, "1h": 5}
+    queue_metrics.insert(warehouse, rows, "another token")
+    assert totals() == {"5s": 10, "1m": 10, "1h": 10}

@@ -1,0 +1,127 @@
+"""The worker against a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.model.job import LeasedJob, NewJob
+from headrace.model.names import QueueRef
+from headrace.queue.queue import Client, SyncClient
+from headrace.queue.state import QueueState, read_states
+from headrace.queue.tasks import Tasks
+from headrace.queue.worker import Worker, WorkerOptions
+from headrace.valkey.connect import Valkey
+
+FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001)
+
+
+async def work_until(url: str, tasks: Tasks, finished: asyncio.Event, options: WorkerOptions = FAST) -> None:
+    """Run a worker until a task sets the event, then let it stop by itself."""
+    stop = asyncio.Event()
+    async with Client(url) as client:
+        running = asyncio.create_task(Worker(client, tasks, options).run_forever(stop))
+        await asyncio.wait_for(finished.wait(), 30)
+        stop.set()
+        await asyncio.wait_for(running, 30)
+
+
+def only_state(valkey: Valkey) -> QueueState:
+    [state] = read_states(valkey, 2)
+    return state
+
+
+def test_sync_and_async_tasks_run_and_failures_are_retried(
+    valkey: Valkey, valkey_url: str, queue_ref: QueueRef
+) -> None:
+    async def scenario() -> None:
+        finished = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        done: list[str] = []
+        tasks = Tasks()
+
+        def note(job: LeasedJob) -> None:
+            done.append(job.id)
+            if len(done) == 20:
+                loop.call_soon_threadsafe(finished.set)
+
+        @tasks.task()
+        async def asynchronous(job: LeasedJob) -> None:
+            note(job)
+
+        @tasks.task("in a thread")
+        def in_a_thread(job: LeasedJob) -> None:
+            if job.attempt == 1:
+                raise ValueError("first time")
+            note(job)
+
+        assert asynchronous
+        assert in_a_thread
+        SyncClient(valkey_url).enqueue_many(
+            queue_ref, [NewJob(task) for task in ("asynchronous", "in a thread") for _ in range(10)]
+        )
+        await work_until(valkey_url, tasks, finished)
+        assert len(set(done)) == 20
+
+    asyncio.run(scenario())
+    state = only_state(valkey)
+    assert (state.depth, state.scheduled, state.running, state.dead) == (0, 0, 0, 0)
+    assert state.odometers["ack"] == 20
+    assert state.odometers["nack"] == 10
+
+
+def test_an_unknown_task_is_buried_with_its_reason(valkey: Valkey, valkey_url: str, queue_ref: QueueRef) -> None:
+    async def scenario() -> None:
+        finished = asyncio.Event()
+        tasks = Tasks()
+
+        @tasks.task()
+        async def last(job: LeasedJob) -> None:
+            finished.set()
+
+        assert last
+        client = SyncClient(valkey_url)
+        client.enqueue_many(queue_ref, [NewJob("nobody", max_attempts=1), NewJob("last")])
+        await work_until(valkey_url, tasks, finished)
+
+    asyncio.run(scenario())
+    assert only_state(valkey).dead == 1
+    [job_key] = valkey.scan_iter("*:job:*")
+    assert b"This worker has no task 'nobody'" in valkey.hget(job_key, "error")  # pyright: ignore
+
+
+def test_a_stopping_worker_finishes_what_it_holds(valkey: Valkey, valkey_url: str, queue_ref: QueueRef) -> None:
+    async def scenario() -> None:
+        started = asyncio.Event()
+        tasks = Tasks()
+
+        @tasks.task()
+        async def slow(job: LeasedJob) -> None:
+            started.set()
+            await asyncio.sleep(0.2)
+
+        assert slow
+        SyncClient(valkey_url).enqueue(queue_ref, NewJob("slow"))
+        await work_until(valkey_url, tasks, started)
+
+    asyncio.run(scenario())
+    assert only_state(valkey).odometers == {"enqueue": 1, "dequeue": 1, "ack": 1}
+
+
+def test_heartbeats_keep_a_job_that_runs_longer_than_its_lease(
+    valkey: Valkey, valkey_url: str, queue_ref: QueueRef
+) -> None:
+    async def scenario() -> None:
+        finished = asyncio.Event()
+        tasks = Tasks()
+
+        @tasks.task()
+        async def long(job: LeasedJob) -> None:
+            await asyncio.sleep(2.5)  # the sweeper of this worker passes twice meanwhile
+            finished.set()
+
+        assert long
+        SyncClient(valkey_url).enqueue(queue_ref, NewJob("long"))
+        await work_until(valkey_url, tasks, finished, WorkerOptions(lease_s=1.0, heartbeat_s=0.2, poll_s=0.01))
+
+    asyncio.run(scenario())
+    assert only_state(valkey).odometers == {"enqueue": 1, "dequeue": 1, "ack": 1}

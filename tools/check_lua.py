@@ -1,0 +1,41 @@
+"""Compiles every Lua script, includes and all, in the server that will run it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from redis.exceptions import ResponseError
+
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.queue.scripts import VERBS, script
+from headrace.valkey.connect import connect
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        server = EmbeddedValkey(Path(folder, "data"), Path(folder, "log"))
+        server.start()
+        try:
+            server.wait_ready(30)
+            return compile_all(server.url)
+        finally:
+            server.stop()
+
+
+def compile_all(url: str) -> int:
+    broken = 0
+    with connect(url) as client:
+        for verb in VERBS:
+            try:
+                client.script_load(script(verb).source)
+            except ResponseError as error:
+                print(f"{verb}.lua: {error}", file=sys.stderr)
+                broken += 1
+    print(f"{len(VERBS)} Lua scripts, {broken} broken")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
