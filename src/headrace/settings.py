@@ -15,155 +15,20 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
-from urllib.parse import urlsplit
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from headrace.errors import SettingsError
+from headrace.kinds import Bytes, Kind, Seconds, choice, duration, integer, optional, path, size, text, url
 
 T = TypeVar("T")
-
-Seconds: TypeAlias = float
-"""A duration; written "500ms", "30s", "5m", "2h" or "1d" wherever a person writes it."""
-
-Bytes: TypeAlias = int
-"""A size; written "512B", "64KiB", "1MiB" or "2GiB" wherever a person writes it."""
 
 ENV_PREFIX = "HEADRACE_"
 CONFIG_ENV = "HEADRACE_CONFIG"
 FILE_NAME = "headrace.toml"
-
-
-# --- Kinds: how the text of a setting becomes a value, and back ------------------------------------
-
-
-@dataclass(frozen=True)
-class Kind(Generic[T]):
-    """How a setting is written. `parse` raises ValueError; its words are not shown (they may quote a
-    secret), `allowed` is."""
-
-    allowed: str
-    parse: Callable[[object], T]
-    show: Callable[[T], str] = str
-
-
-def _text(raw: object) -> str:
-    if not isinstance(raw, str) or not raw.strip():
-        raise ValueError
-    return raw.strip()
-
-
-def text(allowed: str, pattern: str = r"\S+") -> Kind[str]:
-    def parse(raw: object) -> str:
-        if not re.fullmatch(pattern, value := _text(raw)):
-            raise ValueError
-        return value
-
-    return Kind(allowed, parse)
-
-
-def choice(*values: str) -> Kind[str]:
-    return text("one of " + ", ".join(f"`{value}`" for value in values), "|".join(values))
-
-
-def integer(low: int, high: int) -> Kind[int]:
-    def parse(raw: object) -> int:
-        # bool is an int to Python, but `shards = true` is a mistake.
-        value = raw if isinstance(raw, int) and not isinstance(raw, bool) else int(_text(raw))
-        return _within(value, low, high)
-
-    return Kind(f"a whole number from {low} to {high}", parse)
-
-
-def boolean() -> Kind[bool]:
-    words = {"true": True, "false": False}
-
-    def parse(raw: object) -> bool:
-        if isinstance(raw, bool):
-            return raw
-        return words[_text(raw).lower()]
-
-    return Kind("`true` or `false`", parse, lambda value: str(value).lower())
-
-
-def path() -> Kind[Path]:
-    def parse(raw: object) -> Path:
-        # Nobody expands `~` in a file or a variable; taken literally it makes a directory of that name.
-        if (value := _text(raw)).startswith("~"):
-            raise ValueError
-        return Path(value)
-
-    return Kind("a path, absolute or from the working directory, without `~`", parse)
-
-
-def url(*schemes: str) -> Kind[str]:
-    def parse(raw: object) -> str:
-        parts = urlsplit(value := _text(raw))
-        if parts.scheme not in schemes or "://" not in value or not parts.netloc + parts.path.strip("/"):
-            raise ValueError
-        if "," not in parts.netloc:  # libpq takes several hosts in one URL; urlsplit does not
-            _ = parts.port  # raises unless it is a port
-        return value
-
-    return Kind("a URL that starts with " + ", ".join(f"`{scheme}://`" for scheme in schemes), parse)
-
-
-def optional(kind: Kind[T]) -> Kind[T | None]:
-    """The kind, or nothing. TOML has no null, so empty text is how a flag or variable says "none"."""
-
-    def parse(raw: object) -> T | None:
-        return None if raw == "" else kind.parse(raw)
-
-    def show(value: T | None) -> str:
-        return "" if value is None else kind.show(value)
-
-    return Kind(f"{kind.allowed}; empty = none", parse, show)
-
-
-_DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-
-def duration(low: str, high: str) -> Kind[Seconds]:
-    low_ms, high_ms = (_from_units(bound, _DURATION_UNITS) for bound in (low, high))
-    return Kind(
-        f"a duration (whole number and `ms`, `s`, `m`, `h` or `d`) from {low} to {high}",
-        lambda raw: _within(_from_units(_text(raw), _DURATION_UNITS), low_ms, high_ms) / 1000,
-        lambda seconds: _in_units(round(seconds * 1000), _DURATION_UNITS),
-    )
-
-
-def size(low: str, high: str) -> Kind[Bytes]:
-    low_bytes, high_bytes = (_from_units(bound, _SIZE_UNITS) for bound in (low, high))
-    return Kind(
-        f"a size (whole number and `B`, `KiB`, `MiB`, `GiB` or `TiB`) from {low} to {high}",
-        lambda raw: _within(_from_units(_text(raw), _SIZE_UNITS), low_bytes, high_bytes),
-        lambda value: _in_units(value, _SIZE_UNITS),
-    )
-
-
-def _within(value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise ValueError
-    return value
-
-
-def _from_units(value: str, units: Mapping[str, int]) -> int:
-    if not (match := re.fullmatch(r"(\d+) ?([A-Za-z]+)", value)):
-        raise ValueError
-    return int(match[1]) * units[match[2]]
-
-
-def _in_units(value: int, units: Mapping[str, int]) -> str:
-    """In the largest unit that stays a whole number, so that parsing it gives the same value back."""
-    unit = [unit for unit, factor in units.items() if value % factor == 0 and factor <= max(value, 1)][-1]
-    return f"{value // units[unit]}{unit}"
-
-
-# --- The settings ----------------------------------------------------------------------------------
 
 
 def setting(default: T, help: str, kind: Kind[T], *, secret: bool = False) -> T:
@@ -231,7 +96,6 @@ class ApiSettings:
 class QueueSettings:
     shards: int = setting(2, "Shards of the queue; fixed at first start.", integer(1, 1024))
     lease: Seconds = setting(30.0, "How long a job stays with a worker that sends no heartbeat.", duration("1s", "1d"))
-    max_attempts: int = setting(5, "Attempts before a job is buried, unless the job says otherwise.", integer(1, 1000))
     max_payload: Bytes = setting(2**20, "Largest payload of one job; a larger one is refused.", size("1B", "512MiB"))
     retry_base: Seconds = setting(
         1.0, "Delay before the first retry; doubles with each attempt.", duration("1ms", "1d")
@@ -250,7 +114,6 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class MetricsSettings:
-    enabled: bool = setting(True, "Whether queue operations emit metric events.", boolean())
     stream_maxlen: int = setting(
         1_000_000, "Metric events kept per shard until the pipeline reads them.", integer(1000, 100_000_000)
     )

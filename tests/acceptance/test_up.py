@@ -80,7 +80,7 @@ def test_a_server_that_dies_ends_the_stack_with_its_name(tmp_path: Path, stacks:
     code, _, err = stack.wait()
     assert code == 4
     assert "The embedded valkey died (exit code 137)" in err
-    assert not any(map(psutil.Process.is_running, children))
+    wait_until(lambda: not any(map(psutil.Process.is_running, children)), "every child is gone", 5)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,7 @@ def test_what_cannot_start_says_why_and_leaves_nothing_running(
 
 
 def test_two_stacks_run_side_by_side(tmp_path: Path, stacks: list[RunningStack]) -> None:
-    for name in ("one", "two"):
-        stacks.append(RunningStack(tmp_path / name))
+    stacks += [RunningStack(tmp_path / name) for name in ("one", "two")]
     one, two = (stack.urls for stack in stacks)
     assert all(one[name] != two[name] for name in one)
     for stack in stacks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -53,7 +54,7 @@ def add_bucket(warehouse: Client, ref: QueueRef, start_s: int, depth: int) -> No
     queue_metrics.insert(warehouse, table, f"{ref}{start_s}")
 
 
-def fields(row: dict[str, object]) -> list[tuple[str, pa.Field]]:
+def fields(row: Mapping[str, object]) -> list[tuple[str, pa.Field]]:
     schema = pa.Table.from_pylist([row]).schema
     return [(name, schema.field(name)) for name in schema.names]
 

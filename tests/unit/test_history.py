@@ -92,14 +92,25 @@ def test_a_bad_period_says_what_is_allowed(bad: str) -> None:
         parse_period(bad)
 
 
-def state(ref: QueueRef, **odometers: int) -> QueueState:
-    return QueueState(ref, 0, 0, 0, None, None, 0, 0, odometers)
+NOW_MS = 1_800_000_000_000
+ONE, OTHER = QueueRef("o", "p", "e", "one"), QueueRef("o", "p", "e", "other")
+
+
+def state(ref: QueueRef, days_old: int = 0, **odometers: int) -> QueueState:
+    return QueueState(ref, 0, 0, 0, None, NOW_MS - days_old * 86_400_000, None, 0, 0, odometers)
 
 
 def test_differences_do_not_cancel_out() -> None:
-    one, other = QueueRef("o", "p", "e", "one"), QueueRef("o", "p", "e", "other")
-    states = [state(one, enqueue=5), state(other, enqueue=5)]
-    counted = {(one, Op.ENQUEUE): 6, (other, Op.ENQUEUE): 4}
-    assert reconcile(states, {"5s": counted}).difference == 2
-    assert reconcile(states, {"5s": {}, "1m": counted}).difference == 12
-    assert reconcile([], {"5s": counted}).difference == 10
+    states = [state(ONE, enqueue=5), state(OTHER, enqueue=5)]
+    counted = {(ONE, Op.ENQUEUE): 6, (OTHER, Op.ENQUEUE): 4}
+    assert reconcile(states, {"5s": counted}, NOW_MS).difference == 2
+    assert reconcile(states, {"5s": {}, "1m": counted}, NOW_MS).difference == 12
+    assert reconcile([], {"5s": counted}, NOW_MS).difference == 10
+
+
+def test_a_tier_is_not_blamed_for_what_it_no_longer_keeps() -> None:
+    states = [state(ONE, days_old=3, enqueue=5), state(OTHER, enqueue=5)]
+    counted = {(ONE, Op.ENQUEUE): 2, (OTHER, Op.ENQUEUE): 5}
+    found = reconcile(states, {"5s": counted, "1h": counted}, NOW_MS)
+    assert found.difference == 3  # the hour tier keeps 400 days
+    assert found.too_old == {"5s": 1, "1h": 0}

@@ -61,8 +61,6 @@ def test_a_file_sets_every_kind(toml: Path) -> None:
         [queue]
         shards = 8
         lease = "2m"
-        [metrics]
-        enabled = false
         [pipeline]
         master = "spark://one:7077,two:7077"
         [log]
@@ -73,7 +71,6 @@ def test_a_file_sets_every_kind(toml: Path) -> None:
     assert settings.embedded.data_dir == Path("/var/lib/headrace")
     assert settings.embedded.min_free == 2**30
     assert (settings.queue.shards, settings.queue.lease) == (8, 120.0)
-    assert settings.metrics.enabled is False
     assert settings.pipeline.master == "spark://one:7077,two:7077"
     assert settings.log.level == "debug"
 
@@ -155,7 +152,6 @@ class TestBadValues:
             *(("queue.shards", raw) for raw in ("", "two", "2.0", "1025", "-1", 2.5, True, [2], "9" * 5000)),
             *(("queue.lease", raw) for raw in ("30", 30, "30 weeks", "1.5s", "-1s", "0s", "999d", "s", None)),
             *(("queue.max_payload", raw) for raw in ("1MB", "0B", "1gib", 1024)),
-            *(("metrics.enabled", raw) for raw in ("maybe", "", 1)),
             *(("redis.url", raw) for raw in ("localhost:6379", "http://h", "redis:h", "redis://", "redis://h:x")),
             *(("postgres.url", raw) for raw in ("mysql://h/db", "postgresql:/h", 5)),
             *(("clickhouse.url", raw) for raw in ("tcp://h:9000", "http://h:99999", "http://[::1")),
@@ -181,7 +177,6 @@ class TestBadValues:
             ("clickhouse.url", "clickhouses://h:8443/default"),
             ("embedded.valkey_server", "/opt/my valkey/valkey-server"),
             ("pipeline.master", "k8s://https://h:443"),
-            ("metrics.enabled", "False"),
             ("queue.lease", " 90 s\n"),
         ],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -45,14 +46,14 @@ def reconcile_now(settings: Settings, endpoints: Endpoints, wait_s: float) -> Re
         while True:
             # History first: what happens in between makes it look late, never wrong.
             totals = read_totals(warehouse)
-            found = compare(read_states(valkey, settings.queue.shards), totals)
+            found = compare(read_states(valkey, settings.queue.shards), totals, time.time_ns() // 1_000_000)
             if found.difference == 0 or time.monotonic() >= deadline:
                 return found
             time.sleep(0.25)
 
 
 def as_document(found: Reconciliation) -> dict[str, Any]:
-    return {"odometers": found.odometers, "tiers": found.tiers, "difference": found.difference}
+    return asdict(found)
 
 
 def table_rows(found: Reconciliation) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from headrace.model.event import Op
@@ -10,6 +10,8 @@ from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
+
+DAY_MS = 86_400_000
 
 Totals = Mapping[tuple[QueueRef, Op], int]
 
@@ -21,18 +23,21 @@ class Reconciliation:
     odometers: Mapping[Op, int]
     tiers: Mapping[str, Mapping[Op, int]]
     difference: int  # summed over every queue, verb and tier without regard to sign: errors cannot cancel out
+    too_old: Mapping[str, int]  # queues that are older than what a tier keeps, and are not compared there
 
 
-def reconcile(states: Iterable[QueueState], tiers: Mapping[str, Totals]) -> Reconciliation:
-    truth: dict[tuple[QueueRef, Op], int] = {
-        (state.ref, op): state.odometers.get(op, 0) for state in states for op in Op
-    }
-    difference = sum(
-        abs(counted.get(key, 0) - truth.get(key, 0))
-        for counted in tiers.values()
-        for key in truth.keys() | counted.keys()
-    )
-    return Reconciliation(_by_op(truth), {tier: _by_op(counted) for tier, counted in tiers.items()}, difference)
+def reconcile(states: Collection[QueueState], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
+    truth = {(state.ref, op): state.odometers.get(op, 0) for state in states for op in Op}
+    difference = 0
+    too_old: dict[str, int] = {}
+    for tier, counted in tiers.items():
+        kept_since = now_ms - queue_metrics.KEPT_DAYS[tier] * DAY_MS
+        forgotten = {state.ref for state in states if state.epoch_ms <= kept_since}
+        too_old[tier] = len(forgotten)
+        compared = (key for key in truth.keys() | counted.keys() if key[0] not in forgotten)
+        difference += sum(abs(counted.get(key, 0) - truth.get(key, 0)) for key in compared)
+    sums = {tier: _by_op(counted) for tier, counted in tiers.items()}
+    return Reconciliation(_by_op(truth), sums, difference, too_old)
 
 
 def read_totals(client: Client) -> dict[str, Totals]:

@@ -21,6 +21,7 @@ class QueueState:
     scheduled: int  # not yet due
     running: int
     limit: int | None
+    epoch_ms: int  # since when its odometers count
     oldest_ms: int | None  # when the longest-waiting job became eligible; None: nothing waits
     bytes: int
     dead: int
@@ -61,6 +62,7 @@ def _state(fields: dict[bytes, bytes], depth: int, head: list[tuple[bytes, float
         scheduled=int(fields.get(b"scheduled", 0)),
         running=int(fields.get(b"running", 0)),
         limit=int(limit) if limit is not None else None,
+        epoch_ms=int(fields[b"epoch"]),
         oldest_ms=int(head[0][1]) if head else None,
         bytes=int(fields.get(b"bytes", 0)),
         dead=dead,

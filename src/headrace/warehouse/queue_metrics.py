@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
 from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
 
+if TYPE_CHECKING:
+    import pyarrow as pa  # readers need not have it installed
+
 TABLE = "queue_metrics_5s_v1"
 TIERS = {"5s": TABLE, "1m": "queue_metrics_by_minute_v1", "1h": "queue_metrics_by_hour_v1"}
+KEPT_DAYS = {"5s": 2, "1m": 31, "1h": 400}
 
 
 def insert(client: Client, table: pa.Table, token: str) -> None:

@@ -1,0 +1,133 @@
+"""Kinds of settings: how the text of a setting becomes a value, and back.
+
+Whatever is shown can be read back as the same value. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+T = TypeVar("T")
+
+Seconds: TypeAlias = float
+"""A duration; written "500ms", "30s", "5m", "2h" or "1d" wherever a person writes it."""
+
+Bytes: TypeAlias = int
+"""A size; written "512B", "64KiB", "1MiB" or "2GiB" wherever a person writes it."""
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """How a setting is written. `parse` raises ValueError; its words are not shown (they may quote a
+    secret), `allowed` is."""
+
+    allowed: str
+    parse: Callable[[object], T]
+    show: Callable[[T], str] = str
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError
+    return raw.strip()
+
+
+def text(allowed: str, pattern: str = r"\S+") -> Kind[str]:
+    def parse(raw: object) -> str:
+        if not re.fullmatch(pattern, value := _text(raw)):
+            raise ValueError
+        return value
+
+    return Kind(allowed, parse)
+
+
+def choice(*values: str) -> Kind[str]:
+    return text("one of " + ", ".join(f"`{value}`" for value in values), "|".join(values))
+
+
+def integer(low: int, high: int) -> Kind[int]:
+    def parse(raw: object) -> int:
+        # bool is an int to Python, but `shards = true` is a mistake.
+        value = raw if isinstance(raw, int) and not isinstance(raw, bool) else int(_text(raw))
+        return _within(value, low, high)
+
+    return Kind(f"a whole number from {low} to {high}", parse)
+
+
+def path() -> Kind[Path]:
+    def parse(raw: object) -> Path:
+        # Nobody expands `~` in a file or a variable; taken literally it makes a directory of that name.
+        if (value := _text(raw)).startswith("~"):
+            raise ValueError
+        return Path(value)
+
+    return Kind("a path, absolute or from the working directory, without `~`", parse)
+
+
+def url(*schemes: str) -> Kind[str]:
+    def parse(raw: object) -> str:
+        parts = urlsplit(value := _text(raw))
+        if parts.scheme not in schemes or "://" not in value or not parts.netloc + parts.path.strip("/"):
+            raise ValueError
+        if "," not in parts.netloc:  # libpq takes several hosts in one URL; urlsplit does not
+            _ = parts.port  # raises unless it is a port
+        return value
+
+    return Kind("a URL that starts with " + ", ".join(f"`{scheme}://`" for scheme in schemes), parse)
+
+
+def optional(kind: Kind[T]) -> Kind[T | None]:
+    """The kind, or nothing. TOML has no null, so empty text is how a flag or variable says "none"."""
+
+    def parse(raw: object) -> T | None:
+        return None if raw == "" else kind.parse(raw)
+
+    def show(value: T | None) -> str:
+        return "" if value is None else kind.show(value)
+
+    return Kind(f"{kind.allowed}; empty = none", parse, show)
+
+
+_DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def duration(low: str, high: str) -> Kind[Seconds]:
+    low_ms, high_ms = (_from_units(bound, _DURATION_UNITS) for bound in (low, high))
+    return Kind(
+        f"a duration (whole number and `ms`, `s`, `m`, `h` or `d`) from {low} to {high}",
+        lambda raw: _within(_from_units(_text(raw), _DURATION_UNITS), low_ms, high_ms) / 1000,
+        lambda seconds: _in_units(round(seconds * 1000), _DURATION_UNITS),
+    )
+
+
+def size(low: str, high: str) -> Kind[Bytes]:
+    low_bytes, high_bytes = (_from_units(bound, _SIZE_UNITS) for bound in (low, high))
+    return Kind(
+        f"a size (whole number and `B`, `KiB`, `MiB`, `GiB` or `TiB`) from {low} to {high}",
+        lambda raw: _within(_from_units(_text(raw), _SIZE_UNITS), low_bytes, high_bytes),
+        lambda value: _in_units(value, _SIZE_UNITS),
+    )
+
+
+def _within(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ValueError
+    return value
+
+
+def _from_units(value: str, units: Mapping[str, int]) -> int:
+    if not (match := re.fullmatch(r"(\d+) ?([A-Za-z]+)", value)):
+        raise ValueError
+    return int(match[1]) * units[match[2]]
+
+
+def _in_units(value: int, units: Mapping[str, int]) -> str:
+    """In the largest unit that stays a whole number, so that parsing it gives the same value back."""
+    unit = [unit for unit, factor in units.items() if value % factor == 0 and factor <= max(value, 1)][-1]
+    return f"{value // units[unit]}{unit}"
