@@ -89,7 +89,7 @@ def test_a_server_that_dies_ends_the_stack_with_its_name(tmp_path: Path, stacks:
         (["--port", "{taken}"], {}, 4, "is in use by another process"),
         ([], {"HEADRACE_CLICKHOUSE_URL": "http://127.0.0.1:1"}, 4, "no clickhouse server answers there"),
         ([], {"HEADRACE_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, 4, "no redis server answers there"),
-        ([], {"HEADRACE_EMBEDDED_MIN_FREE": "900000GiB"}, 5, "less than embedded.min_free"),
+        ([], {"HEADRACE_EMBEDDED_MIN_FREE": "1TiB"}, 5, "less than embedded.min_free"),
         ([], {"HEADRACE_EMBEDDED_VALKEY_SERVER": "/nowhere/valkey"}, 4, "Use 'bundled', 'system' or a path"),
         ([], {"HEADRACE_QUEUE_SHARDS": "none"}, 3, "queue.shards"),
     ],

@@ -48,7 +48,7 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dashboard_url(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The demo, with jobs flowing behind it; its counts must agree when it ends."""
     stack = RunningStack(tmp_path_factory.mktemp("demo") / "data", "--demo", "--json")
@@ -58,7 +58,7 @@ def dashboard_url(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> It
     assert (code, outcome(out)["difference"]) == (0, 0), err
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # it occupies the thread with an event loop, which other tests want for theirs
 def playwright() -> Iterator[Playwright]:
     with sync_playwright() as started:
         yield started

@@ -31,8 +31,8 @@ COUNT_PIXELS = """
 
 
 def open_dashboard(page: Page, url: str) -> None:
-    """Opens the page and waits until both charts show measured points."""
-    page.goto(url)
+    """Opens the demo's steady queue and waits until both charts show measured points."""
+    page.goto(f"{url}?org=acme&project=shop&env=prod&queue=emails&range=5m")
     for chart in CHARTS:
         expect(page.get_by_test_id(chart)).to_have_attribute("data-points", re.compile(r"[1-9]"), timeout=FIRST_DATA_MS)
 

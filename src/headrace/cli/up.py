@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +59,7 @@ def up(
         flags["api.port"] = str(port)
     running = Up(Invocation(invocation.config, flags, invocation.environ), demo)
     outcome = running.run(seconds)
+    _say("stopped")
     if as_json:
         print_json(outcome)
     raise SystemExit(1 if outcome.get("difference") else 0)
@@ -73,6 +74,7 @@ class Up:
         self._demo = demo
         self._stop = stop_event(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._children: dict[str, Child] = {}
+        self._env: dict[str, str] = {}
         self._began = time.monotonic()
         self._started_at = datetime.now(UTC)
 
@@ -84,21 +86,26 @@ class Up:
             cleanup.callback(directory.close)
             stack = Stack(directory, self._settings.embedded, self._wanted())
             cleanup.callback(stack.stop)
-            stack.start(_say_ready)
             cleanup.callback(self._stop_children)
+            stack.start()
             return self._run_on(stack, directory, seconds)
 
     def _run_on(self, stack: Stack, directory: DataDirectory, seconds: float | None) -> dict[str, Any]:
         endpoints = self._endpoints(stack)
+        self._env = {f"HEADRACE_{server.upper()}_URL": url for server, url in vars(endpoints).items()}
+        # Before the servers answer: Spark needs longer to start than all of them together.
+        self._start_child(directory, "pipeline", "pipeline")
+        stack.wait_ready(_say_ready)
         self._migrate(endpoints)
-        dashboard = self._start_processes(stack, endpoints, directory)
-        ready_s = round(time.monotonic() - self._began, 2)
+        dashboard = self._start_api(stack, endpoints, directory)
+        if self._demo:
+            self._start_demo(directory)
         _say(f"dashboard {dashboard}")
         outcome: dict[str, Any] = {
             "urls": {"dashboard": dashboard, **{name: mask(url) for name, url in vars(endpoints).items()}},
             "versions": stack.versions,
             "data_dir": str(directory.path),
-            "ready_s": ready_s,
+            "ready_s": round(time.monotonic() - self._began, 2),
         }
         first_chart_s = self._watch(stack, dashboard, seconds)
         if self._demo:
@@ -120,49 +127,39 @@ class Up:
         if applied := migrate(connect(endpoints.clickhouse), self._settings.warehouse.database):
             _say(f"schema created ({len(applied)} migrations)")
 
-    def _start_processes(self, stack: Stack, endpoints: Endpoints, directory: DataDirectory) -> str:
+    def _start_api(self, stack: Stack, endpoints: Endpoints, directory: DataDirectory) -> str:
         last = directory.last_stack().get("ports", {})
         port = choose_port("the API (api.port)", self._settings.api.port, last.get("api", 0))
         dashboard = f"http://{LOOPBACK}:{port}/"
+        ports = {server.name: server.port for server in stack.servers.values()}
         directory.write_stack(
             {
                 "pid": os.getpid(),
                 "urls": {**vars(endpoints), "dashboard": dashboard},
-                "ports": {
-                    **last,
-                    **{server.name: server.port for server in stack.servers.values()},
-                    "api": port,
-                },
+                "ports": {**last, **ports, "api": port},
             }
         )
-        # Children are given addresses, not the lock: each would run the same against servers elsewhere.
-        env = {f"HEADRACE_{server.upper()}_URL": url for server, url in vars(endpoints).items()}
-        self._child("api", ["api"], directory, env, port=port)
-        self._child("pipeline", ["pipeline"], directory, env)
+        self._start_child(directory, "api", "api", flags={"api.port": str(port)})
         self._wait_for_api(dashboard)
-        if self._demo:
-            for number in range(1, DEMO_WORKERS + 1):
-                self._child(f"worker-{number}", ["worker", "headrace.cli.demo:tasks"], directory, env)
-            self._child("demo", ["demo"], directory, env)
         return dashboard
 
-    def _child(
-        self,
-        name: str,
-        arguments: Sequence[str],
-        directory: DataDirectory,
-        env: dict[str, str],
-        port: int | None = None,
+    def _start_demo(self, directory: DataDirectory) -> None:
+        for number in range(1, DEMO_WORKERS + 1):
+            self._start_child(directory, f"worker-{number}", "worker", "headrace.cli.demo:tasks")
+        self._start_child(directory, "demo", "demo")
+
+    def _start_child(
+        self, directory: DataDirectory, name: str, *arguments: str, flags: Mapping[str, str] | None = None
     ) -> None:
-        flags = {**self._invocation.flags, "embedded.data_dir": str(directory.path)}
-        if port is not None:
-            flags["api.port"] = str(port)
+        """A command of ours in a process of its own, with our settings and the addresses of the servers: it would
+        run the same against servers elsewhere."""
+        given = {**self._invocation.flags, "embedded.data_dir": str(directory.path), **(flags or {})}
         command = [sys.executable, "-m", "headrace"]
         if self._invocation.config is not None:
             command += ["--config", str(self._invocation.config)]
-        for key, value in flags.items():
+        for key, value in given.items():
             command += ["--set", f"{key}={value}"]
-        child = Child(name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env=env)
+        child = Child(name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env=self._env)
         child.start()
         self._children[name] = child
 
@@ -216,7 +213,6 @@ class Up:
         for child in children:
             child.stop()
         self._children = {}
-        _say("stopped")
 
 
 def _answers(url: str) -> bool:

@@ -29,19 +29,17 @@ class Stack:
         self.servers: dict[str, EmbeddedServer] = {}
         self.versions: dict[str, str] = {}
 
-    def start(self, on_ready: OnReady) -> None:
-        """On failure whatever was started is stopped again before the error is raised."""
+    def start(self) -> None:
+        """Afterwards the addresses are known, but nobody may answer there yet. Call stop() whatever happens."""
+        for name, server in self._make().items():
+            self.servers[name] = server
+            server.start()
+
+    def wait_ready(self, on_ready: OnReady) -> None:
         began = time.monotonic()
-        try:
-            for name, server in self._make().items():
-                self.servers[name] = server
-                server.start()
-            for name, server in self.servers.items():
-                self.versions[name] = server.wait_ready(self.settings.start_timeout)
-                on_ready(server.name, self.versions[name], time.monotonic() - began)
-        except BaseException:
-            self.stop()
-            raise
+        for name, server in self.servers.items():
+            self.versions[name] = server.wait_ready(self.settings.start_timeout)
+            on_ready(server.name, self.versions[name], time.monotonic() - began)
 
     @property
     def urls(self) -> Mapping[str, str]:
