@@ -9,7 +9,7 @@ from pathlib import Path
 from redis.exceptions import ResponseError
 
 from headrace.embedded.valkey import EmbeddedValkey
-from headrace.queue.scripts import VERBS, script
+from headrace.queue.scripts import SCRIPTS, script
 from headrace.valkey.connect import connect
 
 
@@ -27,13 +27,13 @@ def main() -> int:
 def compile_all(url: str) -> int:
     broken = 0
     with connect(url) as client:
-        for verb in VERBS:
+        for name in SCRIPTS:
             try:
-                client.script_load(script(verb).source)
+                client.script_load(script(name).source)
             except ResponseError as error:
-                print(f"{verb}.lua: {error}", file=sys.stderr)
+                print(f"{name}.lua: {error}", file=sys.stderr)
                 broken += 1
-    print(f"{len(VERBS)} Lua scripts, {broken} broken")
+    print(f"{len(SCRIPTS)} Lua scripts, {broken} broken")
     return 1 if broken else 0
 
 

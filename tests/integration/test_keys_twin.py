@@ -11,8 +11,9 @@ from headrace.valkey.connect import Valkey
 
 BUILD_ALL = """
 local E, Q, EJ = ARGV[2], ARGV[3], ARGV[4]
-return {META, METRICS, METRICS_ENABLED, ENVS, QUEUES, LEASES, SCHEDULED, env_key(E), env_queues_key(E),
-  queue_key(E, Q), ready_key(E, Q), dead_key(E, Q), job_key(EJ)}
+return {META, METRICS, METRICS_ENABLED, ENVS, QUEUES, LEASES, SCHEDULED, EXPIRIES, env_key(E), env_queues_key(E),
+  env_names_key(E), env_parked_key(E), class_key(Q), queue_key(E, Q), levels_key(E, Q), ready_key(E, Q, 0),
+  ready_key(E, Q, -7), dead_key(E, Q), job_key(EJ), body_key(EJ)}
 """
 
 
@@ -23,6 +24,9 @@ def test_lua_and_python_build_the_same_keys(valkey: Valkey, queue_ref: QueueRef)
     built: Any = valkey.execute_command("EVAL", source, 0, *args)
     assert [key.decode() for key in built] == [
         *(keys.meta(3), keys.metrics(3), keys.metrics_enabled(3), keys.envs(3), keys.queues(3)),
-        *(keys.leases(3), keys.scheduled(3), keys.env(3, env), keys.env_queues(3, env)),
-        *(keys.queue(3, queue_ref), keys.ready(3, queue_ref), keys.dead(3, queue_ref), keys.job(3, env, "j:%1")),
+        *(keys.leases(3), keys.scheduled(3), keys.expiries(3), keys.env(3, env), keys.env_queues(3, env)),
+        *(keys.env_names(3, env), keys.env_parked(3, env), keys.queue_class(3, queue_ref.queue)),
+        *(keys.queue(3, queue_ref), keys.levels(3, queue_ref), keys.ready(3, queue_ref)),
+        *(keys.ready(3, queue_ref, -7), keys.dead(3, queue_ref), keys.job(3, env, "j:%1")),
+        keys.body(3, env, "j:%1"),
     ]

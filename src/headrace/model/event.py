@@ -27,8 +27,18 @@ class Op(StrEnum):
     ACK = "ack"
     NACK = "nack"
     BURY = "bury"
+    EXPIRE = "expire"
+    CANCEL = "cancel"
     RECLAIM = "reclaim"
     RELEASE = "release"
+    REDRIVE = "redrive"
+
+
+RESYNC = "resync"
+"""An event that counts nothing: a queue's numbers after its settings changed."""
+
+TICK = "tick"
+"""An event that counts nothing and has no queue: the shard is alive."""
 
 
 COUNT_COLUMN = {
@@ -37,8 +47,11 @@ COUNT_COLUMN = {
     Op.ACK: "ack_count",
     Op.NACK: "nack_count",
     Op.BURY: "dlq_count",
+    Op.EXPIRE: "ttl_expire_count",
+    Op.CANCEL: "cancel_count",
     Op.RECLAIM: "reclaim_count",
     Op.RELEASE: "release_count",
+    Op.REDRIVE: "redrive_count",
 }
 """The warehouse column that each verb adds to."""
 
@@ -53,11 +66,11 @@ class Column:
 COLUMNS = (
     Column("version", "int", "layout of this entry; an unknown one is set aside, never guessed at"),
     Column("seq", "int", "the shard's event number, without gaps: what is missing was lost"),
-    Column("org", "text", ""),
+    Column("org", "text", "empty in a tick, as are all names"),
     Column("project", "text", ""),
     Column("env", "text", ""),
     Column("queue", "text", ""),
-    Column("op", "text", "see Op"),
+    Column("op", "text", "a verb, `resync` or `tick`"),
     Column("n", "int", "how many jobs this operation moved"),
     Column("odometer", "int", "total of this op for this queue since its epoch, this event included"),
     Column("epoch", "int", "when the queue's state was created: a new one means the odometers restarted"),

@@ -6,8 +6,9 @@ import os
 import time
 import uuid
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from headrace.model.names import QueueRef
+from headrace.model.names import EnvRef, QueueRef
 
 
 def new_job_id() -> str:
@@ -27,7 +28,40 @@ class NewJob:
     payload: bytes = b""
     id: str = field(default_factory=new_job_id)  # the same id twice is one job
     delay_ms: int = 0  # not before this long from now, by the server's clock
+    priority: int = 0  # higher is sooner, within its queue
+    ttl_ms: int | None = None  # given up if no worker has started it by then; None: never
     max_attempts: int = 5  # a failure of the last one buries the job
+    flow: str = ""  # what the job is part of; shown and counted apart, no meaning of its own
+    flow_type: str = ""
+
+
+class JobState(StrEnum):
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    DEAD = "dead"
+    DONE = "done"  # known for a while after it ended (queue.keep_done)
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job as it is now. Of one that is done, only its id and state are known."""
+
+    environment: EnvRef
+    id: str
+    state: JobState
+    queue: str = ""
+    task: str = ""
+    payload: bytes = b""
+    flow: str = ""
+    flow_type: str = ""
+    priority: int = 0
+    attempts: int = 0
+    max_attempts: int = 0
+    enqueued_at_ms: int | None = None
+    due_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    error: str | None = None  # of the last failure, with its traceback
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,9 @@ class WarehouseSink:
         if table.num_rows == 0:
             return
         token = token_of(table)
-        queue_metrics.insert(self._client, table.drop_columns(list(ABOUT_THE_READ)), token)
+        rows = table.filter(pc.not_equal(table["queue_name"], "")).drop_columns(list(ABOUT_THE_READ))  # ticks have no queue
+        if rows.num_rows:
+            queue_metrics.insert(self._client, rows, token)
         batch = self._describe(table, batch_id, started)
         pipeline_batches.insert(self._client, batch, token)
         log.info(

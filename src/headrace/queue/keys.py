@@ -7,19 +7,31 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:meta                hash    seq (event number), delivery (lease number)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops the XADD; odometers and seq go on
-    hr:{0}:envs                zset    environment → virtual time, those with ready jobs only
+    hr:{0}:envs                zset    environment → turns taken; only those with something that may run
+    hr:{0}:class:Q             zset    the same for one queue name, for workers that serve some queues only
     hr:{0}:queues              set     every queue that was ever used (its part of the key)
     hr:{0}:leases              zset    job → when its lease ends
     hr:{0}:scheduled           zset    job → when it is due
-    hr:{0}:env:E               hash    depth, running, limit
-    hr:{0}:env:E:queues        zset    queue → eligible time of its head, those with ready jobs only
-    hr:{0}:q:E:Q               hash    names, epoch, running, scheduled, limit, bytes, o:<op> odometers
-    hr:{0}:q:E:Q:ready         zset    job id → when it became eligible
+    hr:{0}:expiries            zset    waiting job → when its TTL is over
+    hr:{0}:env:E               hash    depth, running, limit, burst
+    hr:{0}:env:E:queues        zset    queue → since when its oldest job waits; only those that may run
+    hr:{0}:env:E:names         set     every queue of the environment
+    hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
+    hr:{0}:q:E:Q               hash    names, epoch, depth, running, scheduled, bytes, limit, paused, closed,
+                                       levels, oldest, o:<op> odometers
+    hr:{0}:q:E:Q:ready         zset    job id → when it became eligible (priority 0)
+    hr:{0}:q:E:Q:ready:P       zset    the same for priority P
+    hr:{0}:q:E:Q:levels        zset    priorities other than 0 that have jobs
     hr:{0}:q:E:Q:dead          zset    job id → when it was buried
-    hr:{0}:job:E:J             hash    one job; gone when it is done
+    hr:{0}:job:E:J             hash    where one job stands: small fields only, so that it stays compact
+    hr:{0}:body:E:J            string  what it is: tab-separated header, newline, payload; empty for a while after it
+                                       is done, so that its id stays taken
+    hr:metrics:enabled         string  the flag behind the copies above, for shards yet to come
+    hr:workers                 zset    worker → when it last reported
+    hr:worker:W                string  what a worker runs (JSON)
 
 E is org:project:env, Q the queue, J the job id; in each part `%` and `:` are percent-encoded, so
-that parts cannot run into each other. A job in `leases` and `scheduled` is written E:J.
+that parts cannot run into each other. A job in `leases`, `scheduled` and `expiries` is written E:J.
 """
 
 from __future__ import annotations
@@ -27,6 +39,8 @@ from __future__ import annotations
 from headrace.model.names import EnvRef, QueueRef
 
 SHARDS = "hr:shards"
+METRICS_ENABLED = "hr:metrics:enabled"
+WORKERS = "hr:workers"
 
 
 def encode(name: str) -> str:
@@ -69,6 +83,10 @@ def scheduled(shard: int) -> str:
     return prefix(shard) + "scheduled"
 
 
+def expiries(shard: int) -> str:
+    return prefix(shard) + "expiries"
+
+
 def env_part(ref: EnvRef) -> str:
     return ":".join(map(encode, (ref.org, ref.project, ref.env)))
 
@@ -85,12 +103,28 @@ def env_queues(shard: int, ref: EnvRef) -> str:
     return env(shard, ref) + ":queues"
 
 
+def env_names(shard: int, ref: EnvRef) -> str:
+    return env(shard, ref) + ":names"
+
+
+def env_parked(shard: int, ref: EnvRef) -> str:
+    return env(shard, ref) + ":parked"
+
+
+def queue_class(shard: int, queue_name: str) -> str:
+    return f"{prefix(shard)}class:{encode(queue_name)}"
+
+
 def queue(shard: int, ref: QueueRef) -> str:
     return f"{prefix(shard)}q:{queue_part(ref)}"
 
 
-def ready(shard: int, ref: QueueRef) -> str:
-    return queue(shard, ref) + ":ready"
+def ready(shard: int, ref: QueueRef, priority: int = 0) -> str:
+    return queue(shard, ref) + (f":ready:{priority}" if priority else ":ready")
+
+
+def levels(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":levels"
 
 
 def dead(shard: int, ref: QueueRef) -> str:
@@ -103,3 +137,11 @@ def job_part(ref: EnvRef, job_id: str) -> str:
 
 def job(shard: int, ref: EnvRef, job_id: str) -> str:
     return f"{prefix(shard)}job:{job_part(ref, job_id)}"
+
+
+def body(shard: int, ref: EnvRef, job_id: str) -> str:
+    return f"{prefix(shard)}body:{job_part(ref, job_id)}"
+
+
+def worker(worker_id: str) -> str:
+    return f"hr:worker:{encode(worker_id)}"

@@ -21,6 +21,8 @@ class QueueState:
     scheduled: int  # not yet due
     running: int
     limit: int | None
+    paused: bool  # no job is started
+    closed: bool  # no job is accepted
     epoch_ms: int  # since when its odometers count
     oldest_ms: int | None  # when the longest-waiting job became eligible; None: nothing waits
     bytes: int
@@ -47,23 +49,23 @@ def _read_page(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[Queue
     for part in parts:
         queue = f"{keys.prefix(shard)}q:{part.decode()}"
         pipeline.hgetall(queue)
-        pipeline.zcard(f"{queue}:ready")
-        pipeline.zrange(f"{queue}:ready", 0, 0, withscores=True)
         pipeline.zcard(f"{queue}:dead")
     answers: list[Any] = pipeline.execute()
-    return [_state(*answers[start : start + 4]) for start in range(0, len(answers), 4)]
+    return [_state(*answers[start : start + 2]) for start in range(0, len(answers), 2)]
 
 
-def _state(fields: dict[bytes, bytes], depth: int, head: list[tuple[bytes, float]], dead: int) -> QueueState:
+def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
     limit = fields.get(b"limit")
     return QueueState(
         ref=QueueRef(*(fields[name].decode() for name in (b"org", b"project", b"env", b"queue"))),
-        depth=depth,
+        depth=int(fields[b"depth"]),
         scheduled=int(fields.get(b"scheduled", 0)),
         running=int(fields.get(b"running", 0)),
         limit=int(limit) if limit is not None else None,
+        paused=fields.get(b"paused") == b"1",
+        closed=fields.get(b"closed") == b"1",
         epoch_ms=int(fields[b"epoch"]),
-        oldest_ms=int(head[0][1]) if head else None,
+        oldest_ms=int(fields[b"oldest"]) if fields[b"oldest"] else None,
         bytes=int(fields.get(b"bytes", 0)),
         dead=dead,
         odometers={

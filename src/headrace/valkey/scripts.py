@@ -1,6 +1,7 @@
 """Lua scripts as typed calls.
 
-A script is a file; `--@include a, b` in it puts other files of its folder in front of it. A `Call`
+A script is a file; `--@include a, b` in it puts other files of its folder in front of it, `--@flags f` tells the server
+how it may be run. A `Call`
 is one invocation with keys, arguments and the reader of its answer. It knows nothing of connections,
 so the synchronous and the asynchronous client share everything but the line that waits.
 """
@@ -22,6 +23,7 @@ T = TypeVar("T")
 Arg = str | bytes | int
 
 INCLUDE = re.compile(r"^--@include (.+)$", re.MULTILINE)
+FLAGS = re.compile(r"^--@flags (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,16 @@ class Call(Generic[T]):
 def load_script(folder: Traversable, name: str, preamble: str = "") -> Script:
     """A script with its includes in front; `preamble` is Lua that was generated from Python."""
     body = (folder / f"{name}.lua").read_text(encoding="utf-8")
-    found = INCLUDE.search(body)
-    includes = [part.strip() for part in found.group(1).split(",")] if found else []
-    parts = [preamble, *((folder / f"{part}.lua").read_text(encoding="utf-8") for part in includes), body]
-    source = "\n".join(parts)
+    included = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in _listed(INCLUDE, body)]
+    # The server reads flags from the first line only.
+    shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(body))
+    source = "\n".join([shebang, preamble, *included, body])
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def _listed(directive: re.Pattern[str], body: str) -> list[str]:
+    found = directive.search(body)
+    return [part.strip() for part in found.group(1).split(",")] if found else []
 
 
 def run(client: Valkey, call: Call[T]) -> T:

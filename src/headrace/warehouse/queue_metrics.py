@@ -83,7 +83,7 @@ def _bucket(row: Mapping[str, Any]) -> Bucket:
     limit, oldest = int(row["limit"]), int(row["oldest_ms"])
     return Bucket(
         start_s=int(row["start_s"]),
-        counts={column: int(row[column]) for column in (*COUNT_COLUMN.values(), "ttl_expire_count")},
+        counts={column: int(row[column]) for column in COUNT_COLUMN.values()},
         max_depth=int(row["max_depth"]),
         last_depth=int(row["last_depth"]),
         max_running=int(row["max_running"]),

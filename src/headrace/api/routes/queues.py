@@ -56,6 +56,8 @@ def live(state: QueueState) -> dict[str, Any]:
         "running": state.running,
         "dead": state.dead,
         "limit": state.limit,
+        "paused": state.paused,
+        "closed": state.closed,
         "oldest_at": None if state.oldest_ms is None else iso(state.oldest_ms),
         "bytes": state.bytes,
     }

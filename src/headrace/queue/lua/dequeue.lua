@@ -1,39 +1,114 @@
 -- dequeue: lease up to n jobs of a shard. Fair between environments, oldest first within one.
---@include keys, state, event
+--@flags allow-oom
+--@include keys, state
 -- KEYS[1]    the shard's meta (routes the script)
--- ARGV       prefix, maxlen, n, lease ms
--- Returns    for each job {org, project, env, queue, id, task, payload, attempt, max attempts,
---            lease, enqueued ms, waited ms}
-local maxlen, n, lease_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+-- ARGV       prefix, maxlen, n, lease ms, then the queue names to serve (Q); none: all of them
+-- Returns    {queues as {org, project, env, queue}, jobs as {number of its queue, body, attempt, max attempts,
+--            lease, enqueued ms, waited ms}}
+local n, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+local jobs, leases, named = {}, {}, {}
+local delivery = tonumber(redis.call('HGET', META, 'delivery') or 0)
 
-local function take(E, Q)
-  local head = redis.call('ZPOPMIN', ready_key(E, Q))
-  local J, at = head[1], tonumber(head[2])
-  local EJ = E .. ':' .. J
-  local job = job_key(EJ)
-  local lease = redis.call('HINCRBY', META, 'delivery', 1)
-  local attempt = redis.call('HINCRBY', job, 'attempts', 1)
-  redis.call('HSET', job, 'state', 'running', 'delivery', whole(lease))
-  redis.call('ZADD', LEASES, whole(NOW + lease_ms), EJ)
-  redis.call('HINCRBY', queue_key(E, Q), 'running', 1)
-  redis.call('HINCRBY', env_key(E), 'running', 1)
-  redis.call('HINCRBY', env_key(E), 'depth', -1)
-  redis.call('ZINCRBY', ENVS, 1, E)
-  reindex(E, Q)
-  local waited = math.max(NOW - at, 0)
-  count(E, Q, 'dequeue', waited)
-  local names = redis.call('HMGET', queue_key(E, Q), 'org', 'project', 'env', 'queue')
-  local kept = redis.call('HMGET', job, 'id', 'task', 'payload', 'max_attempts', 'enqueued')
-  return { names[1], names[2], names[3], names[4], kept[1], kept[2], kept[3], attempt,
-    tonumber(kept[4]), lease, tonumber(kept[5]), waited }
+-- A waiting job whose TTL is over is expired here, should the sweeper not have come by yet.
+local function expire(queue, EJ, size)
+  redis.call('ZREM', EXPIRIES, EJ)
+  redis.call('DEL', job_key(EJ), body_key(EJ))
+  queue.bytes = queue.bytes - size
+  count(queue, 'expire')
 end
 
-local jobs = {}
-while #jobs < n do
+local function lease(queue, J, at)
+  local EJ = queue.E .. ':' .. J
+  local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size')
+  if v[4] then
+    if tonumber(v[4]) <= NOW then return expire(queue, EJ, tonumber(v[5])) end
+    redis.call('ZREM', EXPIRIES, EJ)
+  end
+  delivery = delivery + 1
+  local attempt = tonumber(v[1]) + 1
+  redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', whole(delivery), 'attempts', attempt)
+  leases[#leases + 1] = whole(NOW + lease_ms)
+  leases[#leases + 1] = EJ
+  queue.running = queue.running + 1
+  queue.env.running = queue.env.running + 1
+  local waited = math.max(math.floor(NOW - at), 0)
+  count(queue, 'dequeue', waited)
+  if not queue.number then
+    named[#named + 1] = { queue.org, queue.project, queue.env_name, queue.queue_name }
+    queue.number = #named
+  end
+  jobs[#jobs + 1] = { queue.number, redis.call('GET', body_key(EJ)), attempt, tonumber(v[2]), delivery,
+    tonumber(v[3]), waited }
+end
+
+-- Take up to `most` jobs of a queue, none that is younger than `bound`: the next queue's oldest job.
+local function take(queue, most, bound)
+  most = math.min(most, room_of(queue))
+  local priority = levels_of(queue)[1]
+  if queue.levels > 0 then most, bound = math.min(most, 1), '+inf' end
+  local ready = ready_key(queue.E, queue.Q, priority)
+  local found = redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, most)
+  local taken = #found / 2
+  if taken > 0 then
+    redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
+    drop_empty_level(queue, priority)
+    queue.depth = queue.depth - taken
+    queue.env.depth = queue.env.depth - taken
+  end
+  for i = 1, #found, 2 do lease(queue, found[i], tonumber(found[i + 1])) end
+  reindex_queue(queue)
+  return taken
+end
+
+local function served(index, env, taken)
+  if redis.call('ZSCORE', index, env.E) then redis.call('ZINCRBY', index, taken, env.E) end
+end
+
+-- The next queue to serve, the index its environment was found in, and the age up to which it is next.
+local function next_of_all()
   local E = redis.call('ZRANGE', ENVS, 0, 0)[1]
-  if not E then break end
-  local Q = redis.call('ZRANGE', env_queues_key(E), 0, 0)[1]
-  jobs[#jobs + 1] = take(E, Q)
+  if not E then return nil end
+  local first = redis.call('ZRANGE', env_queues_key(E), 0, 1, 'WITHSCORES')
+  return queue_of(E, first[1]), ENVS, first[4] or '+inf'
 end
-emit_all(maxlen)
-return jobs
+
+local function next_of_classes()
+  local best
+  for i = 5, #ARGV do
+    local found = redis.call('ZRANGE', class_key(ARGV[i]), 0, 0, 'WITHSCORES')
+    if found[1] and (not best or tonumber(found[2]) < best.turns) then
+      best = { E = found[1], Q = ARGV[i], turns = tonumber(found[2]) }
+    end
+  end
+  if not best then return nil end
+  return queue_of(best.E, best.Q), class_key(best.Q), '+inf'
+end
+
+local next_queue = #ARGV > 4 and next_of_classes or next_of_all
+-- Each environment gets its share of this call at once; the turns it took are counted all the same.
+local sharers = #ARGV > 4 and redis.call('ZCARD', class_key(ARGV[5])) or redis.call('ZCARD', ENVS)
+local share = math.max(1, math.floor(n / math.max(1, sharers)))
+
+-- Bounded, whatever state it finds: every turn takes jobs, parks a queue or mends an index.
+for _ = 1, 4 * n + 100 do
+  if #jobs == n then break end
+  local queue, index, bound = next_queue()
+  if not queue then break end
+  if env_blocked(queue.env) then
+    reindex_queue(queue) -- parks its name
+    reindex_env(queue.env)
+  else
+    local taken = take(queue, math.min(share, n - #jobs), bound)
+    served(ENVS, queue.env, taken)
+    served(class_key(queue.Q), queue.env, taken)
+    reindex_env(queue.env)
+  end
+end
+if #leases > 0 then
+  redis.call('HSET', META, 'delivery', whole(delivery))
+  for i = 1, #leases, 1000 do
+    redis.call('ZADD', LEASES, unpack(leases, i, math.min(i + 999, #leases)))
+  end
+end
+save_all(ARGV[2])
+return { named, jobs }

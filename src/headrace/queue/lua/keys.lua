@@ -3,11 +3,20 @@
 local P = ARGV[1]
 
 local META, METRICS, METRICS_ENABLED = P .. 'meta', P .. 'metrics', P .. 'metrics:enabled'
-local ENVS, QUEUES, LEASES, SCHEDULED = P .. 'envs', P .. 'queues', P .. 'leases', P .. 'scheduled'
+local ENVS, QUEUES, LEASES = P .. 'envs', P .. 'queues', P .. 'leases'
+local SCHEDULED, EXPIRIES = P .. 'scheduled', P .. 'expiries'
 
 local function env_key(E) return P .. 'env:' .. E end
 local function env_queues_key(E) return P .. 'env:' .. E .. ':queues' end
+local function env_names_key(E) return P .. 'env:' .. E .. ':names' end
+local function env_parked_key(E) return P .. 'env:' .. E .. ':parked' end
+local function class_key(Q) return P .. 'class:' .. Q end
 local function queue_key(E, Q) return P .. 'q:' .. E .. ':' .. Q end
-local function ready_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':ready' end
+local function levels_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':levels' end
+local function ready_key(E, Q, priority)
+  local key = P .. 'q:' .. E .. ':' .. Q .. ':ready'
+  return priority == 0 and key or key .. ':' .. priority
+end
 local function dead_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':dead' end
 local function job_key(EJ) return P .. 'job:' .. EJ end
+local function body_key(EJ) return P .. 'body:' .. EJ end

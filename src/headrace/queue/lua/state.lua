@@ -1,53 +1,237 @@
--- How a job's place changes. Every script moves jobs through these, so counters and indexes
--- cannot drift from the sets they count. Needs keys.lua.
+-- The state of queues and environments, as a unit of work: a script loads what it touches once, changes
+-- the numbers here, and `save_all` writes them back, keeps the indexes true and emits the events.
+-- Needs keys.lua and the generated pack_event.
 local clock = redis.call('TIME')
-local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+-- In milliseconds, with the microseconds behind the point: jobs that arrive within one millisecond keep their order.
+local NOW = tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000
 
--- Lua prints numbers with 14 digits; a millisecond time has 13. Whole numbers go through here so
--- that no score ever turns into 1.7e+12.
-local function whole(number) return string.format('%.0f', number) end
+-- Lua prints numbers with 14 digits, too few for these.
+local function whole(number) return string.format('%.0f', math.floor(number)) end
+local function precise(number) return string.format('%.6f', number) end
 
--- Keep the two fairness indexes true after the head of a queue may have changed: the environment's
--- queues by age of their head, and the shard's environments by virtual time.
-local function reindex(E, Q)
-  local head = redis.call('ZRANGE', ready_key(E, Q), 0, 0, 'WITHSCORES')
-  if head[1] then
-    redis.call('ZADD', env_queues_key(E), head[2], Q)
-    -- An environment that comes back starts where the least served one is: it neither saves up
-    -- turns while idle nor has to wait for the others to catch up.
-    if not redis.call('ZSCORE', ENVS, E) then
-      local first = redis.call('ZRANGE', ENVS, 0, 0, 'WITHSCORES')
-      redis.call('ZADD', ENVS, first[2] or 0, E)
-    end
-  elseif redis.call('ZREM', env_queues_key(E), Q) == 1
-    and redis.call('EXISTS', env_queues_key(E)) == 0 then
-    redis.call('ZREM', ENVS, E)
+local queues, touched_queues = {}, {}
+local envs, touched_envs = {}, {}
+
+local function env_of(E)
+  local env = envs[E]
+  if not env then
+    local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst')
+    env = { E = E, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
+      limit = tonumber(v[3] or nil), burst = tonumber(v[4] or 1) }
+    env.was_blocked = env.limit and env.running >= math.floor(env.limit * env.burst) or false
+    envs[E] = env
+    touched_envs[#touched_envs + 1] = env
+  end
+  return env
+end
+
+local function queue_of(E, Q)
+  local name = E .. ':' .. Q
+  local queue = queues[name]
+  if not queue then
+    local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'depth', 'scheduled', 'running', 'bytes',
+      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue')
+    queue = { E = E, Q = Q, name = name, epoch = v[1], depth = tonumber(v[2] or 0),
+      scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), bytes = tonumber(v[5] or 0),
+      limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
+      levels = tonumber(v[9] or 0), org = v[10], project = v[11], env_name = v[12], queue_name = v[13],
+      env = env_of(E), counts = {}, ops = {} }
+    queues[name] = queue
+    touched_queues[#touched_queues + 1] = queue
+  end
+  return queue
+end
+
+-- Count one job for a verb. Waits and run times travel with the event of the verb.
+local function count(queue, op, wait, run)
+  local tally = queue.counts[op]
+  if not tally then
+    tally = { op = op, n = 0, waits = {}, runs = {} }
+    queue.counts[op] = tally
+    queue.ops[#queue.ops + 1] = tally
+  end
+  tally.n = tally.n + 1
+  if wait then tally.waits[#tally.waits + 1] = whole(math.max(wait, 0)) end
+  if run then tally.runs[#tally.runs + 1] = run end
+end
+
+-- Where jobs wait -------------------------------------------------------------------------------
+
+-- Jobs of priority 0 wait in one sorted set by eligible time. Other priorities have a set each,
+-- listed in `levels`, which does not exist for the many queues that use none.
+local function add_ready(queue, J, at, priority)
+  redis.call('ZADD', ready_key(queue.E, queue.Q, priority), precise(at), J)
+  if priority ~= 0 and redis.call('ZADD', levels_key(queue.E, queue.Q), -priority, priority) == 1 then
+    queue.levels = queue.levels + 1
+  end
+  queue.depth = queue.depth + 1
+  queue.env.depth = queue.env.depth + 1
+end
+
+local function drop_empty_level(queue, priority)
+  if priority ~= 0 and redis.call('EXISTS', ready_key(queue.E, queue.Q, priority)) == 0 then
+    redis.call('ZREM', levels_key(queue.E, queue.Q), priority)
+    queue.levels = queue.levels - 1
   end
 end
 
-local function make_ready(E, Q, J, at)
-  redis.call('ZADD', ready_key(E, Q), whole(at), J)
-  redis.call('HINCRBY', env_key(E), 'depth', 1)
-  redis.call('HSET', job_key(E .. ':' .. J), 'state', 'ready', 'due', whole(at))
-  reindex(E, Q)
+local function remove_ready(queue, J, priority)
+  redis.call('ZREM', ready_key(queue.E, queue.Q, priority), J)
+  drop_empty_level(queue, priority)
+  queue.depth = queue.depth - 1
+  queue.env.depth = queue.env.depth - 1
 end
 
-local function make_scheduled(E, Q, J, due)
-  redis.call('ZADD', SCHEDULED, whole(due), E .. ':' .. J)
-  redis.call('HINCRBY', queue_key(E, Q), 'scheduled', 1)
-  redis.call('HSET', job_key(E .. ':' .. J), 'state', 'scheduled', 'due', whole(due))
+-- The priorities that have jobs, most urgent first.
+local function levels_of(queue)
+  if queue.levels == 0 then return { 0 } end
+  local found, with_zero = {}, false
+  for _, text in ipairs(redis.call('ZRANGE', levels_key(queue.E, queue.Q), 0, -1)) do
+    local priority = tonumber(text)
+    if priority < 0 and not with_zero then
+      found[#found + 1], with_zero = 0, true
+    end
+    found[#found + 1] = priority
+  end
+  if not with_zero then found[#found + 1] = 0 end
+  return found
 end
 
--- The job leaves its worker, whatever comes next.
-local function end_lease(E, Q, EJ)
-  redis.call('ZREM', LEASES, EJ)
-  redis.call('HINCRBY', queue_key(E, Q), 'running', -1)
-  redis.call('HINCRBY', env_key(E), 'running', -1)
+-- When the longest-waiting job became eligible; nil if nothing waits.
+local function oldest_of(queue)
+  local oldest
+  for _, priority in ipairs(levels_of(queue)) do
+    local at = redis.call('ZRANGE', ready_key(queue.E, queue.Q, priority), 0, 0, 'WITHSCORES')[2]
+    if at and (not oldest or tonumber(at) < oldest) then oldest = tonumber(at) end
+  end
+  return oldest
 end
 
--- The queue of a job if `lease` is the delivery that holds it now, else nil.
-local function leased_queue(EJ, lease)
-  local held = redis.call('HMGET', job_key(EJ), 'state', 'delivery', 'Q')
-  if held[1] == 'running' and held[2] == lease then return held[3] end
-  return nil
+local function add_scheduled(queue, J, due)
+  redis.call('ZADD', SCHEDULED, precise(due), queue.E .. ':' .. J)
+  queue.scheduled = queue.scheduled + 1
+end
+
+local function remove_scheduled(queue, J)
+  redis.call('ZREM', SCHEDULED, queue.E .. ':' .. J)
+  queue.scheduled = queue.scheduled - 1
+end
+
+-- A job waits (again): until it is due, or for its turn. Its TTL, if it has one, counts while it waits.
+local function make_wait(queue, J, at, priority, expires)
+  local EJ = queue.E .. ':' .. J
+  if at > NOW then
+    add_scheduled(queue, J, at)
+    redis.call('HSET', job_key(EJ), 'state', 'scheduled', 'due', precise(at))
+  else
+    add_ready(queue, J, at, priority)
+    redis.call('HSET', job_key(EJ), 'state', 'ready', 'due', precise(at))
+  end
+  if expires then redis.call('ZADD', EXPIRIES, expires, EJ) end
+end
+
+-- Who may run -----------------------------------------------------------------------------------
+
+-- An environment may run its limit times its burst factor in all; none of its queues more than the
+-- limit itself, so that one queue cannot take the burst for itself.
+local function room_of(queue)
+  local env = queue.env
+  local room = math.huge
+  if queue.limit then room = queue.limit - queue.running end
+  if env.limit then
+    room = math.min(room, env.limit - queue.running, math.floor(env.limit * env.burst) - env.running)
+  end
+  return room
+end
+
+local function env_blocked(env)
+  return env.limit ~= nil and env.running >= math.floor(env.limit * env.burst)
+end
+
+-- Put an environment into an index of environments. One that comes back starts where the least served one
+-- is: it neither saves up turns while it is idle, nor waits for the others to catch up.
+local function join(index, E)
+  if not redis.call('ZSCORE', index, E) then
+    redis.call('ZADD', index, redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2] or 0, E)
+  end
+end
+
+-- The indexes hold what may run now and nothing else, so taking a job never has to search past what is
+-- paused or at its limit: the environment's queues by age, the shard's environments by turns taken, and the
+-- same per queue name for workers that serve some queues only.
+local function reindex_queue(queue)
+  queue.oldest = oldest_of(queue)
+  local own_room = math.min(queue.limit and queue.limit - queue.running or 1,
+    queue.env.limit and queue.env.limit - queue.running or 1)
+  local runnable = queue.oldest and not queue.paused and own_room > 0
+  if runnable then
+    redis.call('ZADD', env_queues_key(queue.E), precise(queue.oldest), queue.Q)
+    if env_blocked(queue.env) then
+      redis.call('ZREM', class_key(queue.Q), queue.E)
+      redis.call('SADD', env_parked_key(queue.E), queue.Q)
+    else
+      join(class_key(queue.Q), queue.E)
+    end
+  elseif redis.call('ZREM', env_queues_key(queue.E), queue.Q) == 1 then
+    redis.call('ZREM', class_key(queue.Q), queue.E)
+    redis.call('SREM', env_parked_key(queue.E), queue.Q)
+  end
+end
+
+-- A full environment leaves the index; the queue names under which a worker met it while full are
+-- parked, and come back with it. Each is parked at most once per blocking, so this is paid for.
+local function reindex_env(env)
+  local blocked = env_blocked(env)
+  if not blocked and redis.call('EXISTS', env_queues_key(env.E)) == 1 then
+    join(ENVS, env.E)
+  else
+    redis.call('ZREM', ENVS, env.E)
+  end
+  if env.was_blocked and not blocked then
+    for _, Q in ipairs(redis.call('SMEMBERS', env_parked_key(env.E))) do
+      if redis.call('ZSCORE', env_queues_key(env.E), Q) then join(class_key(Q), env.E) end
+    end
+    redis.call('DEL', env_parked_key(env.E))
+  end
+end
+
+-- Events ----------------------------------------------------------------------------------------
+
+-- Odometers and the shard's event number always advance, so a switched-off or failing stream shows as missing
+-- events later. Only the XADD may fail, and its error is dropped: an operation that happened must
+-- not be reported as failed because nobody could write about it.
+local function emit(queue, tally, maxlen, enabled)
+  local odometer
+  if tally.n > 0 then
+    odometer = whole(redis.call('HINCRBY', queue_key(queue.E, queue.Q), 'o:' .. tally.op, tally.n))
+  end
+  local seq = redis.call('HINCRBY', META, 'seq', 1)
+  if not enabled then return end
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event({
+    seq = whole(seq), org = queue.org, project = queue.project, env = queue.env_name, queue = queue.queue_name,
+    op = tally.op, n = tally.n, odometer = odometer, epoch = queue.epoch, depth = queue.depth,
+    scheduled = queue.scheduled, running = queue.running, limit = queue.limit, env_depth = queue.env.depth,
+    env_running = queue.env.running, env_limit = queue.env.limit, oldest_ms = queue.oldest and whole(queue.oldest),
+    bytes = whole(queue.bytes), waits = table.concat(tally.waits, ','), runs = table.concat(tally.runs, ','),
+  }))
+end
+
+-- Write back what the script changed. One event per queue and verb; a queue whose numbers changed without a
+-- verb (a limit, a pause) gets a `resync`, which counts nothing and tells the new numbers.
+local function save_all(maxlen)
+  for _, queue in ipairs(touched_queues) do
+    reindex_queue(queue)
+    redis.call('HSET', queue_key(queue.E, queue.Q), 'depth', queue.depth, 'scheduled', queue.scheduled,
+      'running', queue.running, 'bytes', whole(queue.bytes), 'levels', queue.levels,
+      'oldest', queue.oldest and whole(queue.oldest) or '')
+  end
+  for _, env in ipairs(touched_envs) do
+    redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
+    reindex_env(env)
+  end
+  local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
+  for _, queue in ipairs(touched_queues) do
+    for _, tally in ipairs(queue.ops) do emit(queue, tally, maxlen, enabled) end
+    if queue.resync then emit(queue, { op = 'resync', n = 0, waits = {}, runs = {} }, maxlen, enabled) end
+  end
 end

@@ -9,6 +9,8 @@ SELECT
   sum(ttl_expire_count) AS ttl_expire_count,
   sum(reclaim_count) AS reclaim_count,
   sum(release_count) AS release_count,
+  sum(redrive_count) AS redrive_count,
+  sum(cancel_count) AS cancel_count,
   max(max_queue_length) AS max_depth,
   tupleElement(max(last_queue_length), 'v') AS last_depth,
   max(max_concurrency_current) AS max_running,

@@ -10,6 +10,9 @@ SELECT
   sum(nack_count) AS nack_count,
   sum(dlq_count) AS dlq_count,
   sum(reclaim_count) AS reclaim_count,
-  sum(release_count) AS release_count
+  sum(ttl_expire_count) AS ttl_expire_count,
+  sum(release_count) AS release_count,
+  sum(redrive_count) AS redrive_count,
+  sum(cancel_count) AS cancel_count
 FROM {table}
 GROUP BY organization_id, project_id, environment_id, queue_name

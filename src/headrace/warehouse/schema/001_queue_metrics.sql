@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS {database}.queue_metrics_5s_v1
   reclaim_count              UInt64,
   release_count              UInt64,
   redrive_count              UInt64,
+  cancel_count               UInt64,
 
   -- Gauges: the highest value in the bucket. Read with max().
   max_queue_length           SimpleAggregateFunction(max, UInt32),
@@ -74,6 +75,7 @@ CREATE TABLE IF NOT EXISTS {database}.queue_metrics_by_minute_v1
   reclaim_count              UInt64,
   release_count              UInt64,
   redrive_count              UInt64,
+  cancel_count               UInt64,
 
   -- Gauges: the highest value in the bucket. Read with max().
   max_queue_length           SimpleAggregateFunction(max, UInt32),
@@ -127,6 +129,7 @@ CREATE TABLE IF NOT EXISTS {database}.queue_metrics_by_hour_v1
   reclaim_count              UInt64,
   release_count              UInt64,
   redrive_count              UInt64,
+  cancel_count               UInt64,
 
   -- Gauges: the highest value in the bucket. Read with max().
   max_queue_length           SimpleAggregateFunction(max, UInt32),
@@ -179,6 +182,7 @@ SELECT
   sum(s.reclaim_count) AS reclaim_count,
   sum(s.release_count) AS release_count,
   sum(s.redrive_count) AS redrive_count,
+  sum(s.cancel_count) AS cancel_count,
   max(s.max_queue_length) AS max_queue_length,
   max(s.max_concurrency_current) AS max_concurrency_current,
   max(s.max_env_queue_length) AS max_env_queue_length,
@@ -215,6 +219,7 @@ SELECT
   sum(s.reclaim_count) AS reclaim_count,
   sum(s.release_count) AS release_count,
   sum(s.redrive_count) AS redrive_count,
+  sum(s.cancel_count) AS cancel_count,
   max(s.max_queue_length) AS max_queue_length,
   max(s.max_concurrency_current) AS max_concurrency_current,
   max(s.max_env_queue_length) AS max_env_queue_length,

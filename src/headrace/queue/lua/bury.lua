@@ -1,0 +1,18 @@
+-- bury: jobs failed in a way that trying again cannot mend.
+--@flags allow-oom
+--@include keys, state, leases
+-- KEYS[1]    the shard's meta (routes the script)
+-- ARGV       prefix, maxlen, then for each job: E, J, lease, error
+-- Returns    for each job 1 (buried) or 0 (lease lost)
+local answers = {}
+for i = 3, #ARGV, 4 do
+  local job = held_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  if job then
+    end_lease(job)
+    redis.call('HSET', job_key(job.EJ), 'error', ARGV[i + 3])
+    make_dead(job)
+  end
+  answers[#answers + 1] = job and 1 or 0
+end
+save_all(ARGV[2])
+return answers

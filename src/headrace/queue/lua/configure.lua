@@ -1,0 +1,20 @@
+-- pause, resume, close, open, limit: what a queue or an environment may do.
+--@include keys, state
+-- KEYS[1]    the hash of the queue or environment (routes the script)
+-- ARGV       prefix, maxlen, E, Q ('': the environment itself), then pairs of field and value ('': none)
+-- Returns    1, or 0 if there is no such queue
+local E, Q = ARGV[3], ARGV[4]
+if Q ~= '' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+for i = 5, #ARGV, 2 do
+  if ARGV[i + 1] == '' then
+    redis.call('HDEL', KEYS[1], ARGV[i])
+  else
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  end
+end
+-- A limit of the environment bounds each of its queues, so all of them are looked at again.
+local names = Q ~= '' and { Q } or redis.call('SMEMBERS', env_names_key(E))
+env_of(E).was_blocked = true
+for _, name in ipairs(names) do queue_of(E, name).resync = true end
+save_all(ARGV[2])
+return 1

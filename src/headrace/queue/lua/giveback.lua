@@ -1,0 +1,20 @@
+-- giveback: a worker that stops returns jobs it has not finished. Counted as reclaim (the lease ended without a
+-- result), but the attempt is not: nothing failed.
+--@flags allow-oom
+--@include keys, state, leases
+-- KEYS[1]    the shard's meta (routes the script)
+-- ARGV       prefix, maxlen, then for each job: E, J, lease
+-- Returns    for each job 1 (returned) or 0 (lease lost)
+local answers = {}
+for i = 3, #ARGV, 3 do
+  local job = held_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  if job then
+    end_lease(job)
+    redis.call('HINCRBY', job_key(job.EJ), 'attempts', -1)
+    make_wait(job.queue, job.J, job.due, job.priority, job.expires)
+    count(job.queue, 'reclaim')
+  end
+  answers[#answers + 1] = job and 1 or 0
+end
+save_all(ARGV[2])
+return answers

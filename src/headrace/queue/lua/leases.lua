@@ -1,0 +1,25 @@
+-- Jobs in the hands of workers. Needs state.lua.
+
+-- The job's queue and fields if `lease` is the delivery that holds it now, else nil.
+local function held_job(E, J, lease)
+  local v = redis.call('HMGET', job_key(E .. ':' .. J), 'state', 'delivery', 'Q', 'size', 'priority', 'expires',
+    'attempts', 'max_attempts', 'due')
+  if v[1] ~= 'running' or v[2] ~= lease then return nil end
+  return { queue = queue_of(E, v[3]), J = J, EJ = E .. ':' .. J, size = tonumber(v[4]), priority = tonumber(v[5]),
+    expires = v[6], attempts = tonumber(v[7]), max_attempts = tonumber(v[8]), due = tonumber(v[9]) }
+end
+
+-- The job leaves its worker, whatever comes next.
+local function end_lease(job)
+  redis.call('ZREM', LEASES, job.EJ)
+  job.queue.running = job.queue.running - 1
+  job.queue.env.running = job.queue.env.running - 1
+end
+
+-- Out of the way, but kept with its error until somebody redrives it.
+local function make_dead(job)
+  redis.call('ZADD', dead_key(job.queue.E, job.queue.Q), whole(NOW), job.J)
+  redis.call('HSET', job_key(job.EJ), 'state', 'dead')
+  job.queue.bytes = job.queue.bytes - job.size
+  count(job.queue, 'bury')
+end
