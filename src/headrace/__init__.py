@@ -9,14 +9,33 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.model.job import LeasedJob, NewJob
-    from headrace.model.names import QueueRef
+    from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
+    from headrace.model.names import EnvRef, QueueRef
     from headrace.queue.queue import Client, QueueOptions, SyncClient
-    from headrace.queue.tasks import Tasks
+    from headrace.queue.scripts import DeadFilter
+    from headrace.queue.tasks import Bury, Tasks
 
-__all__ = ["Client", "LeasedJob", "NewJob", "QueueOptions", "QueueRef", "SyncClient", "Tasks"]
+__all__ = [
+    "Bury",
+    "Client",
+    "DeadFilter",
+    "EnvRef",
+    "JobInfo",
+    "JobState",
+    "LeasedJob",
+    "NewJob",
+    "QueueOptions",
+    "QueueRef",
+    "SyncClient",
+    "Tasks",
+]
 
 _HOMES = {
+    "Bury": "headrace.queue.tasks",
+    "DeadFilter": "headrace.queue.scripts",
+    "EnvRef": "headrace.model.names",
+    "JobInfo": "headrace.model.job",
+    "JobState": "headrace.model.job",
     "Client": "headrace.queue.queue",
     "LeasedJob": "headrace.model.job",
     "NewJob": "headrace.model.job",

@@ -39,6 +39,10 @@ class InvalidJob(HeadraceError):
     """A job's fields are out of bounds. Nothing was written."""
 
 
+class InvalidLimit(HeadraceError):
+    """A limit is out of bounds. Nothing was changed."""
+
+
 class ServiceUnavailable(HeadraceError):
     """A server Headrace needs does not answer."""
 
@@ -48,6 +52,19 @@ class ServiceUnavailable(HeadraceError):
 class QueueUnavailable(ServiceUnavailable):
     """Valkey does not answer. Whether the last command was applied is unknown; enqueue again with
     the same job id: it is accepted once."""
+
+
+class QueueClosed(HeadraceError):
+    """The queue is closed: it accepts no jobs until somebody opens it again. Nothing was written."""
+
+
+class UnknownQueue(HeadraceError):
+    """There is no such queue. A queue comes into being with its first job."""
+
+
+class MemoryFull(HeadraceError):
+    """Valkey has reached its maxmemory and accepts no new jobs; workers go on. Nothing was written. Give it more
+    memory, or try again when the backlog is smaller."""
 
 
 class LeaseLost(HeadraceError):

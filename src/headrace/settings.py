@@ -41,7 +41,9 @@ class RedisSettings:
     url: str | None = setting(
         None,
         "Valkey or Redis server; none = start an embedded one.",
-        optional(url("redis", "rediss", "unix")),
+        optional(
+            url("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+        ),
         secret=True,
     )
 
@@ -97,6 +99,9 @@ class QueueSettings:
     shards: int = setting(2, "Shards of the queue; fixed at first start.", integer(1, 1024))
     lease: Seconds = setting(30.0, "How long a job stays with a worker that sends no heartbeat.", duration("1s", "1d"))
     max_payload: Bytes = setting(2**20, "Largest payload of one job; a larger one is refused.", size("1B", "512MiB"))
+    keep_done: Seconds = setting(
+        60.0, "How long the id of a finished job stays taken, so that it is not accepted again.", duration("0s", "1d")
+    )
     retry_base: Seconds = setting(
         1.0, "Delay before the first retry; doubles with each attempt.", duration("1ms", "1d")
     )
@@ -106,6 +111,8 @@ class QueueSettings:
 @dataclass(frozen=True)
 class WorkerSettings:
     concurrency: int = setting(10, "Jobs one worker process runs at a time.", integer(1, 10_000))
+    prefetch: int = setting(20, "Jobs a worker holds ready beyond those it runs.", integer(0, 10_000))
+    grace: Seconds = setting(30.0, "How long a stopping worker lets jobs finish.", duration("0s", "1d"))
     poll: Seconds = setting(0.2, "Pause before an idle worker asks again.", duration("1ms", "1m"))
     heartbeat: Seconds = setting(
         5.0, "How often a worker extends its leases; shorter than `queue.lease`.", duration("100ms", "1h")

@@ -14,6 +14,7 @@ from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event_async
 from headrace.queue.queue import Client, QueueOptions
+from headrace.queue.registry import Registry
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.settings import Settings
@@ -22,8 +23,9 @@ from headrace.settings import Settings
 @click.command()
 @click.argument("app")
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Jobs at a time; else worker.concurrency.")
+@click.option("--queue", "queues", multiple=True, help="Serve the queues of this name only; may be repeated.")
 @pass_invocation
-def worker(invocation: Invocation, app: str, concurrency: int | None) -> None:
+def worker(invocation: Invocation, app: str, concurrency: int | None, queues: tuple[str, ...]) -> None:
     """Run the tasks of APP until stopped.
 
     APP is module:variable, a headrace.Tasks. SIGTERM and Ctrl-C let running jobs finish.
@@ -31,7 +33,7 @@ def worker(invocation: Invocation, app: str, concurrency: int | None) -> None:
     settings = invocation.settings
     configure_logs(settings.log)
     tasks = load_tasks(app)
-    asyncio.run(_run(settings, tasks, concurrency or settings.worker.concurrency))
+    asyncio.run(_run(settings, tasks, concurrency or settings.worker.concurrency, queues))
 
 
 def load_tasks(app: str) -> Tasks:
@@ -50,15 +52,19 @@ def queue_options(settings: Settings) -> QueueOptions:
     return QueueOptions(settings.queue.shards, settings.metrics.stream_maxlen, settings.queue.max_payload)
 
 
-async def _run(settings: Settings, tasks: Tasks, concurrency: int) -> None:
+async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...]) -> None:
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
     options = WorkerOptions(
         concurrency=concurrency,
+        prefetch=settings.worker.prefetch,
+        queues=queues,
         poll_s=settings.worker.poll,
         lease_s=settings.queue.lease,
         heartbeat_s=settings.worker.heartbeat,
+        grace_s=settings.worker.grace,
+        keep_done_s=settings.queue.keep_done,
         retry_base_s=settings.queue.retry_base,
         retry_max_s=settings.queue.retry_max,
     )
     async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
-        await Worker(client, tasks, options).run_forever(stop)
+        await Worker(client, tasks, options, Registry(client.redis)).run_forever(stop)

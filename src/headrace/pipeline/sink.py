@@ -42,7 +42,9 @@ class WarehouseSink:
         if table.num_rows == 0:
             return
         token = token_of(table)
-        rows = table.filter(pc.not_equal(table["queue_name"], "")).drop_columns(list(ABOUT_THE_READ))  # ticks have no queue
+        rows = table.filter(pc.not_equal(table["queue_name"], "")).drop_columns(
+            list(ABOUT_THE_READ)
+        )  # ticks have no queue
         if rows.num_rows:
             queue_metrics.insert(self._client, rows, token)
         batch = self._describe(table, batch_id, started)

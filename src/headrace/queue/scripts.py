@@ -31,7 +31,6 @@ def script(name: str) -> Script:
 class Redriven:
     moved: int
     looked_at: int
-    until_ms: int  # when the last job that was looked at had been buried: where to go on
 
 
 @dataclass(frozen=True)
@@ -120,11 +119,12 @@ class Stubs:
 
     # What operators do
 
-    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int) -> Call[Redriven]:
+    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven]:
+        """Looks at up to `at_most` dead jobs, oldest first, after the first `skip`."""
         shard = self.shard_of(ref)
         since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
         until = "+inf" if which.buried_until_ms is None else which.buried_until_ms
-        args: list[Arg] = [*_parts(ref), at_most, since, until, which.task, which.error]
+        args: list[Arg] = [*_parts(ref), at_most, skip, since, until, which.task, which.error]
         args += map(keys.encode, which.ids)
         return self._call("redrive", shard, keys.dead(shard, ref), args, _redriven)
 
@@ -165,9 +165,8 @@ def _state(answer: bytes | None) -> JobState | None:
     return None if answer is None else JobState(answer.decode())
 
 
-def _redriven(answer: list[Any]) -> Redriven:
-    moved, looked_at, until = answer
-    return Redriven(moved, looked_at, 0 if until == b"+inf" else int(float(until)))
+def _redriven(answer: list[int]) -> Redriven:
+    return Redriven(*answer)
 
 
 def _body(job: NewJob) -> bytes:
@@ -192,9 +191,7 @@ def _leased_job(
 ) -> LeasedJob:
     header, _, payload = body.partition(b"\n")
     job_id, task, _, _ = header.decode().split("\t")
-    return LeasedJob(
-        refs[number - 1], job_id, task, payload, attempt, max_attempts, lease, enqueued_at_ms, waited_ms
-    )
+    return LeasedJob(refs[number - 1], job_id, task, payload, attempt, max_attempts, lease, enqueued_at_ms, waited_ms)
 
 
 def _info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from headrace.errors import InvalidJob, InvalidName
+from headrace.errors import InvalidJob, InvalidLimit, InvalidName
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef, name_problem
 
 MAX_DELAY_MS = 366 * 24 * 3600 * 1000
 MAX_ATTEMPTS = 1000
+MAX_PRIORITY = 100
+MAX_LIMIT = 1_000_000
+MAX_BURST = 100.0
 
 
 def check_name(what: str, name: str) -> None:
@@ -29,12 +32,23 @@ def check_job(job: NewJob, max_payload_bytes: int) -> None:
             f"The payload of job {job.id!r} has {len(job.payload)} bytes, more than queue.max_payload "
             f"({max_payload_bytes}). Nothing was written. Keep large data elsewhere and pass a reference."
         )
-    if not 0 <= job.delay_ms <= MAX_DELAY_MS:
-        raise InvalidJob(
-            f"The delay of job {job.id!r} is {job.delay_ms} ms; allowed are 0 to {MAX_DELAY_MS}. Nothing was written."
-        )
-    if not 1 <= job.max_attempts <= MAX_ATTEMPTS:
-        raise InvalidJob(
-            f"max_attempts of job {job.id!r} is {job.max_attempts}; allowed are 1 to {MAX_ATTEMPTS}. "
-            "Nothing was written."
-        )
+    _within(job, "delay_ms", job.delay_ms, 0, MAX_DELAY_MS)
+    _within(job, "priority", job.priority, -MAX_PRIORITY, MAX_PRIORITY)
+    if job.ttl_ms is not None:
+        _within(job, "ttl_ms", job.ttl_ms, 1, MAX_DELAY_MS)
+    for what, name in (("flow", job.flow), ("flow type", job.flow_type)):
+        if name:
+            check_name(what, name)
+    _within(job, "max_attempts", job.max_attempts, 1, MAX_ATTEMPTS)
+
+
+def check_limits(limit: int | None, burst: float | None) -> None:
+    if limit is not None and not 0 <= limit <= MAX_LIMIT:
+        raise InvalidLimit(f"A limit of {limit} is not allowed: 0 to {MAX_LIMIT}, or None for no limit.")
+    if burst is not None and not 1 <= burst <= MAX_BURST:
+        raise InvalidLimit(f"A burst factor of {burst} is not allowed: 1 to {MAX_BURST:g}.")
+
+
+def _within(job: NewJob, what: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidJob(f"{what} of job {job.id!r} is {value}; allowed are {low} to {high}. Nothing was written.")

@@ -1,8 +1,11 @@
 """The worker: leases jobs, runs their tasks, reports each result.
 
 A job is never popped: until its result is applied it stays in Valkey under a lease. Heartbeats extend
-the lease while the task runs; if this process dies, the lease ends and any worker's sweeper
-returns the job. Results are reported in batches, one script call per shard.
+the lease while the job is held; if this process dies, the lease ends and any worker's sweeper returns the job.
+
+To be fast with small jobs the worker holds some jobs ready beyond those it runs (prefetch) and reports results
+in batches: one script call per shard, while the next jobs already run. Nothing of this weakens a promise: what is held
+is under lease, and what is not reported is not done.
 """
 
 from __future__ import annotations
@@ -13,16 +16,17 @@ import logging
 import random
 import time
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob
 from headrace.queue.queue import Client
+from headrace.queue.registry import Registry, RunningTask
 from headrace.queue.scripts import Stubs
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import Bury, Task, Tasks
 from headrace.valkey.scripts import Call, run_async
 
 T = TypeVar("T")
@@ -31,6 +35,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_S = 1.0
 SWEEP_BATCH = 1000
+TICK_MS = 5000
 RECONNECT_S = 1.0
 MAX_ERROR_CHARS = 8000
 
@@ -38,140 +43,189 @@ MAX_ERROR_CHARS = 8000
 @dataclass(frozen=True)
 class WorkerOptions:
     concurrency: int = 10
+    prefetch: int = 20
+    queues: tuple[str, ...] = ()  # names of the queues to serve, in every environment; empty: all
     poll_s: float = 0.2  # how often an empty queue is asked
     lease_s: float = 30.0
     heartbeat_s: float = 5.0
+    grace_s: float = 30.0  # how long jobs may finish when it is time to stop
+    keep_done_s: float = 60.0
     retry_base_s: float = 1.0
     retry_max_s: float = 300.0
 
-    def retry_delay_ms(self, attempt: int) -> int:
+    @property
+    def lease_ms(self) -> int:
+        return int(self.lease_s * 1000)
+
+    def retry_delay_ms(self, task: Task | None, attempt: int) -> int:
         """Exponential with full jitter, so that jobs that failed together do not return together."""
-        ceiling = min(self.retry_max_s, self.retry_base_s * 2 ** (attempt - 1))
-        return int(random.uniform(0, ceiling) * 1000)
+        base = self.retry_base_s if task is None or task.retry_base_s is None else task.retry_base_s
+        longest = self.retry_max_s if task is None or task.retry_max_s is None else task.retry_max_s
+        return int(random.uniform(0, min(longest, base * 2.0 ** min(attempt - 1, 60))) * 1000)
 
 
-@dataclass(frozen=True)
-class Result:
-    job: LeasedJob
-    run_ms: int
-    error: str | None
+@dataclass
+class Results:
+    """What happened to jobs of one shard since the last report."""
+
+    done: list[tuple[LeasedJob, int]] = field(default_factory=list[tuple[LeasedJob, int]])
+    failed: list[tuple[LeasedJob, int, str]] = field(default_factory=list[tuple[LeasedJob, int, str]])
+    buried: list[tuple[LeasedJob, str]] = field(default_factory=list[tuple[LeasedJob, str]])
 
 
 class Worker:
-    """Runs until told to stop, then finishes what it holds."""
+    """Runs until told to stop, then finishes or returns what it holds."""
 
-    def __init__(self, client: Client, tasks: Tasks, options: WorkerOptions) -> None:
+    def __init__(self, client: Client, tasks: Tasks, options: WorkerOptions, registry: Registry | None = None) -> None:
         self._client = client
         self._tasks = tasks
         self._options = options
+        self._registry = registry
         self._stubs: Stubs = client.options.stubs()
-        self._running: dict[asyncio.Task[None], LeasedJob] = {}
-        self._results: list[Result] = []
-        self._wake = asyncio.Event()  # a result is there, or it is time to stop
-        self._next_shard = 0
+        self._waiting: deque[LeasedJob] = deque()  # held, not started
+        self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # with when it started
+        self._results: defaultdict[int, Results] = defaultdict(Results)
+        self._wake = asyncio.Event()  # there is a result, or it is time to stop
 
     async def run_forever(self, stop: asyncio.Event) -> None:
         await self._until_available(self._client.check_shards)
-        loops = [asyncio.create_task(self._every(SWEEP_S, self._sweep))]
-        loops.append(asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)))
-        loops.append(asyncio.create_task(self._wake_on(stop)))
-        while not stop.is_set():
-            await self._until_available(self._report)
-            if not await self._take_jobs():
-                await self._pause()
-        await self._finish()
-        for loop in loops:
-            loop.cancel()
+        loops = [
+            asyncio.create_task(self._every(SWEEP_S, self._sweep)),
+            asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
+            asyncio.create_task(self._wake_on(stop)),
+        ]
+        try:
+            while not stop.is_set():
+                await self._turn()
+            await self._finish()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            if self._registry is not None:
+                await self._until_available(self._registry.leave)
 
-    async def _finish(self) -> None:
-        while self._running:
-            await asyncio.wait(self._running)
-            await self._until_available(self._report)
-        await self._until_available(self._report)
+    async def _turn(self) -> None:
+        """Report what is done and take more, both at once; wait if there was nothing to do."""
+        try:
+            took, _ = await asyncio.gather(self._take(), self._report())
+        except QueueUnavailable as error:
+            log.warning("%s", error, extra={"action": "unavailable"})
+            await asyncio.sleep(RECONNECT_S)
+            return
+        if not took and not self._results:
+            await self._pause()
 
-    async def _take_jobs(self) -> bool:
-        """Lease as many jobs as there is room for, from each shard in turn."""
-        took = False
-        for _ in range(self._stubs.shards):
-            room = self._options.concurrency - len(self._running)
-            if room == 0:
-                break
-            shard, self._next_shard = self._next_shard, (self._next_shard + 1) % self._stubs.shards
-            try:
-                jobs = await self._run(self._stubs.dequeue(shard, room, int(self._options.lease_s * 1000)))
-            except QueueUnavailable as error:
-                log.warning("cannot take jobs: %s", error, extra={"action": "dequeue_failed"})
-                await asyncio.sleep(RECONNECT_S)
-                break
-            for job in jobs:
-                self._start(job)
-            took = took or bool(jobs)
-        return took
+    async def _take(self) -> int:
+        """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
+        held = len(self._waiting) + len(self._running)
+        room = self._options.concurrency + self._options.prefetch - held
+        if room <= 0 or (self._waiting and room < self._options.prefetch // 2):
+            return 0
+        share = -(-room // self._stubs.shards)
+        calls = [
+            self._stubs.dequeue(shard, share, self._options.lease_ms, self._options.queues)
+            for shard in range(self._stubs.shards)
+        ]
+        jobs = [job for found in await self._run_all(calls) for job in found]
+        self._waiting.extend(jobs)
+        self._start_waiting()
+        return len(jobs)
 
-    def _start(self, job: LeasedJob) -> None:
-        task = asyncio.create_task(self._run_job(job))
-        self._running[task] = job
-        task.add_done_callback(self._running.pop)
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._running) < self._options.concurrency:
+            job = self._waiting.popleft()
+            task = asyncio.create_task(self._run_job(job))
+            self._running[task] = (job, time.time_ns() // 1_000_000)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self._start_waiting()
+        self._wake.set()
 
     async def _run_job(self, job: LeasedJob) -> None:
         started = time.monotonic()
-        error: str | None = None
+        task: Task | None = None
         try:
-            await self._call_handler(job)
+            task = self._tasks.find(job.task)
+            await call_handler(task, job)
+        except Bury:
+            self._results_of(job).buried.append((job, short_traceback()))
         except Exception:
-            error = traceback.format_exc()[-MAX_ERROR_CHARS:]
-        run_ms = int((time.monotonic() - started) * 1000)
-        self._results.append(Result(job, run_ms, error))
-        self._wake.set()
-
-    async def _call_handler(self, job: LeasedJob) -> None:
-        handler = self._tasks.handler(job.task)
-        if inspect.iscoroutinefunction(handler):
-            await handler(job)
+            delay_ms = self._options.retry_delay_ms(task, job.attempt)
+            self._results_of(job).failed.append((job, delay_ms, short_traceback()))
         else:
-            await asyncio.to_thread(handler, job)
+            self._results_of(job).done.append((job, int((time.monotonic() - started) * 1000)))
+
+    def _results_of(self, job: LeasedJob) -> Results:
+        """Looked up when the job ends: reports replace these while it runs."""
+        return self._results[self._stubs.shard_of(job.queue)]
 
     async def _report(self) -> None:
-        """Apply every finished job's result; what cannot be applied now is kept for the next try."""
-        results, self._results = self._results, []
-        shards = group(results, lambda result: self._stubs.shard_of(result.job.queue))
-        while shards:
-            shard, of_shard = shards.popitem()
-            try:
-                await self._report_shard(shard, of_shard)
-            except QueueUnavailable:
-                # Applied or not, asking again is safe: the second answer is then "lease lost".
-                self._results += of_shard + [result for rest in shards.values() for result in rest]
-                raise
+        """Apply what is finished. What could not be applied is kept: to ask again is safe, the lease decides."""
+        results, self._results = self._results, defaultdict(Results)
+        try:
+            await asyncio.gather(*(self._report_shard(shard, of_shard) for shard, of_shard in results.items()))
+        except BaseException:
+            for shard, of_shard in results.items():
+                kept = self._results[shard]
+                kept.done += of_shard.done
+                kept.failed += of_shard.failed
+                kept.buried += of_shard.buried
+            raise
 
-    async def _report_shard(self, shard: int, results: list[Result]) -> None:
-        done = [(result.job, result.run_ms) for result in results if result.error is None]
-        failed = [
-            (result.job, self._options.retry_delay_ms(result.job.attempt), result.error)
-            for result in results
-            if result.error is not None
-        ]
+    async def _report_shard(self, shard: int, results: Results) -> None:
+        """Each list is emptied once its call was answered, so that what follows a failure repeats only the rest."""
         lost = 0
-        if done:
-            lost += (await self._run(self._stubs.ack(shard, done))).count(False)
-        if failed:
-            lost += (await self._run(self._stubs.nack(shard, failed))).count(0)
+        if results.done:
+            keep_ms = int(self._options.keep_done_s * 1000)
+            lost += (await self._run(self._stubs.ack(shard, results.done, keep_ms))).count(False)
+            results.done = []
+        if results.failed:
+            lost += (await self._run(self._stubs.nack(shard, results.failed))).count(0)
+            results.failed = []
+        if results.buried:
+            lost += (await self._run(self._stubs.bury(shard, results.buried))).count(False)
+            results.buried = []
         if lost:
             log.warning("%d results came after their lease was lost", lost, extra={"action": "lease_lost"})
 
+    async def _finish(self) -> None:
+        """Return what was not started, let the rest finish, return what does not in time."""
+        await self._until_available(lambda: self._give_back(list(self._waiting)))
+        self._waiting.clear()
+        deadline = time.monotonic() + self._options.grace_s
+        while self._running and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_available(self._report)
+        await self._until_available(self._report)
+        unfinished = [job for job, _ in self._running.values()]
+        for task in list(self._running):
+            task.cancel()
+        await self._until_available(lambda: self._give_back(unfinished))
+
+    async def _give_back(self, jobs: list[LeasedJob]) -> None:
+        for shard, of_shard in self._by_shard(jobs).items():
+            await self._run(self._stubs.giveback(shard, of_shard))
+
     async def _heartbeat(self) -> None:
-        lease_ms = int(self._options.lease_s * 1000)
-        for shard, jobs in group(self._running.values(), lambda job: self._stubs.shard_of(job.queue)).items():
-            await self._run(self._stubs.extend(shard, jobs, lease_ms))
+        held = [*self._waiting, *(job for job, _ in self._running.values())]
+        for shard, jobs in self._by_shard(held).items():
+            await self._run(self._stubs.extend(shard, jobs, self._options.lease_ms))
+        if self._registry is not None:
+            running = [RunningTask(job, started_ms) for job, started_ms in self._running.values()]
+            await self._registry.report(self._tasks, running)
 
     async def _sweep(self) -> None:
-        """Any worker returns lapsed leases and releases due jobs of every shard."""
+        """Any worker does what time demands: ended leases, due jobs, passed TTLs, and the shard's tick."""
         for shard in range(self._stubs.shards):
             await self._run(self._stubs.reclaim(shard, SWEEP_BATCH))
             await self._run(self._stubs.release(shard, SWEEP_BATCH))
+            await self._run(self._stubs.expire(shard, SWEEP_BATCH))
+            await self._run(self._stubs.tick(shard, TICK_MS))
 
     async def _pause(self) -> None:
-        """Until a result frees room, it is time to stop, or the queue is worth asking again."""
+        """Until a job ends, it is time to stop, or the queue is worth asking again."""
         try:
             await asyncio.wait_for(self._wake.wait(), self._options.poll_s)
         except TimeoutError:
@@ -192,15 +246,30 @@ class Worker:
             try:
                 return await do()
             except QueueUnavailable as error:
-                log.warning("%s", error, extra={"action": "reconnect"})
+                log.warning("%s", error, extra={"action": "unavailable"})
                 await asyncio.sleep(RECONNECT_S)
 
     async def _run(self, call: Call[T]) -> T:
         return await run_async(self._client.redis, call)
 
+    async def _run_all(self, calls: Iterable[Call[T]]) -> list[T]:
+        return await asyncio.gather(*map(self._run, calls))
 
-def group(items: Iterable[T], key: Callable[[T], int]) -> dict[int, list[T]]:
-    groups: defaultdict[int, list[T]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return dict(groups)
+    def _by_shard(self, jobs: Iterable[LeasedJob]) -> dict[int, list[LeasedJob]]:
+        shards: defaultdict[int, list[LeasedJob]] = defaultdict(list)
+        for job in jobs:
+            shards[self._stubs.shard_of(job.queue)].append(job)
+        return shards
+
+
+async def call_handler(task: Task, job: LeasedJob) -> None:
+    async with asyncio.timeout(task.timeout_s):
+        if inspect.iscoroutinefunction(task.handler):
+            await task.handler(job)
+        else:
+            await asyncio.to_thread(task.handler, job)
+
+
+def short_traceback() -> str:
+    """The end of it: that is where the reason is."""
+    return traceback.format_exc()[-MAX_ERROR_CHARS:]

@@ -1,33 +1,105 @@
-"""Connections. Answers stay bytes: payloads are not text, and names are decoded where they are read."""
+"""Connections, and what their failures mean.
+
+    redis://[user:password@]host:port/db      one server; rediss:// with TLS, unix:///path for a socket
+    redis+cluster://host:port,host:port       a cluster, found through any of its nodes
+    redis+sentinel://host:port,host:port/service/db   the master that the sentinels know
+
+Answers stay bytes: payloads are not text, and names are decoded where they are read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any, cast
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import redis
 import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.sentinel
+from redis.exceptions import OutOfMemoryError, ResponseError
 
-from headrace.errors import QueueUnavailable
+from headrace.errors import MemoryFull, QueueClosed, QueueUnavailable
 
 Valkey = redis.Redis
 AsyncValkey = redis.asyncio.Redis
+"""A cluster's client has the same methods; only `node_of` needs to know the difference."""
 
-SOCKET_TIMEOUT_S = 10.0
+TIMEOUTS: dict[str, Any] = {"socket_timeout": 10.0, "socket_connect_timeout": 10.0}
+DEFAULT_PORT = 6379
 
 
 def connect(url: str) -> Valkey:
-    return Valkey.from_url(url, socket_timeout=SOCKET_TIMEOUT_S, socket_connect_timeout=SOCKET_TIMEOUT_S)
+    parts = urlsplit(url)
+    match _kind(parts):
+        case "cluster":
+            nodes = [redis.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
+            return cast(Valkey, redis.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **TIMEOUTS))
+        case "sentinel":
+            service, options = _sentinel(parts)
+            return redis.sentinel.Sentinel(_hosts(parts), **TIMEOUTS).master_for(service, **options, **TIMEOUTS)
+        case _:
+            return Valkey.from_url(url, **TIMEOUTS)
 
 
 def connect_async(url: str) -> AsyncValkey:
-    return AsyncValkey.from_url(url, socket_timeout=SOCKET_TIMEOUT_S, socket_connect_timeout=SOCKET_TIMEOUT_S)
+    parts = urlsplit(url)
+    match _kind(parts):
+        case "cluster":
+            nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
+            client = redis.asyncio.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **TIMEOUTS)
+            return cast(AsyncValkey, client)
+        case "sentinel":
+            service, options = _sentinel(parts)
+            sentinel = redis.asyncio.sentinel.Sentinel(_hosts(parts), **TIMEOUTS)
+            return sentinel.master_for(service, **options, **TIMEOUTS)
+        case _:
+            return AsyncValkey.from_url(url, **TIMEOUTS)
+
+
+def node_of(client: Valkey, key: str) -> Valkey:
+    """The server that holds a key, for commands that need one connection."""
+    if isinstance(client, redis.cluster.RedisCluster):
+        node = client.get_node_from_key(key)
+        assert node is not None, "every key has a node in a cluster that answers"
+        return client.get_redis_connection(node)
+    return client
 
 
 @contextmanager
 def available() -> Generator[None]:
-    """Connection trouble becomes QueueUnavailable; errors that the server itself reports pass."""
+    """What the server could not do becomes an error of ours; other errors that it reports pass."""
     try:
         yield
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise QueueUnavailable(f"{QueueUnavailable.__doc__} ({error})") from error
+    except OutOfMemoryError as error:
+        raise MemoryFull from error
+    except ResponseError as error:
+        if str(error).startswith("CLOSED"):
+            raise QueueClosed from error
+        raise
+
+
+def _kind(parts: SplitResult) -> str:
+    return parts.scheme.partition("+")[2]
+
+
+def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
+    """urlsplit knows one host; here there may be several."""
+    found = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+    return [(host.hostname or "127.0.0.1", host.port or DEFAULT_PORT) for host in found]
+
+
+def _credentials(parts: SplitResult) -> dict[str, Any]:
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    tls = {"ssl": True} if parts.scheme.startswith("rediss") else {}
+    return {"username": unquote(user) or None, "password": unquote(password) or None, **tls}
+
+
+def _sentinel(parts: SplitResult) -> tuple[str, dict[str, Any]]:
+    service, _, database = parts.path.strip("/").partition("/")
+    return unquote(service) or "mymaster", {**_credentials(parts), "db": int(database or 0)}

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from redis.exceptions import ResponseError
 
-from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import Valkey, node_of
 
 Entry = tuple[bytes, list[bytes]]
 """As the server answers it: (id, [field, value, field, value …])."""
@@ -41,13 +41,14 @@ def trim_before(client: Valkey, stream: str, entry_id: str) -> None:
     client.xtrim(stream, minid=entry_id, approximate=False)
 
 
-def _raw(client: Valkey, *command: Any) -> list[Entry]:
-    connection: Any = client.connection_pool.get_connection()
+def _raw(client: Valkey, command: str, stream: str, *arguments: Any) -> list[Entry]:
+    pool = node_of(client, stream).connection_pool
+    connection: Any = pool.get_connection()
     try:
-        connection.send_command(*command)
+        connection.send_command(command, stream, *arguments)
         return cast(list[Entry], connection.read_response())
     except BaseException:
         connection.disconnect()  # an answer may still be on its way to the next user
         raise
     finally:
-        client.connection_pool.release(connection)
+        pool.release(connection)

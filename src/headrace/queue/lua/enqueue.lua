@@ -7,7 +7,7 @@
 --            takes no jobs
 local E, Q = ARGV[3], ARGV[4]
 local queue = queue_of(E, Q)
-if queue.closed then return redis.error_reply('CLOSED') end
+if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end
 
 local function create()
   queue.epoch, queue.org, queue.project = whole(NOW), ARGV[5], ARGV[6]

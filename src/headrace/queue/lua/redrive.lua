@@ -1,24 +1,20 @@
 -- redrive: dead jobs of a queue get their attempts back and wait again, oldest first.
 --@include keys, state
 -- KEYS[1]    the queue's dead jobs (routes the script)
--- ARGV       prefix, maxlen, E, Q, most jobs to look at, buried from ms, buried until ms, task ('': any),
---            text in the error ('': any), then job ids (J); none: all
--- Returns    {how many were redriven, how many were looked at, when the last one was buried}
+-- ARGV       prefix, maxlen, E, Q, most jobs to look at, how many to skip, buried from ms, buried until
+--            ms, task ('': any), text in the error ('': any), then job ids (J); none: all
+-- Returns    {how many were redriven, how many were looked at}
 local E, Q, most = ARGV[3], ARGV[4], tonumber(ARGV[5])
-local task, text = ARGV[8], ARGV[9]
+local task, text = ARGV[9], ARGV[10]
 local queue = queue_of(E, Q)
 
 local function candidates()
-  if #ARGV == 9 then
-    return redis.call('ZRANGEBYSCORE', dead_key(E, Q), ARGV[6], ARGV[7], 'WITHSCORES', 'LIMIT', 0, most)
+  if #ARGV == 10 then
+    return redis.call('ZRANGEBYSCORE', dead_key(E, Q), ARGV[7], ARGV[8], 'LIMIT', ARGV[6], most)
   end
   local found = {}
-  for i = 10, #ARGV do
-    local at = redis.call('ZSCORE', dead_key(E, Q), ARGV[i])
-    if at then
-      found[#found + 1] = ARGV[i]
-      found[#found + 1] = at
-    end
+  for i = 11, #ARGV do
+    if redis.call('ZSCORE', dead_key(E, Q), ARGV[i]) then found[#found + 1] = ARGV[i] end
   end
   return found
 end
@@ -43,6 +39,6 @@ local function redrive(J)
 end
 
 local moved, found = 0, candidates()
-for i = 1, #found, 2 do moved = moved + redrive(found[i]) end
+for _, J in ipairs(found) do moved = moved + redrive(J) end
 save_all(ARGV[2])
-return { moved, #found / 2, found[#found] or ARGV[7] }
+return { moved, #found }
