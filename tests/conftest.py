@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from headrace.embedded.clickhouse import EmbeddedClickHouse
+from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.process import EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.names import QueueRef
@@ -39,6 +40,7 @@ class Servers:
 
     folder: Path
     started: dict[str, EmbeddedServer] = field(default_factory=dict[str, EmbeddedServer])
+    cluster: EmbeddedCluster | None = None
 
     def url(self, kind: type[EmbeddedServer]) -> str:
         if kind.name not in self.started:
@@ -48,8 +50,18 @@ class Servers:
             server.wait_ready(READY_S)
         return self.started[kind.name].url
 
+    def cluster_url(self) -> str:
+        if self.cluster is None:
+            self.cluster = EmbeddedCluster(self.folder / "cluster", self.folder / "log")
+            self.cluster.start()
+            self.cluster.wait_ready(READY_S)
+        return self.cluster.url
+
     def leftovers(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
+        if self.cluster is not None:
+            with connect(self.cluster.url) as client:
+                found["cluster keys"] = sorted(key.decode() for key in client.scan_iter())
         if "valkey" in self.started:
             with connect(self.started["valkey"].url) as client:
                 found["valkey keys"] = sorted(key.decode() for key in cast(list[bytes], client.keys()))
@@ -63,6 +75,8 @@ class Servers:
     def stop(self) -> None:
         for server in self.started.values():
             server.stop()
+        if self.cluster is not None:
+            self.cluster.stop()
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +96,15 @@ def nothing_left_behind(servers: Servers) -> Iterator[None]:
 @pytest.fixture
 def valkey_url(servers: Servers) -> Iterator[str]:
     url = servers.url(EmbeddedValkey)
+    yield url
+    with connect(url) as client:
+        client.flushall()
+
+
+@pytest.fixture(params=["one server", "cluster"])
+def any_valkey_url(request: pytest.FixtureRequest, servers: Servers) -> Iterator[str]:
+    """For what must work the same on a cluster: the test runs once on each."""
+    url = servers.cluster_url() if request.param == "cluster" else servers.url(EmbeddedValkey)
     yield url
     with connect(url) as client:
         client.flushall()

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
-from headrace.errors import InvalidJob, QueueUnavailable, ShardMismatch
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.errors import InvalidJob, MemoryFull, QueueClosed, QueueUnavailable, ShardMismatch, UnknownQueue
 from headrace.model.event import COLUMNS, FIELD, SEPARATOR
-from headrace.model.job import LeasedJob, NewJob
+from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Stubs
+from headrace.queue.scripts import DeadFilter, Stubs
 from headrace.queue.state import QueueState, read_states
-from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import Call, run
-from tests.conftest import wait_until
+from tests.conftest import READY_S, wait_until
 
 T = TypeVar("T")
 
 LEASE_MS = 60_000
+
+
+@pytest.fixture
+def valkey_url(any_valkey_url: str) -> str:
+    return any_valkey_url
 
 
 class Bench:
@@ -192,3 +201,207 @@ def test_what_is_out_of_bounds_is_refused_and_nothing_is_written(valkey: Valkey,
 def test_an_absent_server_is_an_error_of_ours() -> None:
     with pytest.raises(QueueUnavailable, match="does not answer"):
         SyncClient("redis://127.0.0.1:1/0").enqueue(QueueRef("o", "p", "e", "q"), NewJob("t"))
+
+
+def test_urgent_jobs_first_and_equal_ones_in_order(bench: Bench) -> None:
+    jobs = [("late", -1), ("a", 0), ("urgent", 5), ("b", 0), ("first", 5)]
+    bench.enqueue(*(NewJob("t", id=name, priority=priority) for name, priority in jobs))
+    oldest = bench.state.oldest_ms
+    assert [bench.dequeue()[0].id for _ in jobs] == ["urgent", "first", "a", "b", "late"]
+    assert oldest is not None
+    assert bench.state.oldest_ms is None
+
+
+def test_jobs_of_one_call_keep_their_order(bench: Bench) -> None:
+    names = [f"job {number}" for number in range(300)]
+    bench.enqueue(*(NewJob("t", id=name) for name in names))
+    assert [job.id for job in bench.dequeue(300)] == names
+
+
+def test_a_ttl_counts_while_the_job_waits_and_survives_a_failure(bench: Bench) -> None:
+    bench.enqueue(NewJob("t", b"123", id="short", ttl_ms=1), NewJob("t", id="long", ttl_ms=600_000))
+    wait_until(lambda: bench.run(bench.stubs.expire(0, 10)), "the short one expires")
+    [job] = bench.dequeue(10)
+    assert job.id == "long"
+    bench.nack(job)
+    info = bench.client.get(bench.ref.environment, "long")
+    assert info is not None
+    assert info.expires_at_ms is not None
+    assert bench.valkey.zscore(keys.expiries(0), keys.job_part(bench.ref.environment, "long")) is not None
+    assert bench.client.get(bench.ref.environment, "short") is None
+    assert bench.state.odometers["expire"] == 1
+    assert bench.state.bytes == 0
+
+
+def test_an_expired_job_is_not_handed_out_before_the_sweeper_came(bench: Bench) -> None:
+    bench.enqueue(NewJob("t", ttl_ms=1))
+    wait_until(lambda: bench.dequeue() == [] and bench.state.depth == 0, "it is given up")
+    assert bench.state.odometers == {"enqueue": 1, "expire": 1}
+
+
+def test_limits_hold_for_the_queue_and_its_environment(bench: Bench) -> None:
+    other = QueueRef(bench.ref.org, bench.ref.project, bench.ref.env, "other")
+    bench.enqueue(*(NewJob("t") for _ in range(10)))
+    bench.client.enqueue_many(other, [NewJob("t") for _ in range(10)])
+    bench.client.limits(bench.ref, 2)
+    assert len([job for job in bench.dequeue(5) if job.queue == bench.ref]) <= 2
+    held = bench.dequeue(20)
+    running = {state.ref.queue: state.running for state in read_states(bench.valkey, 1)}
+    assert running == {bench.ref.queue: 2, "other": 10}
+    assert held
+    bench.client.limits(bench.ref.environment, 4, burst=2.0)
+    assert bench.dequeue(20) == []  # twelve run already, more than eight
+    bench.client.limits(bench.ref, None)
+    bench.client.limits(bench.ref.environment, None)
+    assert len(bench.dequeue(20)) == 8
+
+
+def test_an_environment_may_burst_but_no_queue_beyond_its_limit(bench: Bench) -> None:
+    other = QueueRef(bench.ref.org, bench.ref.project, bench.ref.env, "other")
+    bench.client.limits(bench.ref.environment, 4, burst=1.5)
+    bench.enqueue(*(NewJob("t") for _ in range(10)))
+    assert len(bench.dequeue(20)) == 4
+    bench.client.enqueue_many(other, [NewJob("t") for _ in range(10)])
+    [first, *rest] = bench.dequeue(20)
+    assert len(rest) == 1
+    assert {job.queue for job in (first, *rest)} == {other}
+    assert bench.dequeue(20) == []
+    assert bench.ack(first)
+    assert len(bench.dequeue(20)) == 1
+
+
+def test_a_worker_may_serve_some_queues_only(bench: Bench) -> None:
+    refs = [QueueRef(org, "p", "e", queue) for org in ("one", "two") for queue in ("wanted", "other")]
+    for ref in refs:
+        bench.client.enqueue_many(ref, [NewJob("t") for _ in range(5)])
+    bench.client.limits(refs[0].environment, 1)
+    only = bench.run(bench.stubs.dequeue(0, 20, LEASE_MS, ["wanted"]))
+    assert sorted((job.queue.org, job.queue.queue) for job in only) == [("one", "wanted"), *[("two", "wanted")] * 5]
+    assert bench.run(bench.stubs.dequeue(0, 20, LEASE_MS, ["wanted"])) == []
+    bench.ack(next(job for job in only if job.queue.org == "one"))
+    assert len(bench.run(bench.stubs.dequeue(0, 20, LEASE_MS, ["wanted", "nothing"]))) == 1
+
+
+def test_paused_and_closed(bench: Bench) -> None:
+    bench.enqueue(NewJob("t"))
+    bench.client.pause(bench.ref)
+    assert bench.dequeue() == []
+    assert bench.state.paused
+    bench.enqueue(NewJob("t"))
+    bench.client.resume(bench.ref)
+    assert len(bench.dequeue(5)) == 2
+    bench.client.close_queue(bench.ref)
+    with pytest.raises(QueueClosed, match="Nothing was written"):
+        bench.enqueue(NewJob("t"))
+    bench.client.open_queue(bench.ref)
+    assert bench.enqueue(NewJob("t")) == [True]
+    with pytest.raises(UnknownQueue):
+        bench.client.pause(QueueRef("nobody", "p", "e", "q"))
+    assert {event["op"] for event in bench.events()} == {"enqueue", "dequeue", "resync"}
+
+
+def test_a_waiting_job_can_be_cancelled_a_running_one_not(bench: Bench) -> None:
+    env = bench.ref.environment
+    bench.enqueue(NewJob("t", id="ready"), NewJob("t", id="later", delay_ms=60_000), NewJob("t", id="runs", priority=1))
+    [running] = bench.dequeue()
+    assert running.id == "runs"
+    assert bench.client.cancel(env, "runs") == JobState.RUNNING
+    assert bench.client.cancel(env, "ready") == JobState.READY
+    assert bench.client.cancel(env, "later") == JobState.SCHEDULED
+    assert bench.client.cancel(env, "ready") is None
+    assert (bench.state.depth, bench.state.scheduled, bench.state.odometers["cancel"]) == (0, 0, 2)
+    assert bench.ack(running)
+
+
+def test_dead_jobs_can_be_redriven_by_filter(bench: Bench) -> None:
+    bench.enqueue(*(NewJob(task, id=f"{task}{number}") for task in ("a", "b") for number in range(3)))
+    for job in bench.dequeue(6):
+        bench.run(bench.stubs.bury(0, [(job, f"{job.task} went wrong\n")]))
+    assert bench.state.dead == 6
+    assert bench.client.redrive(bench.ref, DeadFilter(ids=["a0", "nobody"])) == 1
+    assert bench.client.redrive(bench.ref, DeadFilter(task="b", error="a went")) == 0
+    assert bench.client.redrive(bench.ref, DeadFilter(task="b")) == 3
+    assert bench.client.redrive(bench.ref, DeadFilter(error="went wrong")) == 2
+    assert (bench.state.dead, bench.state.depth, bench.state.odometers["redrive"]) == (0, 6, 6)
+    assert {job.attempt for job in bench.dequeue(6)} == {1}
+
+
+def test_a_job_that_kills_its_workers_is_buried(bench: Bench) -> None:
+    bench.enqueue(NewJob("t", id="killer", max_attempts=2))
+    for _ in range(2):
+        assert bench.dequeue(lease_ms=1)
+        wait_until(lambda: bench.run(bench.stubs.reclaim(0, 10)), "the lease ends")
+    info = bench.client.get(bench.ref.environment, "killer")
+    assert info is not None
+    assert info.state == JobState.DEAD
+    assert "lease of attempt 2 ended" in (info.error or "")
+
+
+def test_a_job_that_is_given_back_keeps_its_attempts(bench: Bench) -> None:
+    bench.enqueue(NewJob("t", max_attempts=1))
+    [job] = bench.dequeue()
+    assert bench.run(bench.stubs.giveback(0, [job])) == [True]
+    [again] = bench.dequeue()
+    assert again.attempt == 1
+    assert bench.ack(again)
+
+
+def test_the_id_of_a_finished_job_stays_taken_for_a_while(bench: Bench) -> None:
+    env = bench.ref.environment
+    bench.enqueue(NewJob("t", id="once"))
+    bench.run(bench.stubs.ack(0, [(bench.dequeue()[0], 1)], keep_ms=60_000))
+    assert bench.enqueue(NewJob("t", id="once")) == [False]
+    info = bench.client.get(env, "once")
+    assert info is not None
+    assert info.state == JobState.DONE
+
+
+def test_a_full_memory_refuses_jobs_and_lets_workers_go_on(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
+    server.start()
+    server.wait_ready(READY_S)
+    try:
+        with connect(server.url) as valkey:
+            bench = Bench(valkey, server.url, QueueRef("o", "p", "e", "q"))
+            bench.enqueue(NewJob("t"), NewJob("t"), NewJob("t"))
+            valkey.config_set("maxmemory", 1)
+            with pytest.raises(MemoryFull, match="Nothing was written"):
+                bench.enqueue(NewJob("t"))
+            done, failed, dead = bench.dequeue(3)
+            assert bench.run(bench.stubs.extend(0, [done], LEASE_MS)) == [True]
+            assert bench.ack(done)
+            assert bench.nack(failed) == 1
+            assert bench.run(bench.stubs.bury(0, [(dead, "x")])) == [True]
+            assert bench.state.odometers == {"enqueue": 3, "dequeue": 3, "ack": 1, "nack": 1, "bury": 1}
+    finally:
+        server.stop()
+
+
+def test_the_clock_of_a_client_does_not_matter(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 3_600_000_000_000)
+    bench.enqueue(NewJob("t", id="skewed", delay_ms=1000))
+    info = bench.client.get(bench.ref.environment, "skewed")
+    assert info is not None
+    assert info.enqueued_at_ms is not None
+    assert abs(info.enqueued_at_ms - real() // 1_000_000) < 600_000
+    assert bench.dequeue() == []
+
+
+def test_accepted_jobs_outlive_a_killed_server(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
+    server.start()
+    server.wait_ready(READY_S)
+    with connect(server.url) as valkey:
+        Bench(valkey, server.url, QueueRef("o", "p", "e", "q")).enqueue(*(NewJob("t") for _ in range(50)))
+        valkey.execute_command("WAITAOF", 1, 0, 5000)
+    psutil.Process(server.child.pid).kill()
+    wait_until(server.died, "it died")
+    server.start()
+    server.wait_ready(READY_S)
+    try:
+        with connect(server.url) as valkey:
+            bench = Bench(valkey, server.url, QueueRef("o", "p", "e", "q"))
+            assert len(bench.dequeue(100)) == 50
+    finally:
+        server.stop()

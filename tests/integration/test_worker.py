@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.queue import Client, SyncClient
@@ -13,6 +15,11 @@ from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey
 
 FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001)
+
+
+@pytest.fixture
+def valkey_url(any_valkey_url: str) -> str:
+    return any_valkey_url
 
 
 async def work_until(url: str, tasks: Tasks, finished: asyncio.Event, options: WorkerOptions = FAST) -> None:

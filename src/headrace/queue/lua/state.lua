@@ -82,18 +82,19 @@ local function remove_ready(queue, J, priority)
   queue.env.depth = queue.env.depth - 1
 end
 
--- The priorities that have jobs, most urgent first.
+-- The priorities that have jobs, most urgent first. (An empty queue answers 0.)
 local function levels_of(queue)
   if queue.levels == 0 then return { 0 } end
-  local found, with_zero = {}, false
+  local found = {}
+  local zero = redis.call('EXISTS', ready_key(queue.E, queue.Q, 0)) == 1
   for _, text in ipairs(redis.call('ZRANGE', levels_key(queue.E, queue.Q), 0, -1)) do
     local priority = tonumber(text)
-    if priority < 0 and not with_zero then
-      found[#found + 1], with_zero = 0, true
+    if zero and priority < 0 then
+      found[#found + 1], zero = 0, false
     end
     found[#found + 1] = priority
   end
-  if not with_zero then found[#found + 1] = 0 end
+  if zero then found[#found + 1] = 0 end
   return found
 end
 

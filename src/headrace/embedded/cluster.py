@@ -1,0 +1,47 @@
+"""A small Valkey cluster on this machine: for trying what a production cluster would do, and for the tests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import headrace.valkey.cluster as cluster
+from headrace.embedded.process import LOOPBACK, choose_port
+from headrace.embedded.valkey import EmbeddedValkey
+
+BUS_OFFSET = 10_000  # a node talks to the others on its port plus this
+HIGHEST_PORT = 65_535 - BUS_OFFSET
+
+
+class EmbeddedCluster:
+    """Masters only; the slots are dealt out evenly."""
+
+    def __init__(self, data_dir: Path, log_dir: Path, nodes: int = 3) -> None:
+        self.nodes = [
+            EmbeddedValkey(data_dir / str(number), log_dir / str(number), _port(), extra=("--cluster-enabled", "yes"))
+            for number in range(nodes)
+        ]
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        for node in self.nodes:
+            node.wait_ready(timeout_s)
+        cluster.form([node.url for node in self.nodes], deadline)
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+
+def _port() -> int:
+    while (port := choose_port("a cluster node", 0)) > HIGHEST_PORT:
+        pass
+    return port

@@ -1,0 +1,47 @@
+"""Forms a cluster of empty servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from headrace.errors import ServiceUnavailable
+from headrace.valkey.connect import connect
+
+SLOTS = 16_384
+POLL_S = 0.05
+
+
+def form(urls: Sequence[str], deadline: float) -> None:
+    """Deal out the slots evenly, introduce the servers to each other, and wait until all agree."""
+    bounds = [number * SLOTS // len(urls) for number in range(len(urls) + 1)]
+    for number, url in enumerate(urls):
+        with connect(url) as client:
+            if _state(client.execute_command("CLUSTER", "INFO")) != "ok":
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
+                for other in urls:
+                    parts = urlsplit(other)
+                    client.execute_command("CLUSTER", "MEET", parts.hostname, parts.port)
+    while not all(_agrees(url, len(urls)) for url in urls):
+        if time.monotonic() > deadline:
+            raise ServiceUnavailable(f"The cluster of {', '.join(urls)} did not form in time.")
+        time.sleep(POLL_S)
+
+
+def _agrees(url: str, nodes: int) -> bool:
+    with connect(url) as client:
+        told = client.execute_command("CLUSTER", "INFO")
+    return _state(told) == "ok" and _field(told, "cluster_known_nodes") == str(nodes)
+
+
+def _state(told: object) -> str:
+    return _field(told, "cluster_state")
+
+
+def _field(told: object, name: str) -> str:
+    """redis-py answers CLUSTER INFO as a dictionary or as text, depending on the client."""
+    if isinstance(told, dict):
+        return str(told[name])  # pyright: ignore[reportUnknownArgumentType]
+    text = told.decode() if isinstance(told, bytes) else str(told)
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)[name].strip()
