@@ -23,7 +23,7 @@ from headrace.queue.state import read_states
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
-from headrace.warehouse import queue_metrics
+from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from tests.conftest import wait_until
 
@@ -194,3 +194,18 @@ def test_a_repeated_insert_changes_no_tier(spark: SparkSession, warehouse: Clien
     assert totals() == {"5s": 5, "1m": 5, "1h": 5}
     queue_metrics.insert(warehouse, rows, "another token")
     assert totals() == {"5s": 10, "1m": 10, "1h": 10}
+
+
+def test_ticks_move_the_watermark_and_count_nothing(
+    spark: SparkSession, options: PipelineOptions, valkey: Valkey, warehouse: Client
+) -> None:
+    """A shard in which nothing happens still says so, and history knows up to when it is complete."""
+    SyncClient(options.redis_url).check_shards()
+    assert run(valkey, STUBS.tick(0, 5000))
+    assert not run(valkey, STUBS.tick(0, 5000))  # once per period, whoever sweeps
+    query = start_query(spark, options)
+    try:
+        wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark", 60)
+    finally:
+        query.stop()
+    assert all(not totals for totals in read_totals(warehouse).values())
