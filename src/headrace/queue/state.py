@@ -65,7 +65,7 @@ def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
         paused=fields.get(b"paused") == b"1",
         closed=fields.get(b"closed") == b"1",
         epoch_ms=int(fields[b"epoch"]),
-        oldest_ms=int(fields[b"oldest"]) if fields[b"oldest"] else None,
+        oldest_ms=int(float(fields[b"oldest"])) if fields[b"oldest"] else None,
         bytes=int(fields.get(b"bytes", 0)),
         dead=dead,
         odometers={

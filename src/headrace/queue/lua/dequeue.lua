@@ -30,11 +30,11 @@ local function lease(queue, J, at)
   leases[#leases + 1] = whole(NOW + lease_ms)
   leases[#leases + 1] = EJ
   queue.running = queue.running + 1
-  queue.env.running = queue.env.running + 1
+  queue.environment.running = queue.environment.running + 1
   local waited = math.max(math.floor(NOW - at), 0)
   count(queue, 'dequeue', waited)
   if not queue.number then
-    named[#named + 1] = { queue.org, queue.project, queue.env_name, queue.queue_name }
+    named[#named + 1] = { queue.org, queue.project, queue.env, queue.queue }
     queue.number = #named
   end
   jobs[#jobs + 1] = { queue.number, redis.call('GET', body_key(EJ)), attempt, tonumber(v[2]), delivery,
@@ -53,7 +53,8 @@ local function take(queue, most, bound)
     redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
     drop_empty_level(queue, priority)
     queue.depth = queue.depth - taken
-    queue.env.depth = queue.env.depth - taken
+    queue.environment.depth = queue.environment.depth - taken
+    queue.oldest_left = true
   end
   for i = 1, #found, 2 do lease(queue, found[i], tonumber(found[i + 1])) end
   reindex_queue(queue)
@@ -94,14 +95,14 @@ for _ = 1, 4 * n + 100 do
   if #jobs == n then break end
   local queue, index, bound = next_queue()
   if not queue then break end
-  if env_blocked(queue.env) then
+  if env_blocked(queue.environment) then
     reindex_queue(queue) -- parks its name
-    reindex_env(queue.env)
+    reindex_env(queue.environment)
   else
     local taken = take(queue, math.min(share, n - #jobs), bound)
-    served(ENVS, queue.env, taken)
-    served(class_key(queue.Q), queue.env, taken)
-    reindex_env(queue.env)
+    served(ENVS, queue.environment, taken)
+    served(class_key(queue.Q), queue.environment, taken)
+    reindex_env(queue.environment)
   end
 end
 if #leases > 0 then

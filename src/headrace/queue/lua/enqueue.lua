@@ -11,9 +11,9 @@ if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs
 
 local function create()
   queue.epoch, queue.org, queue.project = whole(NOW), ARGV[5], ARGV[6]
-  queue.env_name, queue.queue_name = ARGV[7], ARGV[8]
+  queue.env, queue.queue = ARGV[7], ARGV[8]
   redis.call('HSET', queue_key(E, Q), 'epoch', queue.epoch, 'org', queue.org, 'project', queue.project,
-    'env', queue.env_name, 'queue', queue.queue_name)
+    'env', queue.env, 'queue', queue.queue)
   redis.call('SADD', QUEUES, E .. ':' .. Q)
   redis.call('SADD', env_names_key(E), Q)
 end

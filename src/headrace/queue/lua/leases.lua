@@ -13,7 +13,7 @@ end
 local function end_lease(job)
   redis.call('ZREM', LEASES, job.EJ)
   job.queue.running = job.queue.running - 1
-  job.queue.env.running = job.queue.env.running - 1
+  job.queue.environment.running = job.queue.environment.running - 1
 end
 
 -- Out of the way, but kept with its error until somebody redrives it.

@@ -29,13 +29,14 @@ local function queue_of(E, Q)
   local name = E .. ':' .. Q
   local queue = queues[name]
   if not queue then
+    -- Named as the columns of an event, so that the queue itself can be packed into one.
     local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'depth', 'scheduled', 'running', 'bytes',
-      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue')
+      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed')
     queue = { E = E, Q = Q, name = name, epoch = v[1], depth = tonumber(v[2] or 0),
       scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), bytes = tonumber(v[5] or 0),
       limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
-      levels = tonumber(v[9] or 0), org = v[10], project = v[11], env_name = v[12], queue_name = v[13],
-      env = env_of(E), counts = {}, ops = {} }
+      levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
+      oldest = tonumber(v[14] or nil), indexed = v[15], environment = env_of(E), ops = {} }
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
   end
@@ -44,11 +45,15 @@ end
 
 -- Count one job for a verb. Waits and run times travel with the event of the verb.
 local function count(queue, op, wait, run)
-  local tally = queue.counts[op]
-  if not tally then
-    tally = { op = op, n = 0, waits = {}, runs = {} }
-    queue.counts[op] = tally
-    queue.ops[#queue.ops + 1] = tally
+  local tally = queue.ops[#queue.ops]
+  if not tally or tally.op ~= op then
+    for _, known in ipairs(queue.ops) do
+      if known.op == op then tally = known end
+    end
+    if not tally or tally.op ~= op then
+      tally = { op = op, n = 0, waits = {}, runs = {} }
+      queue.ops[#queue.ops + 1] = tally
+    end
   end
   tally.n = tally.n + 1
   if wait then tally.waits[#tally.waits + 1] = whole(math.max(wait, 0)) end
@@ -65,7 +70,8 @@ local function add_ready(queue, J, at, priority)
     queue.levels = queue.levels + 1
   end
   queue.depth = queue.depth + 1
-  queue.env.depth = queue.env.depth + 1
+  queue.environment.depth = queue.environment.depth + 1
+  if not queue.oldest or at < queue.oldest then queue.oldest = at end
 end
 
 local function drop_empty_level(queue, priority)
@@ -79,7 +85,8 @@ local function remove_ready(queue, J, priority)
   redis.call('ZREM', ready_key(queue.E, queue.Q, priority), J)
   drop_empty_level(queue, priority)
   queue.depth = queue.depth - 1
-  queue.env.depth = queue.env.depth - 1
+  queue.environment.depth = queue.environment.depth - 1
+  queue.oldest_left = true
 end
 
 -- The priorities that have jobs, most urgent first. (An empty queue answers 0.)
@@ -136,7 +143,7 @@ end
 -- An environment may run its limit times its burst factor in all; none of its queues more than the
 -- limit itself, so that one queue cannot take the burst for itself.
 local function room_of(queue)
-  local env = queue.env
+  local env = queue.environment
   local room = math.huge
   if queue.limit then room = queue.limit - queue.running end
   if env.limit then
@@ -159,23 +166,32 @@ end
 
 -- The indexes hold what may run now and nothing else, so taking a job never has to search past what is
 -- paused or at its limit: the environment's queues by age, the shard's environments by turns taken, and the
--- same per queue name for workers that serve some queues only.
+-- same per queue name for workers that serve some queues only. `indexed` remembers under which age the queue
+-- stands there and whether its name is parked; while that stays the same, as when a job joins a backlog, nothing is
+-- to do.
 local function reindex_queue(queue)
-  queue.oldest = oldest_of(queue)
+  if queue.oldest_left then queue.oldest, queue.oldest_left = oldest_of(queue), nil end
+  local env = queue.environment
   local own_room = math.min(queue.limit and queue.limit - queue.running or 1,
-    queue.env.limit and queue.env.limit - queue.running or 1)
-  local runnable = queue.oldest and not queue.paused and own_room > 0
-  if runnable then
-    redis.call('ZADD', env_queues_key(queue.E), precise(queue.oldest), queue.Q)
-    if env_blocked(queue.env) then
-      redis.call('ZREM', class_key(queue.Q), queue.E)
-      redis.call('SADD', env_parked_key(queue.E), queue.Q)
-    else
-      join(class_key(queue.Q), queue.E)
-    end
-  elseif redis.call('ZREM', env_queues_key(queue.E), queue.Q) == 1 then
+    env.limit and env.limit - queue.running or 1)
+  local wanted = ''
+  if queue.oldest and not queue.paused and own_room > 0 then
+    wanted = (env_blocked(env) and 'parked ' or 'free ') .. precise(queue.oldest)
+  end
+  if wanted == (queue.indexed or '') then return end
+  queue.indexed = wanted
+  if wanted == '' then
+    redis.call('ZREM', env_queues_key(queue.E), queue.Q)
     redis.call('ZREM', class_key(queue.Q), queue.E)
     redis.call('SREM', env_parked_key(queue.E), queue.Q)
+    return
+  end
+  redis.call('ZADD', env_queues_key(queue.E), precise(queue.oldest), queue.Q)
+  if env_blocked(env) then
+    redis.call('ZREM', class_key(queue.Q), queue.E)
+    redis.call('SADD', env_parked_key(queue.E), queue.Q)
+  else
+    join(class_key(queue.Q), queue.E)
   end
 end
 
@@ -190,7 +206,11 @@ local function reindex_env(env)
   end
   if env.was_blocked and not blocked then
     for _, Q in ipairs(redis.call('SMEMBERS', env_parked_key(env.E))) do
-      if redis.call('ZSCORE', env_queues_key(env.E), Q) then join(class_key(Q), env.E) end
+      local age = redis.call('ZSCORE', env_queues_key(env.E), Q)
+      if age then
+        join(class_key(Q), env.E)
+        redis.call('HSET', queue_key(env.E, Q), 'indexed', 'free ' .. precise(tonumber(age)))
+      end
     end
     redis.call('DEL', env_parked_key(env.E))
   end
@@ -208,13 +228,12 @@ local function emit(queue, tally, maxlen, enabled)
   end
   local seq = redis.call('HINCRBY', META, 'seq', 1)
   if not enabled then return end
-  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event({
-    seq = whole(seq), org = queue.org, project = queue.project, env = queue.env_name, queue = queue.queue_name,
-    op = tally.op, n = tally.n, odometer = odometer, epoch = queue.epoch, depth = queue.depth,
-    scheduled = queue.scheduled, running = queue.running, limit = queue.limit, env_depth = queue.env.depth,
-    env_running = queue.env.running, env_limit = queue.env.limit, oldest_ms = queue.oldest and whole(queue.oldest),
-    bytes = whole(queue.bytes), waits = table.concat(tally.waits, ','), runs = table.concat(tally.runs, ','),
-  }))
+  local env = queue.environment
+  queue.seq, queue.op, queue.n, queue.odometer = whole(seq), tally.op, tally.n, odometer
+  queue.env_depth, queue.env_running, queue.env_limit = env.depth, env.running, env.limit
+  queue.oldest_ms = queue.oldest and whole(queue.oldest)
+  queue.waits, queue.runs = table.concat(tally.waits, ','), table.concat(tally.runs, ',')
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
 end
 
 -- Write back what the script changed. One event per queue and verb; a queue whose numbers changed without a
@@ -223,8 +242,8 @@ local function save_all(maxlen)
   for _, queue in ipairs(touched_queues) do
     reindex_queue(queue)
     redis.call('HSET', queue_key(queue.E, queue.Q), 'depth', queue.depth, 'scheduled', queue.scheduled,
-      'running', queue.running, 'bytes', whole(queue.bytes), 'levels', queue.levels,
-      'oldest', queue.oldest and whole(queue.oldest) or '')
+      'running', queue.running, 'bytes', queue.bytes, 'levels', queue.levels,
+      'oldest', queue.oldest and precise(queue.oldest) or '', 'indexed', queue.indexed or '')
   end
   for _, env in ipairs(touched_envs) do
     redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
