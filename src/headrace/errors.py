@@ -62,6 +62,14 @@ class UnknownQueue(HeadraceError):
     """There is no such queue. A queue comes into being with its first job."""
 
 
+class UnknownJob(HeadraceError):
+    """There is no such job: it never was there, was cancelled or expired, or is done."""
+
+
+class JobNotWaiting(HeadraceError):
+    """Only a job that waits can be cancelled. The job was left as it is."""
+
+
 class MemoryFull(HeadraceError):
     """Valkey has reached its maxmemory and accepts no new jobs; workers go on. Nothing was written. Give it more
     memory, or try again when the backlog is smaller."""

@@ -5,12 +5,22 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from headrace.embedded.valkey import EmbeddedValkey
-from headrace.errors import InvalidJob, MemoryFull, QueueClosed, QueueUnavailable, ShardMismatch, UnknownQueue
+from headrace.errors import (
+    InvalidJob,
+    InvalidLimit,
+    InvalidName,
+    MemoryFull,
+    QueueClosed,
+    QueueUnavailable,
+    ShardMismatch,
+    UnknownQueue,
+)
 from headrace.model.event import COLUMNS, FIELD, SEPARATOR
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
@@ -19,6 +29,7 @@ from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import DeadFilter, Stubs
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.probe import server_version
 from headrace.valkey.scripts import Call, run
 from tests.conftest import READY_S, wait_until
 
@@ -405,3 +416,22 @@ def test_accepted_jobs_outlive_a_killed_server(tmp_path: Path) -> None:
             assert len(bench.dequeue(100)) == 50
     finally:
         server.stop()
+
+
+def test_what_does_not_exist_or_has_no_legal_name_is_refused(bench: Bench) -> None:
+    nobody, illegal = QueueRef("nobody", "p", "e", "q"), QueueRef("o\n", "p", "e", "q")
+    with pytest.raises(UnknownQueue, match="Nothing was changed"):
+        bench.client.redrive(nobody)
+    for act in (bench.client.pause, bench.client.close_queue, bench.client.redrive):
+        with pytest.raises(InvalidName):
+            act(illegal)
+    with pytest.raises(InvalidName):
+        bench.client.limits(illegal.environment, 5)
+    with pytest.raises(InvalidLimit):
+        bench.client.limits(nobody.environment, -1)
+    assert list(bench.valkey.scan_iter("*nobody*")) == []
+
+
+def test_a_server_of_any_kind_tells_its_version(valkey_url: str) -> None:
+    assert (server_version(valkey_url) or "").startswith("valkey ")
+    assert server_version(f"{urlsplit(valkey_url).scheme}://127.0.0.1:1") is None

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.client import queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event_async
-from headrace.cli.worker import queue_options
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef

@@ -6,13 +6,15 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.doctor_valkey import examine_valkey
 from headrace.cli.endpoints import SERVERS, configured, probe
+from headrace.cli.findings import Finding
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.embedded.datadir import running_stack
 from headrace.embedded.java import find_java
@@ -21,14 +23,6 @@ from headrace.errors import HeadraceError
 from headrace.settings import Settings, mask
 
 EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    check: str
-    ok: bool
-    found: str
-    advice: str = ""  # what to do, when it is not ok
 
 
 @click.command()
@@ -100,6 +94,8 @@ def _servers(settings: Settings) -> Iterator[Finding]:
             yield Finding(server, False, f"{mask(url)} does not answer", advice)
         else:
             yield Finding(server, True, f"{version} at {mask(url)}")
+            if server == "redis":
+                yield from examine_valkey(url, settings.queue.shards)
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:

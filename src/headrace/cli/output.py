@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ShowTable = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="End standard output with one line of JSON.")
 
@@ -31,13 +38,35 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
+@contextmanager
+def live_table() -> Generator[ShowTable]:
+    """A table that is shown again and again: in place on a terminal, one after the other into a pipe."""
+    if not sys.stdout.isatty():
+        yield _print_again
+        return
+
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        yield lambda columns, rows: live.update(_rich_table(columns, rows), refresh=True)
+
+
+def _print_again(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    click.echo("\n".join([*aligned([columns, *rows]), ""]))
+
+
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
     from rich.console import Console
+
+    Console().print(_rich_table(columns, rows))
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*columns, box=box.SIMPLE)
     for row in rows:
         table.add_row(*map(Text, row))  # Text: rich would read `local[*]` as markup
-    Console().print(table)
+    return table

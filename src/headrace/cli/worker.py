@@ -10,10 +10,11 @@ import sys
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.client import queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event_async
-from headrace.queue.queue import Client, QueueOptions
+from headrace.queue.queue import Client
 from headrace.queue.registry import Registry
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
@@ -28,7 +29,7 @@ from headrace.settings import Settings
 def worker(invocation: Invocation, app: str, concurrency: int | None, queues: tuple[str, ...]) -> None:
     """Run the tasks of APP until stopped.
 
-    APP is module:variable, a headrace.Tasks. SIGTERM and Ctrl-C let running jobs finish.
+    APP is module:variable, a headrace.Tasks. SIGTERM and Ctrl-C let running jobs finish (worker.grace).
     """
     settings = invocation.settings
     configure_logs(settings.log)
@@ -46,10 +47,6 @@ def load_tasks(app: str) -> Tasks:
     if not isinstance(tasks, Tasks):
         raise click.BadParameter(f"{app!r} is a {type(tasks).__name__}, not a headrace.Tasks.")
     return tasks
-
-
-def queue_options(settings: Settings) -> QueueOptions:
-    return QueueOptions(settings.queue.shards, settings.metrics.stream_maxlen, settings.queue.max_payload)
 
 
 async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.scripts import DeadFilter, Redriven, Stubs
-from headrace.queue.validate import check_job, check_limits, check_name, check_queue
+from headrace.queue.validate import check_environment, check_job, check_limits, check_name, check_queue
 from headrace.valkey.connect import available, connect, connect_async
 from headrace.valkey.scripts import Call, run, run_async
 
@@ -51,27 +51,33 @@ class Operations:
         return self.options.stubs().enqueue(ref, jobs)
 
     def cancel(self, env: EnvRef, job_id: str) -> Call[JobState | None]:
+        check_environment(env)
         check_name("job id", job_id)
         return self.options.stubs().cancel(env, job_id)
 
     def get(self, env: EnvRef, job_id: str) -> Call[JobInfo | None]:
+        check_environment(env)
         check_name("job id", job_id)
         return self.options.stubs().get(env, job_id)
 
     def pause(self, ref: QueueRef, paused: bool) -> Call[bool]:
+        check_queue(ref)
         return self.options.stubs().configure(ref, {"paused": 1 if paused else None})
 
     def close_queue(self, ref: QueueRef, closed: bool) -> Call[bool]:
+        check_queue(ref)
         return self.options.stubs().configure(ref, {"closed": 1 if closed else None})
 
     def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None) -> Call[bool]:
         check_limits(limit, burst)
+        check_queue(ref) if isinstance(ref, QueueRef) else check_environment(ref)
         fields: dict[str, Any] = {"limit": limit}
         if isinstance(ref, EnvRef):
             fields["burst"] = None if burst is None else repr(burst)
         return self.options.stubs().configure(ref, fields)
 
-    def redrive(self, ref: QueueRef, which: DeadFilter, skip: int) -> Call[Redriven]:
+    def redrive(self, ref: QueueRef, which: DeadFilter, skip: int) -> Call[Redriven | None]:
+        check_queue(ref)
         return self.options.stubs().redrive(ref, which, REDRIVE_PAGE, skip)
 
 
@@ -124,7 +130,7 @@ class SyncClient:
         """Let dead jobs run again, with all their attempts; returns how many. Each job moves at once or not at all."""
         moved = skip = 0
         while True:
-            page = self._run(self._operations.redrive(ref, which, skip))
+            page = known(ref, self._run(self._operations.redrive(ref, which, skip)))
             moved += page.moved
             skip += page.looked_at - page.moved  # those stay dead, ahead of the next page
             if which.ids or page.looked_at < REDRIVE_PAGE:
@@ -194,7 +200,7 @@ class Client:
     async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         moved = skip = 0
         while True:
-            page = await self._run(self._operations.redrive(ref, which, skip))
+            page = known(ref, await self._run(self._operations.redrive(ref, which, skip)))
             moved += page.moved
             skip += page.looked_at - page.moved
             if which.ids or page.looked_at < REDRIVE_PAGE:
@@ -221,6 +227,12 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def known(ref: QueueRef, page: Redriven | None) -> Redriven:
+    refuse_unknown(ref, page is not None)
+    assert page is not None
+    return page
 
 
 def refuse_unknown(ref: QueueRef | EnvRef, found: bool) -> None:

@@ -119,8 +119,8 @@ class Stubs:
 
     # What operators do
 
-    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven]:
-        """Looks at up to `at_most` dead jobs, oldest first, after the first `skip`."""
+    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
+        """Looks at up to `at_most` dead jobs, oldest first, after the first `skip`. None: there is no such queue."""
         shard = self.shard_of(ref)
         since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
         until = "+inf" if which.buried_until_ms is None else which.buried_until_ms
@@ -165,8 +165,8 @@ def _state(answer: bytes | None) -> JobState | None:
     return None if answer is None else JobState(answer.decode())
 
 
-def _redriven(answer: list[int]) -> Redriven:
-    return Redriven(*answer)
+def _redriven(answer: list[int]) -> Redriven | None:
+    return Redriven(*answer) if answer else None
 
 
 def _body(job: NewJob) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.errors import InvalidJob, InvalidLimit, InvalidName
 from headrace.model.job import NewJob
-from headrace.model.names import QueueRef, name_problem
+from headrace.model.names import EnvRef, QueueRef, name_problem
 
 MAX_DELAY_MS = 366 * 24 * 3600 * 1000
 MAX_ATTEMPTS = 1000
@@ -19,9 +19,14 @@ def check_name(what: str, name: str) -> None:
         raise InvalidName(f"The {what} {shown!r} {problem}. Nothing was written.")
 
 
-def check_queue(ref: QueueRef) -> None:
-    for what in ("org", "project", "env", "queue"):
+def check_environment(ref: EnvRef) -> None:
+    for what in ("org", "project", "env"):
         check_name(what, getattr(ref, what))
+
+
+def check_queue(ref: QueueRef) -> None:
+    check_environment(ref.environment)
+    check_name("queue", ref.queue)
 
 
 def check_job(job: NewJob, max_payload_bytes: int) -> None:

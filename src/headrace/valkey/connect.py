@@ -20,7 +20,7 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisClusterException, ResponseError
 
 from headrace.errors import MemoryFull, QueueClosed, QueueUnavailable
 
@@ -28,36 +28,38 @@ Valkey = redis.Redis
 AsyncValkey = redis.asyncio.Redis
 """A cluster's client has the same methods; only `node_of` needs to know the difference."""
 
-TIMEOUTS: dict[str, Any] = {"socket_timeout": 10.0, "socket_connect_timeout": 10.0}
+TIMEOUT_S = 10.0
 DEFAULT_PORT = 6379
 
 
-def connect(url: str) -> Valkey:
-    parts = urlsplit(url)
+def connect(url: str, timeout_s: float = TIMEOUT_S) -> Valkey:
+    parts, timeouts = urlsplit(url), _timeouts(timeout_s)
     match _kind(parts):
         case "cluster":
             nodes = [redis.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
-            return cast(Valkey, redis.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **TIMEOUTS))
+            with available():  # it asks the nodes at once
+                client = redis.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **timeouts)
+            return cast(Valkey, client)
         case "sentinel":
             service, options = _sentinel(parts)
-            return redis.sentinel.Sentinel(_hosts(parts), **TIMEOUTS).master_for(service, **options, **TIMEOUTS)
+            return redis.sentinel.Sentinel(_hosts(parts), **timeouts).master_for(service, **options, **timeouts)
         case _:
-            return Valkey.from_url(url, **TIMEOUTS)
+            return Valkey.from_url(url, **timeouts)
 
 
-def connect_async(url: str) -> AsyncValkey:
-    parts = urlsplit(url)
+def connect_async(url: str, timeout_s: float = TIMEOUT_S) -> AsyncValkey:
+    parts, timeouts = urlsplit(url), _timeouts(timeout_s)
     match _kind(parts):
         case "cluster":
             nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
-            client = redis.asyncio.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **TIMEOUTS)
+            client = redis.asyncio.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **timeouts)
             return cast(AsyncValkey, client)
         case "sentinel":
             service, options = _sentinel(parts)
-            sentinel = redis.asyncio.sentinel.Sentinel(_hosts(parts), **TIMEOUTS)
-            return sentinel.master_for(service, **options, **TIMEOUTS)
+            sentinel = redis.asyncio.sentinel.Sentinel(_hosts(parts), **timeouts)
+            return sentinel.master_for(service, **options, **timeouts)
         case _:
-            return AsyncValkey.from_url(url, **TIMEOUTS)
+            return AsyncValkey.from_url(url, **timeouts)
 
 
 def node_of(client: Valkey, key: str) -> Valkey:
@@ -74,7 +76,7 @@ def available() -> Generator[None]:
     """What the server could not do becomes an error of ours; other errors that it reports pass."""
     try:
         yield
-    except (redis.ConnectionError, redis.TimeoutError) as error:
+    except (redis.ConnectionError, redis.TimeoutError, RedisClusterException) as error:
         raise QueueUnavailable(f"{QueueUnavailable.__doc__} ({error})") from error
     except OutOfMemoryError as error:
         raise MemoryFull from error
@@ -82,6 +84,10 @@ def available() -> Generator[None]:
         if str(error).startswith("CLOSED"):
             raise QueueClosed from error
         raise
+
+
+def _timeouts(seconds: float) -> dict[str, Any]:
+    return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
 
 
 def _kind(parts: SplitResult) -> str:

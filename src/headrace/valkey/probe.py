@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
+from redis.exceptions import RedisError
+
+from headrace.errors import QueueUnavailable
+from headrace.valkey.connect import available, connect, node_of
 
 
-def server_version(url: str, timeout_s: float = 2.0) -> str | None:
-    """For example "valkey 9.1.2"; None while nobody answers."""
-    client = redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+def server_version(url: str) -> str | None:
+    """For example "valkey 9.1.2"; None while nobody answers. Of a cluster, the version of one of its servers."""
     try:
-        info: dict[str, Any] = client.info("server")
-    except redis.RedisError:
+        with available(), connect(url, timeout_s=2.0) as client:
+            info: dict[str, Any] = node_of(client, "").info("server")
+    except (QueueUnavailable, RedisError):
         return None
-    finally:
-        client.close()
     name = info.get("server_name", "redis")
     return f"{name} {info.get(f'{name}_version', info['redis_version'])}"

@@ -73,21 +73,32 @@ local function next_of_all()
   return queue_of(E, first[1]), ENVS, first[4] or '+inf'
 end
 
+-- How many environments have something to run in the queues this worker serves.
+local function count_sharers()
+  if #ARGV == 4 then return redis.call('ZCARD', ENVS) end
+  local sharers = 0
+  for i = 5, #ARGV do sharers = sharers + redis.call('ZCARD', class_key(ARGV[i])) end
+  return sharers
+end
+
+-- Turns under different queue names cannot be compared (each name counts since it last had jobs), so a name is
+-- drawn, weighted by its environments: none starves another. Within a name the least served environment is next.
 local function next_of_classes()
-  local best
+  local drawn = math.random(math.max(1, count_sharers()))
   for i = 5, #ARGV do
-    local found = redis.call('ZRANGE', class_key(ARGV[i]), 0, 0, 'WITHSCORES')
-    if found[1] and (not best or tonumber(found[2]) < best.turns) then
-      best = { E = found[1], Q = ARGV[i], turns = tonumber(found[2]) }
+    drawn = drawn - redis.call('ZCARD', class_key(ARGV[i]))
+    if drawn <= 0 then
+      local E = redis.call('ZRANGE', class_key(ARGV[i]), 0, 0)[1]
+      return queue_of(E, ARGV[i]), class_key(ARGV[i]), '+inf'
     end
   end
-  if not best then return nil end
-  return queue_of(best.E, best.Q), class_key(best.Q), '+inf'
+  return nil
 end
 
 local next_queue = #ARGV > 4 and next_of_classes or next_of_all
+math.randomseed(tonumber(clock[2])) -- the server starts every script with the same seed
 -- Each environment gets its share of this call at once; the turns it took are counted all the same.
-local sharers = #ARGV > 4 and redis.call('ZCARD', class_key(ARGV[5])) or redis.call('ZCARD', ENVS)
+local sharers = count_sharers()
 local share = math.max(1, math.floor(n / math.max(1, sharers)))
 
 -- Bounded, whatever state it finds: every turn takes jobs, parks a queue or mends an index.

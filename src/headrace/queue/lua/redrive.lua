@@ -3,18 +3,24 @@
 -- KEYS[1]    the queue's dead jobs (routes the script)
 -- ARGV       prefix, maxlen, E, Q, most jobs to look at, how many to skip, buried from ms, buried until
 --            ms, task ('': any), text in the error ('': any), then job ids (J); none: all
--- Returns    {how many were redriven, how many were looked at}
+-- Returns    {how many were redriven, how many were looked at}; empty if there is no such queue
 local E, Q, most = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local since, till = tonumber(ARGV[7]) or -math.huge, tonumber(ARGV[8]) or math.huge
 local task, text = ARGV[9], ARGV[10]
+if redis.call('EXISTS', queue_key(E, Q)) == 0 then return {} end
 local queue = queue_of(E, Q)
 
 local function candidates()
   if #ARGV == 10 then
     return redis.call('ZRANGEBYSCORE', dead_key(E, Q), ARGV[7], ARGV[8], 'LIMIT', ARGV[6], most)
   end
-  local found = {}
+  local found, seen = {}, {}
   for i = 11, #ARGV do
-    if redis.call('ZSCORE', dead_key(E, Q), ARGV[i]) then found[#found + 1] = ARGV[i] end
+    local at = tonumber(redis.call('ZSCORE', dead_key(E, Q), ARGV[i]) or nil)
+    if at and at >= since and at <= till and not seen[ARGV[i]] then
+      found[#found + 1] = ARGV[i]
+      seen[ARGV[i]] = true
+    end
   end
   return found
 end
@@ -24,21 +30,24 @@ local function task_of(EJ)
   return string.match(redis.call('GET', body_key(EJ)), '^[^\t]*\t([^\t\n]*)')
 end
 
+local moved = 0
+
 local function redrive(J)
   local job = job_key(E .. ':' .. J)
   local v = redis.call('HMGET', job, 'error', 'priority', 'size')
-  if task ~= '' and task_of(E .. ':' .. J) ~= task then return 0 end
-  if text ~= '' and not string.find(v[1] or '', text, 1, true) then return 0 end
+  if task ~= '' and task_of(E .. ':' .. J) ~= task then return end
+  if text ~= '' and not string.find(v[1] or '', text, 1, true) then return end
   redis.call('ZREM', dead_key(E, Q), J)
-  redis.call('HSET', job, 'attempts', 0)
+  local at = NOW + moved / 4096 -- they keep their order, as the jobs of one enqueue do
+  redis.call('HSET', job, 'state', 'ready', 'attempts', 0, 'due', precise(at))
   redis.call('HDEL', job, 'expires') -- it outlived its TTL; whoever redrives wants it run
-  make_wait(queue, J, NOW, tonumber(v[2]), nil)
+  add_ready(queue, J, at, tonumber(v[2]))
   queue.bytes = queue.bytes + tonumber(v[3])
   count(queue, 'redrive')
-  return 1
+  moved = moved + 1
 end
 
-local moved, found = 0, candidates()
-for _, J in ipairs(found) do moved = moved + redrive(J) end
+local found = candidates()
+for _, J in ipairs(found) do redrive(J) end
 save_all(ARGV[2])
 return { moved, #found }

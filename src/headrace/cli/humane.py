@@ -1,0 +1,49 @@
+"""Numbers, times and text as people read them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+ABSENT = "-"
+
+
+def size_text(count: int) -> str:
+    """1536 → "1.5 KiB"."""
+    value, units = float(count), iter(("KiB", "MiB", "GiB"))
+    unit = "B"
+    while value >= 1024 and (larger := next(units, None)):
+        value, unit = value / 1024, larger
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def age_text(age_ms: int | None) -> str:
+    """Two units at most: "850ms", "12s", "3m 5s", "2h 10m", "4d 1h"."""
+    if age_ms is None:
+        return ABSENT
+    if age_ms < 1000:
+        return f"{age_ms}ms"
+    seconds = age_ms // 1000
+    for large, small, unit, rest in ((86400, 3600, "d", "h"), (3600, 60, "h", "m"), (60, 1, "m", "s")):
+        if seconds >= large:
+            return f"{seconds // large}{unit} {seconds % large // small}{rest}"
+    return f"{seconds}s"
+
+
+def rate_text(per_s: float) -> str:
+    return f"{per_s:.1f}"
+
+
+def time_text(at_ms: int | None) -> str:
+    """In UTC: a time that is read on one machine and told on another."""
+    if at_ms is None:
+        return ABSENT
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "milliseconds").replace("+00:00", " UTC")
+
+
+def is_plain(text: str) -> bool:
+    return all(char.isprintable() or char in "\n\t" for char in text)
+
+
+def plain(text: str) -> str:
+    """The text with what a terminal would obey made visible: it was written by a tenant's code."""
+    return "".join(char if is_plain(char) else repr(char)[1:-1] for char in text)

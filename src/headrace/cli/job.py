@@ -1,0 +1,121 @@
+"""`headrace job` and `headrace cancel`: one job."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import env_arguments
+from headrace.cli.client import queue_client
+from headrace.cli.humane import ABSENT, is_plain, plain, size_text, time_text
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.errors import JobNotWaiting, UnknownJob
+from headrace.model.job import JobInfo, JobState
+from headrace.model.names import EnvRef
+
+PREVIEW_BYTES = 1024
+
+
+@click.command()
+@env_arguments
+@click.argument("job_id", metavar="ID")
+@json_option
+@pass_invocation
+def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None:
+    """Show one job: where it stands, what it carries, how it failed."""
+    with queue_client(invocation.settings) as client:
+        found = client.get(env, job_id)
+    if found is None:
+        raise unknown(env, job_id)
+    if as_json:
+        print_json(as_document(found))
+    else:
+        print_table(["field", "value"], table_rows(found))
+        if found.error is not None:
+            click.echo(f"\n{plain(found.error)}")
+
+
+@click.command()
+@env_arguments
+@click.argument("job_id", metavar="ID")
+@pass_invocation
+def cancel(invocation: Invocation, env: EnvRef, job_id: str) -> None:
+    """Take back a job that still waits.
+
+    A job that a worker has started, or that is dead, stays as it is: exit code 1.
+    """
+    with queue_client(invocation.settings) as client:
+        before = client.cancel(env, job_id)
+    if before is None:
+        raise unknown(env, job_id)
+    if before not in (JobState.READY, JobState.SCHEDULED):
+        raise JobNotWaiting(
+            f"The job {job_id!r} is {before}: only one that waits can be cancelled. It was left as it is."
+        )
+    click.echo(f"cancelled {job_id}, which was {before}")
+
+
+def unknown(env: EnvRef, job_id: str) -> UnknownJob:
+    return UnknownJob(
+        f"There is no job {job_id!r} in {env.org} / {env.project} / {env.env}. It never was there, was cancelled or "
+        "expired, or has been done for longer than queue.keep_done."
+    )
+
+
+def table_rows(found: JobInfo) -> list[list[str]]:
+    rows = [["id", found.id], ["state", found.state]]
+    if found.state is JobState.DONE:
+        return rows
+    shown, _, text = preview(found.payload)
+    more = " …" if len(found.payload) > PREVIEW_BYTES else ""
+    return [
+        *rows,
+        ["queue", found.queue],
+        ["task", found.task],
+        ["attempts", f"{found.attempts} of {found.max_attempts}"],
+        ["priority", str(found.priority)],
+        ["enqueued", time_text(found.enqueued_at_ms)],
+        ["due", time_text(found.due_at_ms)],
+        ["expires", time_text(found.expires_at_ms)],
+        ["flow", found.flow or ABSENT],
+        ["flow type", found.flow_type or ABSENT],
+        ["payload", size_text(len(found.payload)) + ("" if text or not shown else ", in hexadecimal")],
+        *([["", shown + more]] if shown else []),
+    ]
+
+
+def as_document(found: JobInfo) -> dict[str, Any]:
+    shown, cut, text = preview(found.payload)
+    return {
+        "id": found.id,
+        "state": found.state,
+        "org": found.environment.org,
+        "project": found.environment.project,
+        "env": found.environment.env,
+        "queue": found.queue or None,
+        "task": found.task or None,
+        "attempts": found.attempts,
+        "max_attempts": found.max_attempts,
+        "priority": found.priority,
+        "enqueued_at_ms": found.enqueued_at_ms,
+        "due_at_ms": found.due_at_ms,
+        "expires_at_ms": found.expires_at_ms,
+        "flow": found.flow or None,
+        "flow_type": found.flow_type or None,
+        "payload": {"bytes": len(found.payload), "text" if text else "hex": shown, "cut": cut},
+        "error": found.error,
+    }
+
+
+def preview(payload: bytes) -> tuple[str, bool, bool]:
+    """The beginning of a payload, whether there is more, and whether it is text (else hexadecimal)."""
+    head, cut = payload[:PREVIEW_BYTES], len(payload) > PREVIEW_BYTES
+    try:
+        # Not final: the cut may go through a character.
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=not cut)
+    except UnicodeDecodeError:
+        return head.hex(), cut, False
+    return (text, cut, True) if is_plain(text) else (head.hex(), cut, False)

@@ -1,0 +1,62 @@
+"""`headrace metrics`: are metric events written, and how far have they come?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.client import plain_connection
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.queue.metrics import read_metrics, switch_metrics
+
+
+@click.group()
+def metrics() -> None:
+    """Switch metric events on or off, and show how far they have come."""
+
+
+@metrics.command()
+@json_option
+@pass_invocation
+def on(invocation: Invocation, as_json: bool) -> None:
+    """Write metric events, in every shard."""
+    _switch_and_show(invocation, True, as_json)
+
+
+@metrics.command()
+@json_option
+@pass_invocation
+def off(invocation: Invocation, as_json: bool) -> None:
+    """Write no metric events, in any shard."""
+    _switch_and_show(invocation, False, as_json)
+
+
+@metrics.command()
+@json_option
+@pass_invocation
+def status(invocation: Invocation, as_json: bool) -> None:
+    """Show for each shard whether events are written, how many wait, and the last one's number."""
+    _switch_and_show(invocation, None, as_json)
+
+
+def _switch_and_show(invocation: Invocation, wanted: bool | None, as_json: bool) -> None:
+    shards = invocation.settings.queue.shards
+    with plain_connection(invocation.settings) as valkey:
+        if wanted is not None:
+            switch_metrics(valkey, shards, wanted)
+        found = read_metrics(valkey, shards)
+    if as_json:
+        print_json({"enabled": all(one.enabled for one in found), "shards": [asdict(one) for one in found]})
+        return
+    rows = [
+        [
+            str(one.shard),
+            "on" if one.enabled else "off",
+            "not a stream" if one.stream_length is None else str(one.stream_length),
+            str(one.seq),
+        ]
+        for one in found
+    ]
+    print_table(["shard", "events", "in the stream", "last number"], rows)

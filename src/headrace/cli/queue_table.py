@@ -1,0 +1,115 @@
+"""The table of `headrace queues`: which queues, which columns, which numbers. Pure: data and `now` in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.cli.humane import ABSENT, age_text, rate_text, size_text
+from headrace.model.event import Op
+from headrace.model.names import QueueRef
+from headrace.queue.state import QueueState
+
+_GAUGES = ("org", "project", "env", "queue", "depth", "scheduled", "running", "limit", "dead", "oldest", "bytes")
+COLUMNS = (*_GAUGES, "marks")
+COLUMNS_WITH_RATES = (*_GAUGES, "enqueued/s", "done/s", "failed/s", "marks")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which queues are meant, by exact name. None matches every one."""
+
+    org: str | None = None
+    project: str | None = None
+    env: str | None = None
+    queue: str | None = None
+
+    def matches(self, ref: QueueRef) -> bool:
+        return all(wanted in (None, getattr(ref, part)) for part, wanted in asdict(self).items())
+
+
+@dataclass(frozen=True)
+class Rates:
+    enqueued: float
+    done: float
+    failed: float  # attempts: those that will be tried again, and those that buried their job
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All queues at one moment, by the server's clock."""
+
+    at_ms: int
+    states: Sequence[QueueState]
+
+    def only(self, which: Filter) -> Reading:
+        return Reading(self.at_ms, [state for state in self.states if which.matches(state.ref)])
+
+
+def rates_between(before: Reading | None, after: Reading) -> dict[QueueRef, Rates]:
+    """What each queue's odometers gained, per second. A queue that is new, or began anew, has no rates yet."""
+    if before is None or after.at_ms <= before.at_ms:
+        return {}
+    seconds = (after.at_ms - before.at_ms) / 1000
+    earlier = {(state.ref, state.epoch_ms): state for state in before.states}
+    return {
+        state.ref: Rates(
+            _gained(earlier[key], state, Op.ENQUEUE) / seconds,
+            _gained(earlier[key], state, Op.ACK) / seconds,
+            _gained(earlier[key], state, Op.NACK, Op.BURY) / seconds,
+        )
+        for state in after.states
+        if (key := (state.ref, state.epoch_ms)) in earlier
+    }
+
+
+def _gained(before: QueueState, after: QueueState, *ops: Op) -> int:
+    return sum(after.odometers.get(op, 0) - before.odometers.get(op, 0) for op in ops)
+
+
+def table_rows(reading: Reading, rates: dict[QueueRef, Rates] | None) -> list[list[str]]:
+    """One row per queue, in the order of COLUMNS, or of COLUMNS_WITH_RATES if there are rates."""
+    return [
+        [*_gauges(state, reading.at_ms), *([] if rates is None else _rates(rates.get(state.ref))), _marks(state)]
+        for state in reading.states
+    ]
+
+
+def _gauges(state: QueueState, now_ms: int) -> list[str]:
+    ref = state.ref
+    return [
+        *(ref.org, ref.project, ref.env, ref.queue),
+        *(str(state.depth), str(state.scheduled), str(state.running)),
+        ABSENT if state.limit is None else str(state.limit),
+        str(state.dead),
+        age_text(oldest_age_ms(state, now_ms)),
+        size_text(state.bytes),
+    ]
+
+
+def _rates(found: Rates | None) -> list[str]:
+    if found is None:
+        return [ABSENT] * 3
+    return [rate_text(per_s) for per_s in (found.enqueued, found.done, found.failed)]
+
+
+def _marks(state: QueueState) -> str:
+    return " ".join(mark for mark, is_set in (("paused", state.paused), ("closed", state.closed)) if is_set)
+
+
+def oldest_age_ms(state: QueueState, now_ms: int) -> int | None:
+    return None if state.oldest_ms is None else max(0, now_ms - state.oldest_ms)
+
+
+def as_document(reading: Reading, rates: dict[QueueRef, Rates] | None) -> dict[str, Any]:
+    return {"at_ms": reading.at_ms, "queues": [_document(state, reading.at_ms, rates) for state in reading.states]}
+
+
+def _document(state: QueueState, now_ms: int, rates: dict[QueueRef, Rates] | None) -> dict[str, Any]:
+    fields = asdict(state)
+    document = {**fields.pop("ref"), **fields, "oldest_age_ms": oldest_age_ms(state, now_ms)}
+    if rates is not None:
+        found = rates.get(state.ref)
+        document["per_s"] = None if found is None else asdict(found)
+    return document

@@ -1,0 +1,94 @@
+"""`headrace queues`: every queue as it is now, once or again and again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import milliseconds
+from headrace.cli.client import plain_connection
+from headrace.cli.output import json_option, live_table, print_json, print_table
+from headrace.cli.queue_table import (
+    COLUMNS,
+    COLUMNS_WITH_RATES,
+    Filter,
+    Reading,
+    as_document,
+    rates_between,
+    table_rows,
+)
+from headrace.cli.signals import stop_event
+from headrace.queue import keys
+from headrace.queue.state import read_states
+from headrace.settings import Settings
+from headrace.valkey.connect import Valkey, available, node_of
+
+
+@click.command()
+@click.option("--org", help="Queues of this organisation only.")
+@click.option("--project", help="Queues of this project only.")
+@click.option("--env", help="Queues of this environment only.")
+@click.option("--queue", help="Queues of this name only.")
+@click.option("--watch", is_flag=True, help="Go on until Ctrl-C, and show rates.")
+@click.option(
+    "--every",
+    type=milliseconds("100ms", "1h"),
+    default="2s",
+    metavar="DURATION",
+    help="How often --watch looks, as in 2s.",
+)
+@json_option
+@pass_invocation
+def queues(
+    invocation: Invocation,
+    org: str | None,
+    project: str | None,
+    env: str | None,
+    queue: str | None,
+    watch: bool,
+    every: int,
+    as_json: bool,
+) -> None:
+    """Show every queue as it is now."""
+    which = Filter(org, project, env, queue)
+    if watch:
+        _watch(_readings(invocation.settings, which, every / 1000), as_json)
+        return
+    with plain_connection(invocation.settings) as valkey:
+        reading = read(valkey, invocation.settings.queue.shards, which)
+    if as_json:
+        print_json(as_document(reading, None))
+    else:
+        print_table(COLUMNS, table_rows(reading, None))
+
+
+def read(valkey: Valkey, shards: int, which: Filter) -> Reading:
+    with available():
+        clock: Any = node_of(valkey, keys.SHARDS).time()
+    # The time first: an age is then rather too small than of the future.
+    return Reading(clock[0] * 1000 + clock[1] // 1000, read_states(valkey, shards)).only(which)
+
+
+def _readings(settings: Settings, which: Filter, every_s: float) -> Iterator[Reading]:
+    stop = stop_event(signal.SIGINT, signal.SIGTERM)
+    with plain_connection(settings) as valkey:
+        while not stop.is_set():
+            yield read(valkey, settings.queue.shards, which)
+            stop.wait(every_s)
+
+
+def _watch(readings: Iterator[Reading], as_json: bool) -> None:
+    """A line of JSON, or a table, per reading. The first one has no rates yet."""
+    before: Reading | None = None
+    with live_table() as show:
+        for reading in readings:
+            rates = rates_between(before, reading)
+            if as_json:
+                print_json(as_document(reading, rates))
+            else:
+                show(COLUMNS_WITH_RATES, table_rows(reading, rates))
+            before = reading

@@ -1,0 +1,29 @@
+"""`headrace redrive`: dead jobs get another life."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import queue_arguments
+from headrace.cli.client import queue_client
+from headrace.cli.output import json_option, print_json
+from headrace.model.names import QueueRef
+from headrace.queue.scripts import DeadFilter
+
+
+@click.command()
+@queue_arguments
+@click.option("--id", "ids", multiple=True, help="This job only; may be repeated.")
+@click.option("--task", default="", help="Jobs of this task only.")
+@click.option("--error", "text", default="", metavar="TEXT", help="Jobs whose error contains this text only.")
+@json_option
+@pass_invocation
+def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
+    """Let dead jobs of a queue run again, with all their attempts."""
+    with queue_client(invocation.settings) as client:
+        moved = client.redrive(ref, DeadFilter(ids, task, text))
+    if as_json:
+        print_json({"redriven": moved})
+    else:
+        click.echo(f"redriven {moved}")

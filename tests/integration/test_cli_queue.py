@@ -1,0 +1,385 @@
+"""The commands of the queue against a real Valkey, as a person or a script runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli import main
+from headrace.cli.doctor_valkey import examine_valkey
+from headrace.cli.queue_table import COLUMNS
+from headrace.model.job import LeasedJob, NewJob
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue import keys
+from headrace.queue.queue import SyncClient
+from headrace.queue.state import QueueState, read_states
+from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.scripts import run as run_script
+from tests.conftest import ODD_NAMES, wait_until
+
+SHARDS = 2
+REF = ODD_NAMES
+NAMES = (REF.org, REF.project, REF.env, REF.queue)
+ENV = NAMES[:3]
+EMAILS = QueueRef("acme", "shop", "prod", "emails")
+
+
+class Shell:
+    """Runs commands in an empty folder, against one Valkey."""
+
+    def __init__(self, valkey: Valkey, url: str) -> None:
+        self.valkey = valkey
+        self.url = url
+        self.client = SyncClient(url)
+
+    def run(self, *arguments: str, input: bytes | None = None) -> Result:
+        return CliRunner().invoke(main.headrace, arguments, input=input, env={"HEADRACE_REDIS_URL": self.url})
+
+    def ok(self, *arguments: str, input: bytes | None = None) -> str:
+        result = self.run(*arguments, input=input)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def document(self, *arguments: str, input: bytes | None = None) -> dict[str, Any]:
+        return json.loads(self.ok(*arguments, "--json", input=input).splitlines()[-1])
+
+    def refused(self, *arguments: str, code: int = 1) -> str:
+        result = self.run(*arguments)
+        assert (result.exit_code, result.stdout) == (code, ""), result.output
+        return result.stderr
+
+    def state(self, ref: QueueRef = REF) -> QueueState:
+        return next(state for state in read_states(self.valkey, SHARDS) if state.ref == ref)
+
+    def dequeue(self, ref: QueueRef = REF) -> LeasedJob:
+        stubs = self.client.options.stubs()
+        [job] = run_script(self.valkey, stubs.dequeue(stubs.shard_of(ref), 1, 60_000))
+        return job
+
+    def bury(self, error: str, ref: QueueRef = REF) -> None:
+        stubs = self.client.options.stubs()
+        run_script(self.valkey, stubs.bury(stubs.shard_of(ref), [(self.dequeue(ref), error)]))
+
+
+@pytest.fixture
+def shell(valkey: Valkey, valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+        monkeypatch.delenv(name)
+    return Shell(valkey, valkey_url)
+
+
+class TestEnqueue:
+    def test_every_option_reaches_the_job(self, shell: Shell) -> None:
+        told = shell.document(
+            *("enqueue", *NAMES, "send", "--payload", "käse", "--id", "j:1", "--delay", "1h", "--priority", "-3"),
+            *("--ttl", "2d", "--max-attempts", "7", "--flow", "f", "--flow-type", "ft"),
+        )
+        assert told == {"accepted": 1, "known": 0, "ids": ["j:1"]}
+        job = shell.client.get(REF.environment, "j:1")
+        assert job is not None
+        assert (job.queue, job.task, job.payload, job.state) == (REF.queue, "send", "käse".encode(), "scheduled")
+        assert (job.priority, job.max_attempts, job.flow, job.flow_type) == (-3, 7, "f", "ft")
+        assert job.enqueued_at_ms is not None
+        assert job.due_at_ms == pytest.approx(job.enqueued_at_ms + 3_600_000, abs=1)
+        assert job.expires_at_ms == pytest.approx(job.enqueued_at_ms + 2 * 86_400_000, abs=1)
+
+    def test_the_payload_of_a_file_or_of_standard_input_is_taken_as_it_is(self, shell: Shell, tmp_path: Path) -> None:
+        (tmp_path / "body").write_bytes(b"\x00\xff\n")
+        shell.ok("enqueue", *NAMES, "send", "--payload-file", "body", "--id", "1")
+        shell.ok("enqueue", *NAMES, "send", "--payload-file", "-", "--id", "2", input=b"\xfe\n")
+        found = [shell.client.get(REF.environment, job_id) for job_id in ("1", "2")]
+        assert [job and job.payload for job in found] == [b"\x00\xff\n", b"\xfe\n"]
+
+    def test_the_same_id_twice_is_one_job(self, shell: Shell) -> None:
+        assert shell.ok("enqueue", *NAMES, "send", "--id", "1") == "accepted 1\n"
+        assert "nothing was added" in shell.ok("enqueue", *NAMES, "send", "--id", "1")
+        assert shell.document("enqueue", *NAMES, "send", "--id", "1")["known"] == 1
+        assert shell.state().depth == 1
+
+    def test_many_at_once(self, shell: Shell) -> None:
+        assert shell.ok("enqueue", *NAMES, "send", "--count", "2500") == "accepted 2500 jobs\n"
+        assert len(set(shell.document("enqueue", *NAMES, "send", "--count", "3")["ids"])) == 3
+        assert shell.state().depth == 2503
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--delay", "5"],
+            ["--delay", "5 weeks"],
+            ["--ttl", "0s"],
+            ["--count", "0"],
+            ["--id", "1", "--count", "2"],
+            ["--payload", "a", "--payload-file", "-"],
+        ],
+    )
+    def test_a_wrong_command_line_writes_nothing(self, shell: Shell, options: list[str]) -> None:
+        assert "Error: " in shell.refused("enqueue", *NAMES, "send", *options, code=2)
+        assert shell.valkey.dbsize() == 0
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            [*NAMES, "send", "--priority", "101"],
+            [*NAMES, "send", "--max-attempts", "0"],
+            [*NAMES, "tab\there"],
+            ["", "p", "e", "q", "send"],
+            ["o", "p", "e", "q" * 129, "send"],
+        ],
+    )
+    def test_what_is_out_of_bounds_is_refused_in_words(self, shell: Shell, arguments: list[str]) -> None:
+        assert "Nothing was written" in shell.refused("enqueue", *arguments)
+        assert shell.valkey.dbsize() == 0
+
+    def test_a_server_that_does_not_answer_has_its_own_exit_code(self, shell: Shell) -> None:
+        shell.url = "redis://127.0.0.1:1/0"
+        assert "does not answer" in shell.refused("enqueue", *NAMES, "send", code=4)
+
+
+class TestQueues:
+    def test_one_row_per_queue(self, shell: Shell) -> None:
+        shell.client.enqueue_many(EMAILS, [NewJob("send", b"x" * 1024), NewJob("send", delay_ms=60_000)])
+        shell.client.enqueue(REF, NewJob("send"))
+        shell.dequeue()
+        shell.client.limits(REF, 3)
+        shell.client.pause(REF)
+        shell.client.close_queue(REF)
+        head, *rows = shell.ok("queues").splitlines()
+        assert head.split() == list(COLUMNS)
+        odd, emails = rows  # by name
+        assert odd.startswith(REF.org)
+        assert odd.split()[-10:] == ["0", "0", "1", "3", "0", "-", "0", "B", "paused", "closed"]
+        assert emails.split()[:9] == ["acme", "shop", "prod", "emails", "1", "1", "0", "-", "0"]
+        assert emails.endswith("1.0 KiB")
+
+    def test_json_and_filters(self, shell: Shell) -> None:
+        others = [QueueRef("acme", "shop", env, name) for env in ("prod", "test") for name in ("emails", "sms")]
+        for ref in (*others, REF):
+            shell.client.enqueue(ref, NewJob("send"))
+
+        def found(*options: str) -> list[QueueRef]:
+            names = ("org", "project", "env", "queue")
+            rows = shell.document("queues", *options)["queues"]
+            return [QueueRef(*(row[name] for name in names)) for row in rows]
+
+        assert found() == sorted([*others, REF])
+        assert found("--org", REF.org, "--queue", REF.queue) == [REF]
+        assert found("--env", "test") == others[2:]
+        assert found("--project", "shop", "--queue", "emails") == [others[0], others[2]]
+        assert found("--org", "nobody") == []
+        [row] = shell.document("queues", "--org", REF.org)["queues"]
+        assert (row["depth"], row["odometers"], row["limit"], row["paused"]) == (1, {"enqueue": 1}, None, False)
+        assert 0 <= row["oldest_age_ms"] < 60_000
+        assert "per_s" not in row
+
+    def test_to_look_at_an_empty_server_writes_nothing(self, shell: Shell) -> None:
+        assert len(shell.ok("queues").splitlines()) == 1
+        assert shell.valkey.dbsize() == 0
+
+    def test_another_number_of_shards_is_refused(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send"))
+        assert "Set queue.shards = 2" in shell.refused("--set", "queue.shards=3", "queues", code=3)
+
+    @pytest.mark.parametrize("options", [[], ["--json"]])
+    def test_watch_shows_rates_until_it_is_interrupted(self, shell: Shell, options: list[str]) -> None:
+        shell.client.enqueue(EMAILS, NewJob("send"))
+        command = [sys.executable, "-m", "headrace", "queues", "--watch", "--every", "100ms", *options]
+        environ = {**os.environ, "HEADRACE_REDIS_URL": shell.url}
+        watching = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert watching.stdout is not None
+        lines: list[str] = []
+
+        def sees_a_rate() -> bool:
+            shell.client.enqueue(EMAILS, NewJob("send"))
+            assert watching.stdout is not None
+            lines.append(watching.stdout.readline())
+            return _enqueued_per_s(lines[-1], bool(options)) > 0
+
+        try:
+            wait_until(sees_a_rate, "a rate")
+            watching.send_signal(signal.SIGINT)
+            _, err = watching.communicate(timeout=30)
+        finally:
+            watching.kill()
+        assert (watching.returncode, err) == (0, "")
+
+
+def _enqueued_per_s(line: str, as_json: bool) -> float:
+    """0 in lines that do not tell it."""
+    if as_json:
+        rates = json.loads(line)["queues"][0]["per_s"]
+        return rates["enqueued"] if rates else 0.0
+    cells = line.split()
+    return float(cells[-3]) if cells and cells[0] == "acme" and cells[-3] != "-" else 0.0
+
+
+class TestJob:
+    def test_a_waiting_job(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send", "käse".encode() * 400, id="j:1", flow="order 7"))
+        told = shell.ok("job", *ENV, "j:1")
+        for part in ("ready", REF.queue, "0 of 5", "order 7", "2.0 KiB", "käsekäse", " UTC"):
+            assert part in told
+        document = shell.document("job", *ENV, "j:1")
+        assert (document["state"], document["queue"], document["error"]) == ("ready", REF.queue, None)
+        assert document["payload"]["bytes"] == 2000
+        assert document["payload"]["cut"]
+        assert ("käse" * 400).startswith(document["payload"]["text"])
+
+    def test_a_dead_job_shows_its_traceback_and_nothing_that_a_terminal_obeys(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send", b"\x1b[2J", id="1"))
+        shell.bury('Traceback …\n  File "app.py"\nValueError: \x1b[31mred')
+        told = shell.ok("job", *ENV, "1")
+        assert told.endswith('Traceback …\n  File "app.py"\nValueError: \\x1b[31mred\n')
+        assert "1b5b324a" in told
+        assert "\x1b" not in told
+        assert shell.document("job", *ENV, "1")["payload"] == {"bytes": 4, "hex": "1b5b324a", "cut": False}
+
+    def test_a_done_job_is_known_for_a_while(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send", id="1"))
+        stubs = shell.client.options.stubs()
+        run_script(shell.valkey, stubs.ack(stubs.shard_of(REF), [(shell.dequeue(), 1)], keep_ms=60_000))
+        assert shell.document("job", *ENV, "1")["state"] == "done"
+        assert "done" in shell.ok("job", *ENV, "1")
+
+    def test_an_unknown_job(self, shell: Shell) -> None:
+        assert "There is no job 'nobody'" in shell.refused("job", *ENV, "nobody")
+
+
+class TestCancel:
+    def test_a_waiting_job_is_taken_back(self, shell: Shell) -> None:
+        shell.client.enqueue_many(REF, [NewJob("send", id="1"), NewJob("send", id="2", delay_ms=60_000)])
+        assert shell.ok("cancel", *ENV, "1") == "cancelled 1, which was ready\n"
+        assert shell.ok("cancel", *ENV, "2") == "cancelled 2, which was scheduled\n"
+        assert shell.state().odometers == {"enqueue": 2, "cancel": 2}
+        assert "There is no job '1'" in shell.refused("cancel", *ENV, "1")
+
+    def test_a_running_job_is_left_alone(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send", id="1"))
+        shell.dequeue()
+        assert "is running: only one that waits" in shell.refused("cancel", *ENV, "1")
+        assert shell.state().running == 1
+
+
+def test_redrive_takes_the_dead_jobs_that_are_meant(shell: Shell) -> None:
+    for number, (task, error) in enumerate([("a", "timeout"), ("a", "refused"), ("b", "timeout"), ("b", "other")]):
+        shell.client.enqueue(REF, NewJob(task, id=str(number)))
+        shell.bury(error)
+    assert shell.document("redrive", *NAMES, "--task", "a", "--error", "time") == {"redriven": 1}
+    assert shell.document("redrive", *NAMES, "--id", "3", "--id", "9") == {"redriven": 1}
+    assert shell.ok("redrive", *NAMES) == "redriven 2\n"
+    assert (shell.state().dead, shell.state().depth) == (0, 4)
+
+
+class TestControl:
+    def test_pause_and_resume(self, shell: Shell) -> None:
+        shell.client.enqueue(EMAILS, NewJob("send"))
+        names = ("acme", "shop", "prod", "emails")
+        assert shell.ok("pause", *names) == "paused acme / shop / prod / emails\n"
+        assert shell.state(EMAILS).paused
+        assert shell.ok("resume", *names) == "resumed acme / shop / prod / emails\n"
+        assert not shell.state(EMAILS).paused
+
+    def test_close_and_open(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send"))
+        shell.ok("close", *NAMES)
+        assert "accepts no jobs" in shell.refused("enqueue", *NAMES, "send")
+        shell.ok("open", *NAMES)
+        shell.ok("enqueue", *NAMES, "send")
+        assert shell.state().depth == 2
+
+    def test_limits_of_a_queue(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send"))
+        shell.ok("limits", *NAMES, "--limit", "4")
+        assert shell.state().limit == 4
+        shell.ok("limits", *NAMES, "--limit", "none")
+        assert shell.state().limit is None
+
+    def test_limits_of_an_environment(self, shell: Shell) -> None:
+        assert shell.ok("limits", "acme", "shop", "prod", "--limit", "2", "--burst", "1.5") == (
+            "limit 2 × 1.5 for acme / shop / prod\n"
+        )
+        env = EnvRef("acme", "shop", "prod")
+        shown: Any = shell.valkey.hmget(keys.env(env.shard(SHARDS), env), "limit", "burst")
+        assert shown == [b"2", b"1.5"]
+
+    @pytest.mark.parametrize(
+        ("options", "code"),
+        [
+            ([*NAMES], 2),
+            ([*NAMES, "--limit", "many"], 2),
+            ([*NAMES, "--limit", "1", "--burst", "2"], 2),
+            ([*NAMES, "--limit", "-1"], 1),
+            ([*ENV, "--limit", "1", "--burst", "nan"], 1),
+            (["a", "b", "c\n", "--limit", "1"], 1),
+        ],
+    )
+    def test_limits_that_make_no_sense(self, shell: Shell, options: list[str], code: int) -> None:
+        shell.refused("limits", *options, code=code)
+        assert shell.valkey.dbsize() == 0
+
+    @pytest.mark.parametrize("command", [["pause"], ["resume"], ["close"], ["open"], ["limits", "--limit", "1"]])
+    def test_an_unknown_queue(self, shell: Shell, command: list[str]) -> None:
+        assert "There is no queue 'emails'" in shell.refused(*command, "acme", "shop", "prod", "emails")
+        assert shell.valkey.keys() == [keys.SHARDS.encode()]
+
+
+class TestMetrics:
+    def test_off_and_on(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send"))
+        told = shell.document("metrics", "off")
+        assert (told["enabled"], [one["enabled"] for one in told["shards"]]) == (False, [False, False])
+        shell.client.enqueue(REF, NewJob("send"))
+        mine = shell.document("metrics", "status")["shards"][REF.environment.shard(SHARDS)]
+        assert (mine["stream_length"], mine["seq"]) == (1, 2)  # the second was counted, not written
+        assert shell.document("metrics", "on")["enabled"]
+        assert not list(shell.valkey.scan_iter("*metrics:enabled"))
+
+    def test_status_as_a_table_shows_a_broken_stream_too(self, shell: Shell) -> None:
+        shell.valkey.set(keys.metrics(1), "not a stream")
+        assert shell.ok("metrics", "status").splitlines() == [
+            "shard  events  in the stream  last number",
+            "0      on      0              0",
+            "1      on      not a stream   0",
+        ]
+
+
+def test_doctor_says_whether_valkey_keeps_jobs(shell: Shell) -> None:
+    def checks() -> dict[str, tuple[bool, str, bool]]:
+        found = json.loads(shell.run("doctor", "--json").stdout.splitlines()[-1])["checks"]
+        return {one["check"]: (one["ok"], one["found"], bool(one["advice"])) for one in found}
+
+    assert checks()["redis maxmemory-policy"] == (True, "noeviction", False)
+    assert checks()["redis appendonly"] == (True, "yes", False)
+    try:
+        shell.valkey.config_set("maxmemory-policy", "allkeys-lru")
+        shell.valkey.config_set("appendonly", "no")
+        assert checks()["redis maxmemory-policy"] == (False, "allkeys-lru", True)
+        assert checks()["redis appendonly"] == (True, "no", True)
+        shell.valkey.config_set("maxmemory-policy", "volatile-ttl")
+        assert checks()["redis maxmemory-policy"] == (True, "volatile-ttl", True)
+    finally:
+        shell.valkey.config_set("maxmemory-policy", "noeviction")
+        shell.valkey.config_set("appendonly", "yes")
+
+
+def test_the_commands_work_the_same_on_a_cluster(
+    any_valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with connect(any_valkey_url) as valkey:
+        shell = Shell(valkey, any_valkey_url)
+        shell.ok("enqueue", *NAMES, "send", "--id", "1")
+        assert [row["depth"] for row in shell.document("queues")["queues"]] == [1]
+        assert sum(one["stream_length"] for one in shell.document("metrics", "off")["shards"]) == 1
+        assert shell.document("metrics", "on")["enabled"]
+        shell.ok("pause", *NAMES)
+        shell.ok("cancel", *ENV, "1")
+    assert [one.found for one in examine_valkey(any_valkey_url, SHARDS)] == ["noeviction", "yes"]
