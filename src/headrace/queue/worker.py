@@ -18,10 +18,11 @@ import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.errors import QueueUnavailable
+from headrace.errors import LeaseLost, QueueUnavailable
 from headrace.model.job import LeasedJob
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry, RunningTask
@@ -89,6 +90,8 @@ class Worker:
 
     async def run_forever(self, stop: asyncio.Event) -> None:
         await self._until_available(self._client.check_shards)
+        # As many threads as jobs: the default pool has few, and tasks that are not async would wait for one.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._options.concurrency))
         loops = [
             asyncio.create_task(self._every(SWEEP_S, self._sweep)),
             asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
@@ -188,7 +191,7 @@ class Worker:
             lost += (await self._run(self._stubs.bury(shard, results.buried))).count(False)
             results.buried = []
         if lost:
-            log.warning("%d results came after their lease was lost", lost, extra={"action": "lease_lost"})
+            log.warning("%d results came too late: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
 
     async def _finish(self) -> None:
         """Return what was not started, let the rest finish, return what does not in time."""

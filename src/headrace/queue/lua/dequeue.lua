@@ -96,7 +96,7 @@ local function next_of_classes()
 end
 
 local next_queue = #ARGV > 4 and next_of_classes or next_of_all
-math.randomseed(tonumber(clock[2])) -- the server starts every script with the same seed
+math.randomseed(delivery) -- the server starts every script with the same seed; this one moves with every job
 -- Each environment gets its share of this call at once; the turns it took are counted all the same.
 local sharers = count_sharers()
 local share = math.max(1, math.floor(n / math.max(1, sharers)))

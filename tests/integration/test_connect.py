@@ -1,0 +1,73 @@
+"""Every kind of URL reaches a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from headrace.embedded.process import LOOPBACK, Child, choose_port
+from headrace.embedded.valkey import EmbeddedValkey, find_server
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.queue.queue import Client, SyncClient
+from headrace.valkey.probe import server_version
+from tests.conftest import READY_S, wait_until
+
+REF = QueueRef("o", "p", "e", "q")
+
+
+async def enqueue(url: str) -> bool:
+    async with Client(url) as client:
+        return await client.enqueue(REF, NewJob("t", id="from the other client"))
+
+
+def test_user_and_password(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log", extra=("--requirepass", "p@ss:word/"))
+    server.start()
+    try:
+        url = f"redis://:p%40ss%3Aword%2F@{LOOPBACK}:{server.port}/0"
+        wait_until(lambda: server_version(url), "it answers", READY_S)
+        assert SyncClient(url).enqueue(REF, NewJob("t"))
+        assert server_version(server.url) is None
+    finally:
+        server.stop()
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    socket = tmp_path / "valkey.sock"
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log", extra=("--unixsocket", str(socket)))
+    server.start()
+    server.wait_ready(READY_S)
+    try:
+        assert SyncClient(f"unix://{socket}?db=0").enqueue(REF, NewJob("t"))
+    finally:
+        server.stop()
+
+
+def test_the_master_that_sentinels_know(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
+    server.start()
+    server.wait_ready(READY_S)
+    port = choose_port("the sentinel", 0)
+    config = tmp_path / "sentinel.conf"
+    config.write_text(f"port {port}\nbind {LOOPBACK}\nsentinel monitor the-queue {LOOPBACK} {server.port} 1\n")
+    sentinel = Child(
+        "sentinel", [find_server("bundled"), str(config), "--sentinel"], log_file=tmp_path / "sentinel.log"
+    )
+    sentinel.start()
+    try:
+        url = f"redis+sentinel://{LOOPBACK}:1,{LOOPBACK}:{port}/the-queue/0"
+        wait_until(lambda: server_version(url), "the sentinel answers", READY_S)
+        with SyncClient(url) as client:
+            assert client.enqueue(REF, NewJob("t"))
+        assert asyncio.run(enqueue(url))
+    finally:
+        sentinel.stop()
+        server.stop()
+
+
+def test_a_cluster_found_through_one_of_its_nodes(any_valkey_url: str) -> None:
+    url = any_valkey_url.split(",")[0]
+    with SyncClient(url) as client:
+        assert client.enqueue(REF, NewJob("t"))
+    assert asyncio.run(enqueue(url))
