@@ -111,7 +111,7 @@ class QueueSettings:
 @dataclass(frozen=True)
 class WorkerSettings:
     concurrency: int = setting(10, "Jobs one worker process runs at a time.", integer(1, 10_000))
-    prefetch: int = setting(20, "Jobs a worker holds ready beyond those it runs.", integer(0, 10_000))
+    prefetch: int = setting(100, "Most jobs a worker holds ready beyond those it runs.", integer(0, 10_000))
     grace: Seconds = setting(30.0, "How long a stopping worker lets jobs finish.", duration("0s", "1d"))
     poll: Seconds = setting(0.2, "Pause before an idle worker asks again.", duration("1ms", "1m"))
     heartbeat: Seconds = setting(

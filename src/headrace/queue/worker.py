@@ -40,11 +40,17 @@ TICK_MS = 5000
 RECONNECT_S = 1.0
 MAX_ERROR_CHARS = 8000
 
+# Jobs are held ready for about this long at the current pace. More would not be faster, and a job that waits in a
+# worker is one that no other environment's job can overtake.
+PREFETCH_S = 0.005
+PACE_S = 0.05  # how often the pace is measured
+EMPTY_S = 0.02  # how long a shard that had nothing is left alone while others have work
+
 
 @dataclass(frozen=True)
 class WorkerOptions:
     concurrency: int = 10
-    prefetch: int = 20
+    prefetch: int = 100  # at most; see PREFETCH_S
     queues: tuple[str, ...] = ()  # names of the queues to serve, in every environment; empty: all
     poll_s: float = 0.2  # how often an empty queue is asked
     lease_s: float = 30.0
@@ -74,6 +80,21 @@ class Results:
     buried: list[tuple[LeasedJob, str]] = field(default_factory=list[tuple[LeasedJob, str]])
 
 
+class Pace:
+    """How many jobs end per second, smoothed."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self._count = 0
+        self._since = time.monotonic()
+
+    def ended(self) -> None:
+        self._count += 1
+        if (passed := time.monotonic() - self._since) >= PACE_S:
+            self.per_s += (self._count / passed - self.per_s) / 2
+            self._count, self._since = 0, self._since + passed
+
+
 class Worker:
     """Runs until told to stop, then finishes or returns what it holds."""
 
@@ -87,6 +108,8 @@ class Worker:
         self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # with when it started
         self._results: defaultdict[int, Results] = defaultdict(Results)
         self._wake = asyncio.Event()  # there is a result, or it is time to stop
+        self._empty_until = [0.0] * self._stubs.shards
+        self._pace = Pace()
 
     async def run_forever(self, stop: asyncio.Event) -> None:
         await self._until_available(self._client.check_shards)
@@ -120,19 +143,27 @@ class Worker:
 
     async def _take(self) -> int:
         """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
-        held = len(self._waiting) + len(self._running)
-        room = self._options.concurrency + self._options.prefetch - held
-        if room <= 0 or (self._waiting and room < self._options.prefetch // 2):
+        ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
+        room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
+        if room <= 0 or (self._waiting and room < ahead // 2):
             return 0
-        share = -(-room // self._stubs.shards)
-        calls = [
-            self._stubs.dequeue(shard, share, self._options.lease_ms, self._options.queues)
-            for shard in range(self._stubs.shards)
-        ]
-        jobs = [job for found in await self._run_all(calls) for job in found]
-        self._waiting.extend(jobs)
+        shards = self._shards_to_ask()
+        share = -(-room // len(shards))
+        calls = [self._stubs.dequeue(shard, share, self._options.lease_ms, self._options.queues) for shard in shards]
+        took = 0
+        for shard, jobs in zip(shards, await self._run_all(calls), strict=True):
+            took += len(jobs)
+            self._waiting.extend(jobs)
+            if not jobs:
+                self._empty_until[shard] = time.monotonic() + EMPTY_S
         self._start_waiting()
-        return len(jobs)
+        return took
+
+    def _shards_to_ask(self) -> list[int]:
+        """All but those that had nothing a moment ago: they would only take room from the others."""
+        now = time.monotonic()
+        worth = [shard for shard, until in enumerate(self._empty_until) if until <= now]
+        return worth or list(range(self._stubs.shards))
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self._options.concurrency:
@@ -143,6 +174,7 @@ class Worker:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
+        self._pace.ended()
         self._start_waiting()
         self._wake.set()
 

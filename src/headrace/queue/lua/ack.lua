@@ -5,18 +5,19 @@
 -- ARGV       prefix, maxlen, keep ms, then for each job: E, J, lease, run ms
 -- Returns    for each job 1 (done) or 0 (lease lost)
 local keep_ms = tonumber(ARGV[3])
+local done = {}
 
 local function ack(E, J, lease, run_ms)
   local job = held_job(E, J, lease)
   if not job then return 0 end
   end_lease(job)
   job.queue.bytes = job.queue.bytes - job.size
-  redis.call('DEL', job_key(job.EJ))
+  done[#done + 1] = job_key(job.EJ)
   if keep_ms > 0 then
     -- The id stays taken for a while: a producer that never saw its answer and asks again must not run it twice.
     redis.call('SET', body_key(job.EJ), '', 'PX', keep_ms)
   else
-    redis.call('DEL', body_key(job.EJ))
+    done[#done + 1] = body_key(job.EJ)
   end
   count(job.queue, 'ack', nil, run_ms)
   return 1
@@ -26,5 +27,7 @@ local answers = {}
 for i = 4, #ARGV, 4 do
   answers[#answers + 1] = ack(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
+for i = 1, #done, 1000 do redis.call('DEL', unpack(done, i, math.min(i + 999, #done))) end
+forget_leases()
 save_all(ARGV[2])
 return answers

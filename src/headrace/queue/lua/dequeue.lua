@@ -43,6 +43,7 @@ end
 
 -- Take up to `most` jobs of a queue, none that is younger than `bound`: the next queue's oldest job.
 local function take(queue, most, bound)
+  queue.environment.clean = nil
   most = math.min(most, room_of(queue))
   local priority = levels_of(queue)[1]
   if queue.levels > 0 then most, bound = math.min(most, 1), '+inf' end

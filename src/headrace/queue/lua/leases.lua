@@ -9,12 +9,23 @@ local function held_job(E, J, lease)
     expires = v[6], attempts = tonumber(v[7]), max_attempts = tonumber(v[8]), due = tonumber(v[9]) }
 end
 
--- The job leaves its worker, whatever comes next.
+-- Arguments for one command instead of many; the server takes some thousands at a time.
+local function in_chunks(command, key, members)
+  for i = 1, #members, 1000 do
+    redis.call(command, key, unpack(members, i, math.min(i + 999, #members)))
+  end
+end
+
+local ended = {}
+
+-- The job leaves its worker, whatever comes next. `forget_leases` must follow.
 local function end_lease(job)
-  redis.call('ZREM', LEASES, job.EJ)
+  ended[#ended + 1] = job.EJ
   job.queue.running = job.queue.running - 1
   job.queue.environment.running = job.queue.environment.running - 1
 end
+
+local function forget_leases() in_chunks('ZREM', LEASES, ended) end
 
 -- Out of the way, but kept with its error until somebody redrives it.
 local function make_dead(job)

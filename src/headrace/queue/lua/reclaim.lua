@@ -19,5 +19,6 @@ for _, EJ in ipairs(lapsed) do
     count(job.queue, 'reclaim')
   end
 end
+forget_leases()
 save_all(ARGV[2])
 return #lapsed

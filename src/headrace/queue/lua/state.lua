@@ -198,6 +198,8 @@ end
 -- A full environment leaves the index; the queue names under which a worker met it while full are
 -- parked, and come back with it. Each is parked at most once per blocking, so this is paid for.
 local function reindex_env(env)
+  if env.clean then return end
+  env.clean = true
   local blocked = env_blocked(env)
   if not blocked and redis.call('EXISTS', env_queues_key(env.E)) == 1 then
     join(ENVS, env.E)
