@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from bench.report import Bar, finish, median_ratio, missed, percentile, rounded
 
 BARS = [Bar("fast", ">=", 2, aim=4), Bar("cheap", "<=", 1.5)]
@@ -38,3 +37,8 @@ def test_the_last_line_of_output_is_the_result(capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert json.loads(out) == {"bench": "queue", "fast": 1.0, "cheap": 1.0, "missed": ["fast"]}
     assert "MISSED (bar >= 2, aim >= 4)" in err
+
+
+def test_a_bar_is_judged_before_rounding(capsys: pytest.CaptureFixture[str]) -> None:
+    finish("queue", {"cheap": 1.5004}, BARS[1:], json_only=True, record=False)
+    assert json.loads(capsys.readouterr().out) == {"bench": "queue", "cheap": 1.5, "missed": ["cheap"]}

@@ -5,11 +5,12 @@
 -- ARGV       prefix, maxlen, keep ms, then for each job: E, J, lease, run ms
 -- Returns    for each job 1 (done) or 0 (lease lost)
 local keep_ms = tonumber(ARGV[3])
-local done = {}
+local done, seen = {}, {}
 
 local function ack(E, J, lease, run_ms)
   local job = held_job(E, J, lease)
-  if not job then return 0 end
+  if not job or seen[job.EJ] then return 0 end -- its keys are deleted at the end: twice in one call is once
+  seen[job.EJ] = true
   end_lease(job)
   job.queue.bytes = job.queue.bytes - job.size
   done[#done + 1] = job_key(job.EJ)

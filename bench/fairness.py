@@ -1,0 +1,176 @@
+"""Does a tenant with 100,000 jobs make 50 quiet ones wait?
+
+One worker, jobs of 2 ms. First its capacity is measured; then 50 quiet tenants send half of that, at random
+moments, alone; then the same moments again beside a tenant that has 100,000 jobs waiting.
+Waits come from the events of `dequeue`. As jobs may be held by the worker before they start, the time
+until the task's first line, taken by the task itself, is reported beside it. Figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# This folder holds a queue.py, which must not be found in place of the standard library's.
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import argparse
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, cast
+
+from bench.report import Bar, finish, median_ratio, note, percentile
+from bench.server import Bench, bench_server, rate_of
+from bench.tasks import WAITS_FILE
+from headrace.model.event import COLUMNS, LIST_SEPARATOR, SEPARATOR, Op
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.queue import keys
+from headrace.queue.queue import SyncClient
+
+DB = 0
+CONCURRENCY = 2
+NAP_S = 0.002
+QUIET_LOAD = 0.5  # of the worker's capacity
+WORKER = {"HEADRACE_WORKER_POLL": "2ms"}  # else the poll of an idle worker would be what quiet tenants wait for alone
+SEED = 7
+SHARE = 0.99
+
+NOISY = QueueRef("noisy", "app", "prod", "work")
+QUIET = [QueueRef(f"quiet{number}", "app", "prod", "work") for number in range(50)]
+BARS = (Bar("fairness_ratio", "<=", 2),)
+
+
+@dataclass(frozen=True)
+class Size:
+    noisy_jobs: int = 100_000
+    seconds: float = 10.0
+    rounds: int = 5
+
+
+QUICK = Size(noisy_jobs=20_000, seconds=5.0, rounds=3)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Of the quiet tenants' jobs, in ms."""
+
+    until_dequeue: list[float]
+    until_start: list[float]
+
+    @property
+    def dequeue_p99(self) -> float:
+        """Events count whole milliseconds: half of one is added, or a ratio of zeros would mean something."""
+        return percentile(self.until_dequeue, SHARE) + 0.5
+
+    @property
+    def start_p99(self) -> float:
+        return percentile(self.until_start, SHARE)
+
+    def __str__(self) -> str:
+        return f"p99 {self.dequeue_p99:.1f} ms until dequeued, {self.start_p99:.1f} ms until started"
+
+
+def capacity(bench: Bench) -> float:
+    """Jobs per second when there is always one waiting."""
+    with SyncClient(bench.url(DB)) as client:
+        client.redis.flushdb()
+        total = 3000
+        client.enqueue_many(NOISY, naps(total))
+        queue = keys.queue(client.options.stubs().shard_of(NOISY), NOISY)
+
+        def done() -> int:
+            return int(cast(Any, client.redis.hget(queue, "o:ack")) or 0)
+
+        with bench.worker(DB, CONCURRENCY, WORKER) as child:
+            return rate_of(done, total, child)
+
+
+def quiet_waits(bench: Bench, arrivals: list[tuple[float, QueueRef]], noisy_jobs: int) -> Waits:
+    waits_file = bench.folder / "waits"
+    with SyncClient(bench.url(DB)) as client:
+        client.redis.flushdb()
+        for _ in range(noisy_jobs // 1000):
+            client.enqueue_many(NOISY, naps(1000))
+        with bench.worker(DB, CONCURRENCY, {**WORKER, WAITS_FILE: str(waits_file)}):
+            send_timed(client, QUIET[0], 0)
+            while not taken(client, QUIET[:1]):  # the worker is up
+                time.sleep(0.01)
+            started = time.perf_counter()
+            for at, ref in arrivals:
+                time.sleep(max(0.0, started + at - time.perf_counter()))
+                send_timed(client, ref, NAP_S)
+            while len(taken(client, QUIET)) < len(arrivals):
+                time.sleep(0.2)
+            left = client.redis.zcard(keys.ready(client.options.stubs().shard_of(NOISY), NOISY))
+            assert bool(left) == bool(noisy_jobs), "the noisy tenant ran out of jobs: lower Size.seconds"
+        until_start = [float(line) for line in waits_file.read_text().splitlines()]
+        return Waits(taken(client, QUIET)[1:], until_start[1:])
+
+
+def send_timed(client: SyncClient, ref: QueueRef, seconds: float) -> None:
+    client.enqueue(ref, NewJob("timed", f"{seconds} {time.time()}".encode()))
+
+
+def naps(count: int) -> list[NewJob]:
+    return [NewJob("nap", str(NAP_S).encode()) for _ in range(count)]
+
+
+def taken(client: SyncClient, refs: list[QueueRef]) -> list[float]:
+    """How long each job of these queues waited, from the metric streams."""
+    orgs = {ref.org for ref in refs}
+    column = {each.name: number for number, each in enumerate(COLUMNS)}
+    found: list[float] = []
+    for shard in range(client.options.shards):
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = cast(Any, client.redis.xrange(keys.metrics(shard)))
+        for _, fields in entries:
+            event = fields[b"e"].decode().split(SEPARATOR)
+            if event[column["op"]] == Op.DEQUEUE and event[column["org"]] in orgs:
+                found += map(float, event[column["waits"]].split(LIST_SEPARATOR))
+    return found
+
+
+def moments(per_s: float, seconds: float, seed: int) -> Iterator[tuple[float, QueueRef]]:
+    """Arrivals at random, the same for every contender of a round."""
+    random_ = random.Random(seed)
+    at = 0.0
+    while (at := at + random_.expovariate(per_s)) < seconds:
+        yield at, random_.choice(QUIET)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./hr bench fairness", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
+    parser.add_argument("--quick", action="store_true", help="smaller, in half a minute; keeps no record")
+    options = parser.parse_args()
+    size = QUICK if options.quick else Size()
+    found: dict[bool, list[Waits]] = {False: [], True: []}
+    with bench_server() as bench:
+        per_s = capacity(bench)
+        note(f"the worker does {per_s:,.0f} jobs/s; the quiet tenants send {QUIET_LOAD * per_s:,.0f}/s")
+        for number in range(size.rounds):
+            arrivals = list(moments(QUIET_LOAD * per_s, size.seconds, SEED + number))
+            for noisy in (True, False) if number % 2 else (False, True):
+                waits = quiet_waits(bench, arrivals, size.noisy_jobs if noisy else 0)
+                found[noisy].append(waits)
+                note(f"round {number + 1} of {size.rounds}, {'beside the noisy one' if noisy else 'alone'}: {waits}")
+    alone, beside = found[False], found[True]
+    figures = {
+        "capacity_per_s": per_s,
+        "quiet_jobs": float(sum(len(waits.until_dequeue) for waits in alone)),
+        "quiet_p99_ms_alone": median(waits.dequeue_p99 for waits in alone),
+        "quiet_p99_ms_with_noisy": median(waits.dequeue_p99 for waits in beside),
+        "fairness_ratio": median_ratio([w.dequeue_p99 for w in beside], [w.dequeue_p99 for w in alone]),
+        "quiet_start_p99_ms_alone": median(waits.start_p99 for waits in alone),
+        "quiet_start_p99_ms_with_noisy": median(waits.start_p99 for waits in beside),
+        "fairness_start_ratio": median_ratio([w.start_p99 for w in beside], [w.start_p99 for w in alone]),
+    }
+    finish("fairness", figures, BARS, json_only=options.json, record=not options.quick)
+
+
+if __name__ == "__main__":
+    main()

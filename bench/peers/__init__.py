@@ -1,0 +1,1 @@
+"""Other queues, used as their own users would use them."""

@@ -1,0 +1,93 @@
+"""How a benchmark ends: a table for people, one line of JSON for machines, a file for the record.
+
+A bar that is missed is reported, not raised: whoever runs the benchmark decides what it means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, TextIO
+
+RECORDS = Path(__file__).parents[1] / "docs" / "bench"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a figure must reach; `aim` is what it should."""
+
+    key: str
+    sign: Literal["<=", ">="]
+    limit: float
+    aim: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return value <= self.limit if self.sign == "<=" else value >= self.limit
+
+    def verdict(self, figures: Mapping[str, float]) -> str:
+        aim = "" if self.aim is None else f", aim {self.sign} {self.aim:g}"
+        return f"{'ok' if self.holds(figures[self.key]) else 'MISSED'} (bar {self.sign} {self.limit:g}{aim})"
+
+
+def missed(figures: Mapping[str, float], bars: Iterable[Bar]) -> list[str]:
+    return [bar.key for bar in bars if not bar.holds(figures[bar.key])]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
+
+
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the rounds' own ratios: a round that the machine disturbed counts once, for both sides."""
+    return median(a / b for a, b in zip(above, below, strict=True))
+
+
+def rounded(value: float) -> float:
+    """Three digits are more than two busy cores repeat; rates keep their ones."""
+    return round(value) if abs(value) >= 100 else float(f"{value:.3g}")
+
+
+def finish(name: str, figures: Mapping[str, float], bars: Sequence[Bar], *, json_only: bool, record: bool) -> None:
+    """Print the table (on standard error if `json_only`), keep the record, and end with the line of JSON."""
+    _print_table(figures, bars, sys.stderr if json_only else sys.stdout)
+    shown = {key: rounded(value) for key, value in figures.items()}
+    # Judged before it is rounded: 15.04 is more than 15.
+    result: dict[str, Any] = {"bench": name, **shown, "missed": missed(figures, bars)}
+    if record:
+        RECORDS.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**result, "machine": machine()}, indent=2)
+        (RECORDS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(result), flush=True)
+
+
+def note(text: str) -> None:
+    """What the benchmark is doing; a run takes minutes."""
+    print(f"[{datetime.now(UTC):%H:%M:%S}] {text}", file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def _print_table(figures: Mapping[str, float], bars: Sequence[Bar], out: TextIO) -> None:
+    by_key = {bar.key: bar for bar in bars}
+    width = max(map(len, figures))
+    for key, value in figures.items():
+        verdict = by_key[key].verdict(figures) if key in by_key else ""
+        print(f"{key:<{width}}  {rounded(value):>12,.10g}  {verdict}".rstrip(), file=out)

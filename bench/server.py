@@ -1,0 +1,114 @@
+"""One embedded Valkey for a whole benchmark, worker processes on it, and the server's own clock.
+
+Rewriting the append-only file is switched off: it forks the server at moments of its own choosing, which
+would hit one contender and not the other. All else is as `headrace up` runs it, for peers too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.embedded.process import Child
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.queue import keys
+from headrace.queue.queue import SyncClient
+from headrace.valkey.connect import Valkey, connect
+
+ROOT = Path(__file__).parents[1]
+READY_S = 30.0
+POLL_S = 0.01
+STUCK_S = 30.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    server: EmbeddedValkey
+    folder: Path
+    redis: Valkey
+
+    def url(self, db: int) -> str:
+        """Contenders live in databases of their own, so that neither pays for the other's keys."""
+        return f"{self.server.url.removesuffix('/0')}/{db}"
+
+    @contextmanager
+    def worker(self, db: int, concurrency: int, env: Mapping[str, str] | None = None) -> Generator[Child]:
+        """A Headrace worker as the command line starts it."""
+        command = ["headrace", "worker", "bench.tasks:tasks", "--concurrency", str(concurrency)]
+        with self.process("worker", command, {"HEADRACE_REDIS_URL": self.url(db), **(env or {})}) as child:
+            yield child
+
+    @contextmanager
+    def process(self, name: str, module: Sequence[str], env: Mapping[str, str]) -> Generator[Child]:
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        log_file = self.folder / f"{name}.log"
+        child = Child(name, [sys.executable, "-m", *module], log_file=log_file, env={"PYTHONPATH": path, **env})
+        child.start()
+        try:
+            yield child
+        finally:
+            child.stop()
+
+    @contextmanager
+    def script_time(self) -> Generator[ScriptTime]:
+        """What the scripts that run inside the block cost the server."""
+        spent = ScriptTime()
+        calls, usec = self._scripts()
+        yield spent
+        after = self._scripts()
+        spent.calls, spent.usec = after[0] - calls, after[1] - usec
+
+    def _scripts(self) -> tuple[int, int]:
+        stats: dict[str, Any] = self.redis.info("commandstats")
+        script = stats.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
+        return script["calls"], script["usec"]
+
+
+@dataclass
+class ScriptTime:
+    calls: int = 0
+    usec: int = 0
+
+
+@contextmanager
+def bench_server() -> Generator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        folder = Path(name)
+        extra = ("--auto-aof-rewrite-percentage", "0")
+        server = EmbeddedValkey(folder / "valkey", folder / "log", extra=extra)
+        server.start()
+        try:
+            server.wait_ready(READY_S)
+            with connect(server.url) as redis:
+                yield Bench(server, folder, redis)
+        finally:
+            server.stop()
+
+
+def switch_metrics(client: SyncClient, on: bool) -> None:
+    for shard in range(client.options.shards):
+        client.redis.set(keys.metrics_enabled(shard), int(on))
+
+
+def rate_of(done: Callable[[], int], total: int, child: Child) -> float:
+    """Jobs per second between the first that is seen done and the last: how long a process starts is not counted."""
+    first: tuple[float, int] | None = None
+    seen, seen_at = -1, time.perf_counter()
+    while True:
+        count, now = done(), time.perf_counter()
+        if first is None and count > 0:
+            first = now, count
+        if first is not None and count >= total:
+            return (total - first[1]) / (now - first[0])
+        if count != seen:
+            seen, seen_at = count, now
+        if child.exit_code() is not None or now - seen_at > STUCK_S:
+            raise RuntimeError(f"The {child.name} stopped at {count} of {total} jobs. Its log:\n{child.log_tail()}")
+        time.sleep(POLL_S)

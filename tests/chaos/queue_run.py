@@ -1,0 +1,206 @@
+"""The chaos run itself, in any size: `queue.py` is its command, `test_queue_short.py` a small one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import cast
+
+from headrace.embedded.process import Child
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.model.job import NewJob
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.queue import SyncClient
+from headrace.queue.state import QueueState, read_states
+from headrace.valkey.connect import Valkey, connect
+from tests.chaos.queue_tasks import EXECUTIONS, notes_url
+from tests.model.fold import Fold, differences, read_envs, read_events
+
+ROOT = Path(__file__).parents[2]
+READY_S = 60.0
+POLL_S = 0.05
+BATCH = 1000
+MAX_ATTEMPTS = 1000  # a kill costs an attempt, and no job may be buried for that
+
+TENANTS = tuple(EnvRef("org", "project", name) for name in ("noisy", "two", "three", "bursts:{odd}"))
+BURSTING, ENV_LIMIT, BURST = TENANTS[3], 8, 1.5
+NARROW_LIMIT = 5
+SHARES = {  # of all jobs, in percent
+    QueueRef("org", "project", "noisy", "mail"): 60,
+    QueueRef("org", "project", "noisy", "narrow"): 3,
+    QueueRef("org", "project", "two", "mail"): 15,
+    QueueRef("org", "project", "three", "mail"): 10,
+    QueueRef("org", "project", "three", "narrow"): 2,
+    QueueRef("org", "project", "bursts:{odd}", "mail"): 5,
+    QueueRef("org", "project", "bursts:{odd}", "a,b"): 5,
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    jobs: int
+    done_distinct: int  # jobs that were run at least once, by the tasks' own notes
+    executions: int  # runs in all; more than the jobs, since a killed worker's jobs run again
+    kills: int
+    events: int
+    seconds: float
+    lost: int  # accepted and never run
+    stuck: int  # accepted and not done at the end
+    limit_exceeded: int  # events that tell of more running jobs than a limit allows
+    fold_differences: int  # between the folded metric stream and the queue's own numbers
+    details: list[str] = field(default_factory=list[str])
+
+    @property
+    def holds(self) -> bool:
+        return not (self.lost or self.stuck or self.limit_exceeded or self.fold_differences)
+
+
+class Workers:
+    """Worker processes, the oldest of which is killed now and then."""
+
+    def __init__(self, count: int, url: str, folder: Path) -> None:
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        self._env = {
+            "PYTHONPATH": path,
+            "HEADRACE_REDIS_URL": url,
+            "HEADRACE_QUEUE_LEASE": "2s",
+            "HEADRACE_WORKER_HEARTBEAT": "500ms",
+            "HEADRACE_WORKER_POLL": "50ms",
+        }
+        self._folder = folder
+        self._started = 0
+        self.kills = 0
+        self._children = [self._start() for _ in range(count)]
+
+    def _start(self) -> Child:
+        self._started += 1
+        name = f"worker-{self._started}"
+        command = [sys.executable, "-m", "headrace", "worker", "tests.chaos.queue_tasks:tasks"]
+        child = Child(name, command, log_file=self._folder / f"{name}.log", env=self._env)
+        child.start()
+        return child
+
+    def kill_oldest(self) -> None:
+        oldest = self._children.pop(0)
+        os.kill(oldest.pid, signal.SIGKILL)
+        oldest.stop()  # its guard leaves too
+        self.kills += 1
+        self._children.append(self._start())
+
+    def stop(self) -> None:
+        for child in self._children:
+            child.ask_to_stop()
+        for child in self._children:
+            child.stop()
+
+
+def run_chaos(jobs: int, workers: int, folder: Path, *, kill_every_s: float = 1.0, give_up_s: float = 1800.0) -> Report:
+    began = time.monotonic()
+    with started_valkey(folder) as url, SyncClient(url) as client:
+        accepted = open_queues(client)
+        crew = Workers(workers, url, folder)
+        try:
+            batches = list(split(jobs))
+            next_kill = began + kill_every_s
+            while batches or unfinished(client.redis):
+                if batches:
+                    accepted += enqueue(client, *batches.pop())
+                else:
+                    time.sleep(POLL_S)
+                if time.monotonic() >= next_kill:
+                    crew.kill_oldest()
+                    next_kill += kill_every_s
+                if time.monotonic() > began + give_up_s:
+                    break
+        finally:
+            crew.stop()
+        return judge(client.redis, url, accepted, crew.kills, time.monotonic() - began)
+
+
+@contextmanager
+def started_valkey(folder: Path) -> Generator[str]:
+    server = EmbeddedValkey(folder / "valkey", folder)
+    server.start()
+    try:
+        server.wait_ready(READY_S)
+        yield server.url
+    finally:
+        server.stop()
+
+
+def open_queues(client: SyncClient) -> int:
+    """Limits are set before the first worker starts, so that they hold for every event. Returns the jobs used up."""
+    for ref in SHARES:
+        enqueue(client, ref, range(1))
+        if ref.queue == "narrow":
+            client.limits(ref, NARROW_LIMIT)
+    client.limits(BURSTING, ENV_LIMIT, BURST)
+    return len(SHARES)
+
+
+def split(jobs: int) -> Iterator[tuple[QueueRef, range]]:
+    """Batches of job numbers per queue; the queues take turns. Each queue has one job already."""
+    batches: list[tuple[QueueRef, range]] = []
+    for ref, percent in SHARES.items():
+        wanted = jobs * percent // 100
+        batches += [(ref, range(start, min(start + BATCH, wanted))) for start in range(1, wanted, BATCH)]
+    return iter(sorted(batches, key=lambda batch: -batch[1].start))  # taken from the end
+
+
+def enqueue(client: SyncClient, ref: QueueRef, numbers: range) -> int:
+    ids = [f"{ref.queue}-{number}" for number in numbers]  # an id is taken for its whole environment
+    new = [NewJob("note", b"x" * 100, id=job_id, max_attempts=MAX_ATTEMPTS) for job_id in ids]
+    assert all(client.enqueue_many(ref, new))
+    return len(new)
+
+
+def unfinished(redis: Valkey) -> int:
+    return sum(state.depth + state.scheduled + state.running for state in read_states(redis, 2))
+
+
+def judge(redis: Valkey, url: str, accepted: int, kills: int, seconds: float) -> Report:
+    states = read_states(redis, 2)
+    with connect(notes_url(url)) as notes:
+        executions = [int(times) for times in cast("list[bytes]", notes.hvals(EXECUTIONS))]
+    folds = [Fold(bursts={BURSTING: BURST}).add(read_events(redis, shard)) for shard in range(2)]
+    details = [line for shard, fold in enumerate(folds) for line in compare(redis, shard, fold, states)]
+    return Report(
+        jobs=accepted,
+        done_distinct=len(executions),
+        executions=sum(executions),
+        kills=kills,
+        events=sum(fold.events for fold in folds),
+        seconds=round(seconds, 1),
+        lost=accepted - len(executions),
+        stuck=accepted - sum(state.odometers.get("ack", 0) for state in states),
+        limit_exceeded=sum(fold.over_limit for fold in folds),
+        fold_differences=len(details),
+        details=details[:20],
+    )
+
+
+def compare(redis: Valkey, shard: int, fold: Fold, states: Sequence[QueueState]) -> list[str]:
+    own = [state for state in states if state.ref.environment.shard(2) == shard]
+    envs = read_envs(redis, shard, [env for env in TENANTS if env.shard(2) == shard])
+    return differences(fold, own, envs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./hr chaos queue")
+    parser.add_argument("--json", action="store_true", help="one line of JSON (the default, and all there is)")
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--workers", type=int, default=4)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="headrace-chaos-") as folder:
+        report = run_chaos(given.jobs, given.workers, Path(folder))
+    print(json.dumps(asdict(report)))
+    sys.exit(0 if report.holds else 1)

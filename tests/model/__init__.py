@@ -1,0 +1,5 @@
+"""The queue against a plain Python model of the truth, step by step."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.model.sight", "tests.model.truth", "tests.model.machine", "tests.model.dying")

@@ -1,0 +1,408 @@
+"""A state machine that drives every verb, from several clients, and compares each step with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from enum import Enum
+from typing import TypeVar, cast
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.errors import QueueClosed
+from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue import keys
+from headrace.queue.scripts import DeadFilter, Redriven, Stubs
+from headrace.queue.state import read_states
+from headrace.valkey.connect import connect
+from headrace.valkey.scripts import Arg, Call, run
+from tests.conftest import ODD_NAMES
+from tests.model.clock import HOUR_MS, Ageing, server_ms
+from tests.model.fold import Fold, differences, read_envs, read_events
+from tests.model.sight import check
+from tests.model.truth import Environment, Job, Truth
+
+T = TypeVar("T")
+
+SHARDS = 2
+CLIENTS = 3
+FAR_MS = HOUR_MS  # a lease, a delay, a TTL: never over by itself while a test runs
+EPSILON_MS = 0.001  # the clock's microseconds do not all fit a double
+
+QUEUES = (
+    ODD_NAMES,
+    QueueRef(ODD_NAMES.org, ODD_NAMES.project, ODD_NAMES.env, "b:dead"),
+    *(QueueRef("job:q", "class", "env", name) for name in (ODD_NAMES.queue, "b:dead", "ready")),
+    *(QueueRef("job:q", "class", env, "b:dead") for env in ("e:queues", "3")),
+)
+"""One environment in the first shard, three in the second; few enough that clients meet."""
+
+ENVS = tuple(dict.fromkeys(ref.environment for ref in QUEUES))
+QUEUE_NAMES = tuple(dict.fromkeys(ref.queue for ref in QUEUES))
+IDS = ("1", "2", "3", "a:b", "%3A", "ü🎈")
+ERRORS = ("boom", "Traceback: a\nlong story", "")
+COUNTS = st.integers(1, 6)
+
+environments = st.sampled_from(ENVS)
+queues = st.sampled_from(QUEUES)
+limits = st.sampled_from([None, None, None, 0, 1, 2, 3])
+rarely = st.sampled_from([False, False, False, True])
+shards = st.integers(0, SHARDS - 1)
+clients = st.integers(0, CLIENTS - 1)
+new_jobs = st.builds(
+    NewJob,
+    task=st.sampled_from(["send", "se nd", "ü"]),
+    payload=st.binary(max_size=12),
+    id=st.sampled_from(IDS),
+    delay_ms=st.sampled_from([0, 0, 0, FAR_MS]),
+    priority=st.sampled_from([0, 0, 0, 1, -1, 7]),
+    ttl_ms=st.sampled_from([None, None, FAR_MS]),
+    max_attempts=st.integers(1, 3),
+)
+
+
+class Lost(Enum):
+    ANSWER = "the command ran, but nobody saw its answer"
+
+
+class QueueMachine(RuleBasedStateMachine):
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.valkey = connect(url)
+        self.valkey.flushall()
+        self.connections = [connect(url) for _ in range(CLIENTS)]
+        self.leases: list[list[LeasedJob]] = [[] for _ in range(CLIENTS)]  # of each client, lost ones included
+        self.stubs = Stubs(SHARDS, 1_000_000)
+        self.loses: set[int] = set()  # clients that will not see the answer to their next command
+        self.again: list[Callable[[], None]] = [lambda: None] * CLIENTS  # what a client does if it asks once more
+        self.truth = Truth(SHARDS)
+        self.ageing = Ageing(self.valkey, self.truth)
+
+    def teardown(self) -> None:
+        self.check_fold()
+        for connection in (self.valkey, *self.connections):
+            connection.close()
+
+    @invariant()
+    def everything_is_as_the_model_says(self) -> None:
+        check(self.valkey, self.truth)
+
+    # Producers
+
+    @initialize(limit=st.sampled_from([None, 1, 2, 2]), burst=st.sampled_from([None, 1.5, 2.0]), job=new_jobs)
+    def begin_crowded(self, limit: int | None, burst: float | None, job: NewJob) -> None:
+        """Limits of an environment matter when several of its queues have jobs, which chance alone rarely brings."""
+        crowded = QUEUES[2:5]
+        self.configure_env(0, crowded[0].environment, limit, burst)
+        for number, ref in enumerate(crowded):
+            ids = IDS[2 * number : 2 * number + 2]
+            self.enqueue(0, ref, [replace(job, id=job_id, delay_ms=0) for job_id in ids])
+
+    @rule(client=clients, ref=queues, jobs=st.lists(new_jobs, min_size=1, max_size=5))
+    def enqueue(self, client: int, ref: QueueRef, jobs: list[NewJob]) -> None:
+        self.again[client] = lambda: self.enqueue(client, ref, jobs)
+        call = self.stubs.enqueue(ref, jobs)
+        before = self.now()
+        if ref in self.truth.queues and self.truth.queues[ref].closed:
+            with nullcontext() if client in self.loses else pytest.raises(QueueClosed):
+                self.run(client, call)
+            return
+        answer = self.run(client, call)
+        expected = self.truth.enqueue(ref, jobs)
+        assert answer in (expected, Lost.ANSWER)
+        accepted = [job for job, is_new in zip(jobs, expected, strict=True) if is_new]
+        self.learn_times([self.truth.jobs[ref.environment, job.id] for job in accepted], before)
+        self.truth.settle(self.shard(ref))
+
+    @rule(client=clients, env=environments, job_id=st.sampled_from(IDS))
+    def cancel(self, client: int, env: EnvRef, job_id: str) -> None:
+        answer = self.run(client, self.stubs.cancel(env, job_id))
+        expected = self.truth.cancel(env, job_id)
+        assert answer in (expected, Lost.ANSWER)
+        self.truth.settle(self.stubs.shard_of(env))
+
+    @rule(env=environments, job_id=st.sampled_from(IDS))
+    def get(self, env: EnvRef, job_id: str) -> None:
+        info = run(self.valkey, self.stubs.get(env, job_id))
+        job = self.truth.jobs.get((env, job_id))
+        if job:
+            assert info == expected_info(job)
+        else:
+            assert info == (JobInfo(env, job_id, JobState.DONE) if (env, job_id) in self.truth.kept else None)
+
+    # Workers
+
+    @rule(client=clients, shard=shards, n=COUNTS)
+    def dequeue_any(self, client: int, shard: int, n: int) -> None:
+        self.dequeue(client, shard, n, ())
+
+    @rule(
+        client=clients,
+        shard=shards,
+        n=st.one_of(COUNTS, st.just(50)),
+        names=st.one_of(st.just(()), st.lists(st.sampled_from([*QUEUE_NAMES, "nobody"]), max_size=3, unique=True)),
+    )
+    def dequeue(self, client: int, shard: int, n: int, names: Sequence[str]) -> None:
+        last = self.last_lease(shard)
+        jobs = self.run(client, self.stubs.dequeue(shard, n, FAR_MS, names))
+        if isinstance(jobs, Lost):  # the jobs are leased all the same, to nobody
+            self.apply_dequeue(shard, n, names, self.leased_since(shard, last))
+            return
+        self.leases[client] = (self.leases[client] + jobs)[-20:]
+        now = self.now()
+        got = [(job.queue.environment, job.id, job.lease) for job in jobs]
+        due = {key: job.due_ms for key, job in self.truth.jobs.items()}
+        self.apply_dequeue(shard, n, names, got)
+        for job in jobs:
+            truth = self.truth.jobs[job.queue.environment, job.id]
+            assert (job.queue, job.task, job.payload) == (truth.queue, truth.new.task, truth.new.payload)
+            assert (job.attempt, job.max_attempts) == (truth.attempts, truth.new.max_attempts)
+            assert job.enqueued_at_ms == truth.enqueued_ms
+            assert 0 <= job.waited_ms <= now - due[truth.key] + 1
+
+    def apply_dequeue(self, shard: int, n: int, names: Sequence[str], got: Sequence[tuple[EnvRef, str, int]]) -> None:
+        def gone(job: Job) -> bool:
+            return not self.valkey.exists(keys.job(shard, *job.key))
+
+        self.truth.dequeue(shard, n, names, got, self.now(), gone)
+
+    def some_client_has_leases(self) -> bool:
+        return any(self.leases)
+
+    def some_leases(self, data: st.DataObject) -> tuple[int, int, list[LeasedJob]]:
+        """A client, a shard, and leases that the client has or had there; the same one twice is possible."""
+        client = data.draw(st.sampled_from([client for client in range(CLIENTS) if self.leases[client]]), "client")
+        first = data.draw(st.sampled_from(self.leases[client][::-1]), "lease")
+        shard = self.shard(first.queue)
+        others = [job for job in self.leases[client] if self.shard(job.queue) == shard]
+        return client, shard, [first, *data.draw(st.lists(st.sampled_from(others), max_size=3), "more")]
+
+    @precondition(some_client_has_leases)
+    @rule(data=st.data())
+    def extend(self, data: st.DataObject) -> None:
+        client, shard, jobs = self.some_leases(data)
+        answer = self.run(client, self.stubs.extend(shard, jobs, FAR_MS))
+        expected = [self.truth.extend(job) for job in jobs]
+        assert answer in (expected, Lost.ANSWER)
+
+    @precondition(some_client_has_leases)
+    @rule(data=st.data(), keep=st.booleans())
+    def ack(self, data: st.DataObject, keep: bool) -> None:
+        client, shard, jobs = self.some_leases(data)
+        self.report_done(client, shard, jobs, keep=keep)
+
+    def report_done(self, client: int, shard: int, jobs: Sequence[LeasedJob], *, keep: bool) -> None:
+        self.again[client] = lambda: self.report_done(client, shard, jobs, keep=keep)
+        answer = self.run(client, self.stubs.ack(shard, [(job, 3) for job in jobs], FAR_MS if keep else 0))
+        expected = [self.truth.ack(job, keep=keep) for job in jobs]
+        assert answer in (expected, Lost.ANSWER)
+        self.truth.settle(shard)
+
+    @precondition(some_client_has_leases)
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, FAR_MS]), error=st.sampled_from(ERRORS))
+    def nack(self, data: st.DataObject, delay_ms: int, error: str) -> None:
+        client, shard, jobs = self.some_leases(data)
+        held = self.held(jobs)
+        before = self.now()
+        answer = self.run(client, self.stubs.nack(shard, [(job, delay_ms, error) for job in jobs]))
+        expected = [self.truth.nack(job, delay_ms, error) for job in jobs]
+        assert answer in (expected, Lost.ANSWER)
+        self.learn_times([job for job in held if job.waits], before, delay_ms)
+        self.learn_burials([job for job in held if not job.waits], before)
+        self.truth.settle(shard)
+
+    @precondition(some_client_has_leases)
+    @rule(data=st.data(), error=st.sampled_from(ERRORS))
+    def bury(self, data: st.DataObject, error: str) -> None:
+        client, shard, jobs = self.some_leases(data)
+        held = self.held(jobs)
+        before = self.now()
+        answer = self.run(client, self.stubs.bury(shard, [(job, error) for job in jobs]))
+        expected = [self.truth.bury(job, error) for job in jobs]
+        assert answer in (expected, Lost.ANSWER)
+        self.learn_burials(held, before)
+        self.truth.settle(shard)
+
+    @precondition(some_client_has_leases)
+    @rule(data=st.data())
+    def giveback(self, data: st.DataObject) -> None:
+        client, shard, jobs = self.some_leases(data)
+        answer = self.run(client, self.stubs.giveback(shard, jobs))
+        expected = [self.truth.giveback(job) for job in jobs]
+        assert answer in (expected, Lost.ANSWER)
+        self.truth.settle(shard)
+
+    # Time passes, and the sweeper
+
+    @precondition(lambda self: any(job.state is JobState.RUNNING for job in self.truth.jobs.values()))
+    @rule(data=st.data())
+    def a_lease_ends(self, data: st.DataObject) -> None:
+        for job in self.some_jobs(data, lambda job: job.state is JobState.RUNNING):
+            self.ageing.end_lease(job)
+
+    @precondition(lambda self: any(job.state is JobState.SCHEDULED for job in self.truth.jobs.values()))
+    @rule(data=st.data())
+    def a_job_becomes_due(self, data: st.DataObject) -> None:
+        for job in self.some_jobs(data, lambda job: job.state is JobState.SCHEDULED):
+            self.ageing.make_due(job)
+
+    @precondition(lambda self: any(map(has_ttl, self.truth.jobs.values())))
+    @rule(data=st.data())
+    def a_ttl_ends(self, data: st.DataObject) -> None:
+        for job in self.some_jobs(data, has_ttl):
+            self.ageing.end_ttl(job)
+
+    @precondition(lambda self: self.truth.kept)
+    @rule(data=st.data())
+    def a_done_job_is_forgotten(self, data: st.DataObject) -> None:
+        self.ageing.free_id(data.draw(st.sampled_from(sorted(self.truth.kept))))
+
+    def some_jobs(self, data: st.DataObject, which: Callable[[Job], bool]) -> list[Job]:
+        keys = sorted(job.key for job in self.truth.jobs.values() if which(job))
+        drawn = data.draw(st.lists(st.sampled_from(keys), min_size=1, max_size=6, unique=True), "jobs")
+        return [self.truth.jobs[key] for key in drawn]
+
+    @rule(client=clients, shard=shards, at_most=st.one_of(COUNTS, st.just(1000)))
+    def reclaim(self, client: int, shard: int, at_most: int) -> None:
+        running = self.truth.of_shard(shard, JobState.RUNNING)
+        before = self.now()
+        answer = self.run(client, self.stubs.reclaim(shard, at_most))
+        expected = self.truth.reclaim(shard, at_most)
+        assert answer in (expected, Lost.ANSWER)
+        self.learn_burials([job for job in running if job.state is JobState.DEAD], before)
+        self.truth.settle(shard)
+
+    @rule(client=clients, shard=shards, at_most=st.one_of(COUNTS, st.just(1000)))
+    def release(self, client: int, shard: int, at_most: int) -> None:
+        answer = self.run(client, self.stubs.release(shard, at_most))
+        expected = self.truth.release(shard, at_most, self.now())
+        assert answer in (expected, Lost.ANSWER)
+        self.truth.settle(shard)
+
+    @rule(client=clients, shard=shards, at_most=st.one_of(COUNTS, st.just(1000)))
+    def expire(self, client: int, shard: int, at_most: int) -> None:
+        answer = self.run(client, self.stubs.expire(shard, at_most))
+        expected = self.truth.expire(shard, at_most, self.now())
+        assert answer in (expected, Lost.ANSWER)
+        self.truth.settle(shard)
+
+    @rule(client=clients, shard=shards)
+    def tick(self, client: int, shard: int) -> None:
+        assert self.run(client, self.stubs.tick(shard, 0)) in (True, Lost.ANSWER)
+
+    # Operators
+
+    @rule(client=clients, data=st.data(), at_most=COUNTS, skip=st.sampled_from([0, 0, 1]))
+    def redrive(self, client: int, data: st.DataObject, at_most: int, skip: int) -> None:
+        with_dead = sorted({job.queue for job in self.truth.jobs.values() if job.state is JobState.DEAD})
+        ref = data.draw(st.sampled_from([*with_dead, *with_dead, *QUEUES]), "queue")
+        times = st.sampled_from([None, None, *(int(job.buried_ms) for job in self.truth.dead(ref))])
+        narrow = DeadFilter(
+            ids=data.draw(st.one_of(st.just(()), st.lists(st.sampled_from(IDS), max_size=4)), "ids"),
+            task=data.draw(st.sampled_from(["", "", "send"]), "task"),
+            error=data.draw(st.sampled_from(["", "", "boom", "%w*"]), "error"),
+            buried_from_ms=data.draw(times, "from"),
+            buried_until_ms=data.draw(times, "until"),
+        )
+        which = data.draw(st.sampled_from([DeadFilter(), narrow]), "filter")
+        before = self.now()
+        answer = self.run(client, self.stubs.redrive(ref, which, at_most, skip))
+        moved, looked_at = self.truth.redrive(ref, which, at_most, skip)
+        expected = Redriven(len(moved), len(looked_at)) if ref in self.truth.queues else None
+        assert answer in (expected, Lost.ANSWER)
+        self.learn_times(moved, before, 0)
+        self.truth.settle(self.shard(ref))
+
+    @rule(client=clients, ref=queues, paused=rarely, closed=rarely, limit=limits)
+    def configure_queue(self, client: int, ref: QueueRef, paused: bool, closed: bool, limit: int | None) -> None:
+        fields = {"paused": 1 if paused else None, "closed": 1 if closed else None, "limit": limit}
+        answer = self.run(client, self.stubs.configure(ref, fields))
+        assert answer in (ref in self.truth.queues, Lost.ANSWER)
+        if queue := self.truth.queues.get(ref):
+            queue.paused, queue.closed, queue.limit = paused, closed, limit
+        self.truth.settle(self.shard(ref))
+
+    @rule(client=clients, env=environments, limit=limits, burst=st.sampled_from([None, 1.0, 1.5, 2.0]))
+    def configure_env(self, client: int, env: EnvRef, limit: int | None, burst: float | None) -> None:
+        fields: dict[str, Arg | None] = {"limit": limit, "burst": None if burst is None else f"{burst:g}"}
+        assert self.run(client, self.stubs.configure(env, fields)) in (True, Lost.ANSWER)
+        told = self.truth.envs.setdefault(env, Environment())
+        told.limit, told.burst = limit, burst
+        self.truth.settle(self.stubs.shard_of(env))
+
+    # Running and learning
+
+    def run(self, client: int, call: Call[T]) -> T | Lost:
+        """What the client sees."""
+        return run(self.connections[client], call)
+
+    def now(self) -> float:
+        return server_ms(self.valkey)
+
+    def shard(self, ref: QueueRef) -> int:
+        return self.stubs.shard_of(ref)
+
+    def held(self, leases: Sequence[LeasedJob]) -> list[Job]:
+        found = {job.key: job for leased in leases if (job := self.truth.held(leased))}
+        return list(found.values())
+
+    def learn_times(self, jobs: Sequence[Job], before_ms: float, delay_ms: int | None = None) -> None:
+        """When jobs that just began to wait are due, by the server. Jobs of one enqueue or redrive keep their order."""
+        after_ms, last = self.now(), 0.0
+        for number, job in enumerate(jobs):
+            fields = cast("dict[bytes, bytes]", self.valkey.hgetall(keys.job(self.truth.shard_of(job), *job.key)))
+            delay = job.new.delay_ms if delay_ms is None else delay_ms
+            job.due_ms = float(fields[b"due"])
+            assert before_ms - EPSILON_MS <= job.due_ms - delay <= after_ms + number / 4096 + EPSILON_MS
+            if delay_ms is None:
+                job.enqueued_ms = int(fields[b"enqueued"])
+                assert int(before_ms) <= job.enqueued_ms <= after_ms
+                job.expires_ms = None if job.new.ttl_ms is None else job.enqueued_ms + job.new.ttl_ms
+            assert job.due_ms - delay >= last
+            last = job.due_ms - delay
+
+    def learn_burials(self, jobs: Sequence[Job], before_ms: float) -> None:
+        after_ms = self.now()
+        for job in jobs:
+            found = self.valkey.zscore(keys.dead(self.truth.shard_of(job), job.queue), job.member)
+            assert found is not None
+            assert int(before_ms) <= found <= after_ms + 1
+            job.buried_ms = found
+
+    def last_lease(self, shard: int) -> int:
+        return int(cast("bytes | None", self.valkey.hget(keys.meta(shard), "delivery")) or 0)
+
+    def leased_since(self, shard: int, lease: int) -> list[tuple[EnvRef, str, int]]:
+        """Who was leased after that delivery, in order: from the keys, since nobody saw the answer."""
+        found: list[tuple[int, EnvRef, str]] = []
+        for job in self.truth.of_shard(shard, *JobState):
+            number = cast("bytes | None", self.valkey.hget(keys.job(shard, *job.key), "delivery"))
+            if number is not None and int(number) > lease:
+                found.append((int(number), *job.key))
+        return [(env, job_id, number) for number, env, job_id in sorted(found)]
+
+    def check_fold(self) -> None:
+        """The metric stream tells the same story: nothing missing, every count, the final numbers."""
+        states = read_states(self.valkey, SHARDS)
+        for shard in range(SHARDS):
+            fold = Fold().add(read_events(self.valkey, shard))
+            own = [state for state in states if self.shard(state.ref) == shard]
+            envs = read_envs(self.valkey, shard, [env for env in self.truth.envs if env.shard(SHARDS) == shard])
+            assert differences(fold, own, envs) == []
+
+
+def has_ttl(job: Job) -> bool:
+    return job.expires_ms is not None and job.state is not JobState.DEAD
+
+
+def expected_info(job: Job) -> JobInfo:
+    new = job.new
+    return JobInfo(
+        job.queue.environment, new.id, job.state, job.queue.queue, new.task, new.payload, new.flow, new.flow_type,
+        new.priority, job.attempts, new.max_attempts, job.enqueued_ms, int(job.due_ms), job.expires_ms, job.error,
+    )  # fmt: skip

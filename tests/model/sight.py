@@ -1,0 +1,227 @@
+"""What Valkey really holds, key by key, and the comparison with the model.
+
+`Sight` is read in a few round trips; `expected` writes down the same keys from the model. Both must be equal,
+so there is no key that nobody knows, no job in two places and no index entry that may not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from headrace.model.job import JobState
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue import keys
+from headrace.queue.state import read_states
+from headrace.valkey.connect import Valkey
+from tests.model.truth import NEVER, Truth
+
+Members = dict[bytes, float]
+Fields = dict[str, str]
+
+
+@dataclass
+class Sight:
+    sorted_sets: dict[str, Members] = field(default_factory=dict[str, Members])
+    sets: dict[str, set[bytes]] = field(default_factory=dict[str, set[bytes]])
+    hashes: dict[str, Fields] = field(default_factory=dict[str, Fields])
+    strings: dict[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+def kind_of(name: str) -> str:
+    """`job` for `hr:{0}:job:…`, whatever names follow."""
+    return name.partition("}:")[2].partition(":")[0]
+
+
+def look(client: Valkey) -> Sight:
+    names = sorted(cast("list[bytes]", client.keys()))
+    types = client.pipeline(transaction=False)
+    for name in names:
+        types.type(name)
+    kinds = [kind.decode() for kind in cast("list[bytes]", types.execute())]
+    values = client.pipeline(transaction=False)
+    for name, kind in zip(names, kinds, strict=True):
+        READ[kind](values, name)
+    sight = Sight()
+    for name, kind, value in zip(names, kinds, values.execute(), strict=True):
+        _put(sight, name.decode(), kind, value)
+    return sight
+
+
+READ: dict[str, Any] = {
+    "zset": lambda pipeline, name: pipeline.zrange(name, 0, -1, withscores=True),  # pyright: ignore
+    "set": lambda pipeline, name: pipeline.smembers(name),  # pyright: ignore
+    "hash": lambda pipeline, name: pipeline.hgetall(name),  # pyright: ignore
+    "string": lambda pipeline, name: pipeline.get(name),  # pyright: ignore
+    "stream": lambda pipeline, name: pipeline.xlen(name),  # pyright: ignore
+}
+
+
+def _put(sight: Sight, name: str, kind: str, value: Any) -> None:
+    if kind == "zset":
+        sight.sorted_sets[name] = {member: float(score) for member, score in value}
+    elif kind == "set":
+        sight.sets[name] = set(value)
+    elif kind == "hash":
+        sight.hashes[name] = {field.decode(): text.decode() for field, text in value.items()}
+    elif kind == "string":
+        sight.strings[name] = value
+
+
+def check(client: Valkey, truth: Truth) -> Sight:
+    """Every invariant that holds between two commands."""
+    sight = look(client)
+    check_jobs_are_in_one_place(sight)
+    for shard in range(truth.shards):
+        check_classes(sight, truth, shard)
+    check_sorted_sets(sight, truth)
+    check_hashes(sight, truth)
+    check_strings_and_sets(sight, truth)
+    check_states(client, truth)
+    return sight
+
+
+def check_jobs_are_in_one_place(sight: Sight) -> None:
+    """Without the model: each job is in exactly one of the places, and its state names that place."""
+    places: dict[str, list[JobState]] = {name: [] for name in sight.hashes if kind_of(name) == "job"}
+    for name, members in sight.sorted_sets.items():
+        prefix, _, rest = name.partition("}:")
+        for member in members:
+            if rest == "leases":
+                places[f"{prefix}}}:job:{member.decode()}"].append(JobState.RUNNING)
+            elif rest == "scheduled":
+                places[f"{prefix}}}:job:{member.decode()}"].append(JobState.SCHEDULED)
+            elif rest.startswith("q:") and not rest.endswith(":levels"):
+                parts = rest.split(":")  # q, org, project, env, queue, "dead" or "ready"
+                job = f"{prefix}}}:job:{':'.join(parts[1:4])}:{member.decode()}"
+                places[job].append(JobState.DEAD if parts[5] == "dead" else JobState.READY)
+    for name, found in places.items():
+        assert [state.value for state in found] == [sight.hashes[name]["state"]], name
+
+
+def check_classes(sight: Sight, truth: Truth, shard: int) -> None:
+    """Each queue that may run is in its class, or parked while its environment is full; nothing else is."""
+    prefix = keys.prefix(shard)
+    classes = {
+        (member.decode(), name.removeprefix(f"{prefix}class:"))
+        for name, members in sight.sorted_sets.items()
+        if name.startswith(f"{prefix}class:")
+        for member in members
+    }
+    parked = {
+        (name.removeprefix(f"{prefix}env:").removesuffix(":parked"), member.decode())
+        for name, members in sight.sets.items()
+        if name.startswith(f"{prefix}env:") and name.endswith(":parked")
+        for member in members
+    }
+    expected: set[tuple[str, str]] = set()
+    for env in [env for env in truth.envs if env.shard(truth.shards) == shard]:
+        for ref in truth.runnable(env):
+            expected.add((keys.env_part(env), keys.encode(ref.queue)))
+            if not truth.full(env):
+                assert (keys.env_part(env), keys.encode(ref.queue)) in classes, ref
+    assert not classes & parked
+    assert classes | parked == expected
+
+
+def check_sorted_sets(sight: Sight, truth: Truth) -> None:
+    expected: dict[str, Members] = {}
+
+    def add(key: str, member: bytes, score: float) -> None:
+        expected.setdefault(key, {})[member] = score
+
+    for shard, turns in enumerate(truth.turns):
+        for env, taken in turns.items():
+            add(keys.envs(shard), keys.env_part(env).encode(), taken)
+    for ref in truth.queues:
+        shard, oldest = _shard(truth, ref), truth.oldest(ref)
+        if truth.may_run(ref) and oldest is not None:
+            add(keys.env_queues(shard, ref.environment), keys.encode(ref.queue).encode(), oldest)
+    for job in truth.jobs.values():
+        ref, shard = job.queue, truth.shard_of(job)
+        if job.state is JobState.READY:
+            add(keys.ready(shard, ref, job.new.priority), job.member, job.due_ms)
+            if job.new.priority:
+                add(keys.levels(shard, ref), str(job.new.priority).encode(), -job.new.priority)
+        elif job.state is JobState.SCHEDULED:
+            add(keys.scheduled(shard), job.shard_member, job.due_ms)
+        elif job.state is JobState.RUNNING:
+            add(keys.leases(shard), job.shard_member, job.lease_ends_ms)
+        else:
+            add(keys.dead(shard, ref), job.member, job.buried_ms)
+        if job.waits and job.expires_ms is not None:
+            add(keys.expiries(shard), job.shard_member, job.expires_ms)
+    found = {name: members for name, members in sight.sorted_sets.items() if kind_of(name) != "class"}
+    for shard in range(truth.shards):
+        ends = found.get(keys.leases(shard), {})
+        for member, end in ends.items():  # a lease that ends in the far future is as good as any other
+            ends[member] = NEVER if end > 1e9 else end
+    assert found == expected
+
+
+def check_hashes(sight: Sight, truth: Truth) -> None:
+    expected: dict[str, Fields] = {}
+    for env, told in truth.envs.items():
+        fields = {"depth": _count(truth, env, JobState.READY), "running": _count(truth, env, JobState.RUNNING)}
+        fields |= {} if told.limit is None else {"limit": str(told.limit)}
+        fields |= {} if told.burst is None else {"burst": f"{told.burst:g}"}
+        expected[keys.env(env.shard(truth.shards), env)] = fields
+    for job in truth.jobs.values():
+        fields = {"Q": keys.encode(job.queue.queue), "state": job.state.value, "size": str(len(job.new.payload))}
+        fields |= {"priority": str(job.new.priority), "attempts": str(job.attempts)}
+        fields |= {"max_attempts": str(job.new.max_attempts), "enqueued": str(job.enqueued_ms)}
+        fields |= {} if job.expires_ms is None else {"expires": str(job.expires_ms)}
+        fields |= {} if job.error is None else {"error": job.error}
+        fields |= {"delivery": str(job.lease)} if job.lease else {}
+        expected[keys.job(truth.shard_of(job), *job.key)] = fields
+    found: dict[str, Fields] = {}
+    for name, fields in sight.hashes.items():
+        if kind_of(name) in ("job", "env"):
+            found[name] = {field: text for field, text in fields.items() if field != "due"}
+    assert found == expected
+    queues = {keys.queue(_shard(truth, ref), ref) for ref in truth.queues}
+    assert {name for name in sight.hashes if kind_of(name) == "q"} == queues
+    metas = {keys.meta(shard) for shard in range(truth.shards)}
+    assert {name for name in sight.hashes if name not in found and name not in queues} <= metas
+
+
+def check_strings_and_sets(sight: Sight, truth: Truth) -> None:
+    bodies = {keys.body(truth.shard_of(job), *job.key): job.new.payload for job in truth.jobs.values()}
+    bodies |= {keys.body(env.shard(truth.shards), env, job_id): b"" for env, job_id in truth.kept}
+    assert {name: body.partition(b"\n")[2] for name, body in sight.strings.items()} == bodies
+    sets: dict[str, set[bytes]] = {}
+    for ref in truth.queues:
+        shard = _shard(truth, ref)
+        sets.setdefault(keys.queues(shard), set()).add(keys.queue_part(ref).encode())
+        sets.setdefault(keys.env_names(shard, ref.environment), set()).add(keys.encode(ref.queue).encode())
+    assert {name: members for name, members in sight.sets.items() if not name.endswith(":parked")} == sets
+
+
+def check_states(client: Valkey, truth: Truth) -> None:
+    """The numbers that everybody reads: depth, scheduled, running, bytes, dead, oldest, odometers."""
+    states = {state.ref: state for state in read_states(client, truth.shards)}
+    assert set(states) == set(truth.queues)
+    for ref, queue in truth.queues.items():
+        state, oldest = states[ref], truth.oldest(ref)
+        alive = [job for job in truth.jobs.values() if job.queue == ref and job.state is not JobState.DEAD]
+        expected = {
+            "depth": len(truth.of(ref, JobState.READY)),
+            "scheduled": len(truth.of(ref, JobState.SCHEDULED)),
+            "running": len(truth.of(ref, JobState.RUNNING)),
+            "dead": len(truth.of(ref, JobState.DEAD)),
+            "bytes": sum(len(job.new.payload) for job in alive),
+            "oldest_ms": None if oldest is None else int(oldest),
+            "limit": queue.limit,
+            "paused": queue.paused,
+            "closed": queue.closed,
+            "odometers": {op.value: total for op, total in queue.counts.items()},
+        }
+        assert {name: getattr(state, name) for name in expected} == expected, ref
+
+
+def _shard(truth: Truth, ref: QueueRef) -> int:
+    return ref.environment.shard(truth.shards)
+
+
+def _count(truth: Truth, env: EnvRef, state: JobState) -> str:
+    return str(len(truth.of_env(env, state)))

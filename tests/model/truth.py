@@ -1,0 +1,361 @@
+"""What the queue should hold: a plain model, written from the design and not from the scripts.
+
+It knows no Valkey. Times are the server's and cannot be foreseen, so the machine tells the model when a job
+became due or was buried; everything else (answers, states, counts, order) the model decides by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from headrace.model.event import Op
+from headrace.model.job import JobState, LeasedJob, NewJob
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.keys import encode, env_part, job_part
+from headrace.queue.scripts import DeadFilter
+
+NEVER = math.inf
+
+
+@dataclass
+class Job:
+    queue: QueueRef
+    new: NewJob
+    state: JobState
+    enqueued_ms: int = 0
+    due_ms: float = 0.0
+    expires_ms: int | None = None  # set for jobs with a TTL
+    attempts: int = 0
+    lease: int = 0  # number of the last delivery
+    lease_ends_ms: float = NEVER  # while it runs; NEVER: not within this test
+    error: str | None = None
+    buried_ms: float = 0.0
+
+    @property
+    def key(self) -> tuple[EnvRef, str]:
+        return self.queue.environment, self.new.id
+
+    @property
+    def waits(self) -> bool:
+        return self.state in (JobState.READY, JobState.SCHEDULED)
+
+    @property
+    def member(self) -> bytes:
+        """How Valkey breaks ties between equal scores of one queue."""
+        return encode(self.new.id).encode()
+
+    @property
+    def shard_member(self) -> bytes:
+        return job_part(self.queue.environment, self.new.id).encode()
+
+    def overdue(self, now_ms: float) -> bool:
+        return self.expires_ms is not None and self.expires_ms <= now_ms
+
+
+@dataclass
+class Queue:
+    limit: int | None = None
+    paused: bool = False
+    closed: bool = False
+    counts: Counter[Op] = field(default_factory=Counter[Op])
+
+
+@dataclass
+class Environment:
+    limit: int | None = None
+    burst: float | None = None
+
+    @property
+    def most(self) -> float:
+        return NEVER if self.limit is None else math.floor(self.limit * (self.burst or 1.0))
+
+
+class Truth:
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+        self.jobs: dict[tuple[EnvRef, str], Job] = {}
+        self.kept: set[tuple[EnvRef, str]] = set()  # ids of done jobs that are still taken
+        self.queues: dict[QueueRef, Queue] = {}
+        self.envs: dict[EnvRef, Environment] = {}
+        self.turns: list[dict[EnvRef, int]] = [{} for _ in range(shards)]  # of environments with a job that may run
+
+    # Looking
+
+    def of(self, ref: QueueRef, state: JobState) -> list[Job]:
+        return [job for job in self.jobs.values() if job.queue == ref and job.state == state]
+
+    def of_env(self, env: EnvRef, state: JobState) -> list[Job]:
+        return [job for job in self.jobs.values() if job.queue.environment == env and job.state == state]
+
+    def of_shard(self, shard: int, *states: JobState) -> list[Job]:
+        return [job for job in self.jobs.values() if self.shard_of(job) == shard and job.state in states]
+
+    def shard_of(self, job: Job) -> int:
+        return job.queue.environment.shard(self.shards)
+
+    def in_order(self, ref: QueueRef) -> list[Job]:
+        """The jobs of a queue that wait for their turn, next first."""
+        return sorted(self.of(ref, JobState.READY), key=lambda job: (-job.new.priority, job.due_ms, job.member))
+
+    def oldest(self, ref: QueueRef) -> float | None:
+        return min((job.due_ms for job in self.of(ref, JobState.READY)), default=None)
+
+    def full(self, env: EnvRef) -> bool:
+        return len(self.of_env(env, JobState.RUNNING)) >= self.envs[env].most
+
+    def may_run(self, ref: QueueRef) -> bool:
+        """Whether the queue itself has a job to start; its environment may be full all the same."""
+        queue, running = self.queues[ref], len(self.of(ref, JobState.RUNNING))
+        limits = [limit for limit in (queue.limit, self.envs[ref.environment].limit) if limit is not None]
+        return not queue.paused and all(running < limit for limit in limits) and bool(self.of(ref, JobState.READY))
+
+    def runnable(self, env: EnvRef) -> list[QueueRef]:
+        return [ref for ref in self.queues if ref.environment == env and self.may_run(ref)]
+
+    def held(self, leased: LeasedJob) -> Job | None:
+        job = self.jobs.get((leased.queue.environment, leased.id))
+        return job if job and job.state is JobState.RUNNING and job.lease == leased.lease else None
+
+    def dead(self, ref: QueueRef) -> list[Job]:
+        return sorted(self.of(ref, JobState.DEAD), key=lambda job: (job.buried_ms, job.member))
+
+    # Producers
+
+    def enqueue(self, ref: QueueRef, jobs: Iterable[NewJob]) -> list[bool]:
+        self.envs.setdefault(ref.environment, Environment())
+        self.queues.setdefault(ref, Queue())
+        return [self._accept(ref, new) for new in jobs]
+
+    def _accept(self, ref: QueueRef, new: NewJob) -> bool:
+        key = (ref.environment, new.id)
+        if key in self.jobs or key in self.kept:
+            return False
+        self.jobs[key] = Job(ref, new, JobState.SCHEDULED if new.delay_ms else JobState.READY)
+        self._count(ref, Op.ENQUEUE)
+        return True
+
+    def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
+        job = self.jobs.get((env, job_id))
+        if not job:
+            return None
+        state = job.state
+        if job.waits:
+            self._remove(job, Op.CANCEL)
+        return state
+
+    # Workers
+
+    def dequeue(
+        self,
+        shard: int,
+        n: int,
+        names: Sequence[str],
+        got: Sequence[tuple[EnvRef, str, int]],
+        now_ms: float,
+        gone: Callable[[Job], bool],
+    ) -> None:
+        """Check who was served, and in which order: `got` is (environment, job id, lease) of each job.
+
+        A job whose TTL was over and that was met on the way is expired; whether one was met behind the last job
+        of an environment depends on how much was asked for at once, which `gone` tells.
+        """
+        before = dict(self.turns[shard])
+        assert len(got) <= n
+        leases = [lease for _, _, lease in got]
+        assert leases == sorted(set(leases)), "lease numbers grow"
+        if names:
+            served = {ref for ref in self.queues if ref.queue in names and ref.environment.shard(self.shards) == shard}
+            groups = [[ref] for ref in served]
+        else:
+            groups = [[ref for ref in self.queues if ref.environment == env] for env in before]
+        for group in groups:
+            jobs = [(env, job_id, lease) for env, job_id, lease in got if self._queue_of(env, job_id) in group]
+            taken = self._serve(group, jobs, now_ms, gone)
+            if group and group[0].environment in before:
+                self.turns[shard][group[0].environment] += taken
+            else:
+                assert not taken
+        after = dict(self.turns[shard])
+        leased = [self.jobs[env, job_id] for env, job_id, _ in got]
+        assert all(job.state is JobState.RUNNING for job in leased), "served from a queue that was not asked for"
+        self._check_limits(leased)
+        self.settle(shard)
+        if len(got) < n:
+            left = [ref for group in groups for ref in group if self.may_run(ref) and not self.full(ref.environment)]
+            assert not left, f"{left} could have been served"
+        if before and not names:
+            self._check_fairness(shard, max(1, n // len(before)), before, after)
+
+    def _queue_of(self, env: EnvRef, job_id: str) -> QueueRef:
+        return self.jobs[env, job_id].queue
+
+    def _serve(
+        self,
+        group: Sequence[QueueRef],
+        got: Sequence[tuple[EnvRef, str, int]],
+        now_ms: float,
+        gone: Callable[[Job], bool],
+    ) -> int:
+        """Serve queues of one environment, always the one whose oldest job waits longest."""
+        taken = 0
+        for env, job_id, lease in got:
+            wanted = self.jobs[env, job_id]
+            while (job := self._next(group, wanted)) is not wanted:
+                assert job is not None, f"{wanted} may not run"
+                assert job.overdue(now_ms), f"{job} is before {wanted}"
+                self._remove(job, Op.EXPIRE)
+                taken += 1
+            assert not wanted.overdue(now_ms), f"{wanted} should have expired"
+            wanted.state, wanted.lease, wanted.lease_ends_ms = JobState.RUNNING, lease, NEVER
+            wanted.attempts += 1
+            self._count(wanted.queue, Op.DEQUEUE)
+            taken += 1
+        # Also where the environment is full by now: it may have been met before that.
+        for ref in group:
+            while (waiting := self.in_order(ref)) and waiting[0].overdue(now_ms) and gone(waiting[0]):
+                self._remove(waiting[0], Op.EXPIRE)
+                taken += 1
+        return taken
+
+    def _next(self, group: Sequence[QueueRef], wanted: Job | None) -> Job | None:
+        """The job whose turn it is. Of two queues that wait equally long, either may be first."""
+        queues = [ref for ref in group if self.may_run(ref) and not self.full(ref.environment)]
+        if not queues:
+            return None
+        longest = min(self.oldest(ref) or 0 for ref in queues)
+        heads = [self.in_order(ref)[0] for ref in queues if self.oldest(ref) == longest]
+        return wanted if wanted in heads else heads[0]
+
+    def _check_limits(self, leased: Sequence[Job]) -> None:
+        """What has just been started is within every limit. (A limit that was lowered ends no job.)"""
+        for ref in {job.queue for job in leased}:
+            running, env = len(self.of(ref, JobState.RUNNING)), self.envs[ref.environment]
+            assert running <= (NEVER if (limit := self.queues[ref].limit) is None else limit)
+            assert running <= (NEVER if env.limit is None else env.limit)
+            assert len(self.of_env(ref.environment, JobState.RUNNING)) <= env.most
+
+    def _check_fairness(self, shard: int, share: int, before: dict[EnvRef, int], after: dict[EnvRef, int]) -> None:
+        """Nobody is served while somebody who could run as well is more than one share behind."""
+        for env, turns in after.items():
+            if turns > before[env]:
+                behind = {other: after[other] for other in self.turns[shard] if after[other] + share < turns}
+                assert not behind, f"{env} has {turns} turns, but {behind}"
+
+    def extend(self, leased: LeasedJob) -> bool:
+        job = self.held(leased)
+        if job:
+            job.lease_ends_ms = NEVER
+        return job is not None
+
+    def ack(self, leased: LeasedJob, *, keep: bool) -> bool:
+        job = self.held(leased)
+        if job:
+            self._remove(job, Op.ACK)
+            if keep:
+                self.kept.add(job.key)
+        return job is not None
+
+    def nack(self, leased: LeasedJob, delay_ms: int, error: str) -> int:
+        job = self.held(leased)
+        if not job:
+            return 0
+        job.error = error
+        if job.attempts >= job.new.max_attempts:
+            self._bury(job)
+            return 2
+        job.state = JobState.SCHEDULED if delay_ms else JobState.READY
+        self._count(job.queue, Op.NACK)
+        return 1
+
+    def bury(self, leased: LeasedJob, error: str) -> bool:
+        job = self.held(leased)
+        if job:
+            job.error = error
+            self._bury(job)
+        return job is not None
+
+    def giveback(self, leased: LeasedJob) -> bool:
+        job = self.held(leased)
+        if job:
+            job.attempts -= 1
+            job.state = JobState.READY
+            self._count(job.queue, Op.RECLAIM)
+        return job is not None
+
+    # Sweeper
+
+    def reclaim(self, shard: int, at_most: int) -> int:
+        running = self.of_shard(shard, JobState.RUNNING)
+        lapsed = [job for job in running if job.lease_ends_ms is not NEVER]
+        lapsed.sort(key=lambda job: (job.lease_ends_ms, job.shard_member))
+        for job in lapsed[:at_most]:
+            if job.attempts >= job.new.max_attempts:
+                job.error = (
+                    f"The lease of attempt {job.attempts} ended without a result: its worker died or lost its "
+                    "connection."
+                )
+                self._bury(job)
+            else:
+                job.state = JobState.READY
+                self._count(job.queue, Op.RECLAIM)
+        return len(lapsed[:at_most])
+
+    def release(self, shard: int, at_most: int, now_ms: float) -> int:
+        due = [job for job in self.of_shard(shard, JobState.SCHEDULED) if job.due_ms <= now_ms]
+        due.sort(key=lambda job: (job.due_ms, job.shard_member))
+        for job in due[:at_most]:
+            job.state = JobState.READY
+            self._count(job.queue, Op.RELEASE)
+        return len(due[:at_most])
+
+    def expire(self, shard: int, at_most: int, now_ms: float) -> int:
+        waiting = self.of_shard(shard, JobState.READY, JobState.SCHEDULED)
+        over = [job for job in waiting if job.overdue(now_ms)]
+        over.sort(key=lambda job: (job.expires_ms or 0, job.shard_member))
+        for job in over[:at_most]:
+            self._remove(job, Op.EXPIRE)
+        return len(over[:at_most])
+
+    # Operators
+
+    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int) -> tuple[list[Job], list[Job]]:
+        """(The jobs that were moved, those that were looked at.)"""
+        since = -NEVER if which.buried_from_ms is None else which.buried_from_ms
+        until = NEVER if which.buried_until_ms is None else which.buried_until_ms
+        looked_at = [job for job in self.dead(ref) if since <= job.buried_ms <= until]
+        if which.ids:
+            ids = list(dict.fromkeys(which.ids))
+            looked_at = [job for job_id in ids for job in looked_at if job.new.id == job_id]
+        else:
+            looked_at = looked_at[skip : skip + at_most]
+        moved = [job for job in looked_at if which.task in ("", job.new.task) and which.error in (job.error or "")]
+        for job in moved:
+            job.state, job.attempts, job.expires_ms = JobState.READY, 0, None
+            self._count(ref, Op.REDRIVE)
+        return moved, looked_at
+
+    # Bookkeeping
+
+    def settle(self, shard: int) -> None:
+        """Environments that can no longer be served leave; one that can (again) starts with the fewest turns."""
+        turns = self.turns[shard]
+        for env in [env for env in self.envs if env.shard(self.shards) == shard]:
+            if self.full(env) or not self.runnable(env):
+                turns.pop(env, None)
+        for env in sorted(self.envs, key=env_part):
+            if env.shard(self.shards) == shard and env not in turns and not self.full(env) and self.runnable(env):
+                turns[env] = min(turns.values(), default=0)
+
+    def _count(self, ref: QueueRef, op: Op) -> None:
+        self.queues[ref].counts[op] += 1
+
+    def _bury(self, job: Job) -> None:
+        job.state = JobState.DEAD
+        self._count(job.queue, Op.BURY)
+
+    def _remove(self, job: Job, op: Op) -> None:
+        del self.jobs[job.key]
+        self._count(job.queue, op)
