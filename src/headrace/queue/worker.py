@@ -44,7 +44,7 @@ MAX_ERROR_CHARS = 8000
 # worker is one that no other environment's job can overtake.
 PREFETCH_S = 0.005
 PACE_S = 0.05  # how often the pace is measured
-EMPTY_S = 0.02  # how long a shard that had nothing is left alone while others have work
+EMPTY_S = 0.003  # how long a shard that had nothing is left alone while others have work
 
 
 @dataclass(frozen=True)
