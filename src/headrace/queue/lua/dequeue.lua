@@ -66,12 +66,12 @@ local function served(index, env, taken)
   if redis.call('ZSCORE', index, env.E) then redis.call('ZINCRBY', index, taken, env.E) end
 end
 
--- The next queue to serve, the index its environment was found in, and the age up to which it is next.
+-- The next queue to serve, and the age up to which it is next.
 local function next_of_all()
   local E = redis.call('ZRANGE', ENVS, 0, 0)[1]
   if not E then return nil end
   local first = redis.call('ZRANGE', env_queues_key(E), 0, 1, 'WITHSCORES')
-  return queue_of(E, first[1]), ENVS, first[4] or '+inf'
+  return queue_of(E, first[1]), first[4] or '+inf'
 end
 
 -- How many environments have something to run in the queues this worker serves.
@@ -90,7 +90,7 @@ local function next_of_classes()
     drawn = drawn - redis.call('ZCARD', class_key(ARGV[i]))
     if drawn <= 0 then
       local E = redis.call('ZRANGE', class_key(ARGV[i]), 0, 0)[1]
-      return queue_of(E, ARGV[i]), class_key(ARGV[i]), '+inf'
+      return queue_of(E, ARGV[i]), '+inf'
     end
   end
   return nil
@@ -105,7 +105,7 @@ local share = math.max(1, math.floor(n / math.max(1, sharers)))
 -- Bounded, whatever state it finds: every turn takes jobs, parks a queue or mends an index.
 for _ = 1, 4 * n + 100 do
   if #jobs == n then break end
-  local queue, index, bound = next_queue()
+  local queue, bound = next_queue()
   if not queue then break end
   if env_blocked(queue.environment) then
     reindex_queue(queue) -- parks its name
