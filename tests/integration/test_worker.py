@@ -132,3 +132,50 @@ def test_heartbeats_keep_a_job_that_runs_longer_than_its_lease(
 
     asyncio.run(scenario())
     assert only_state(valkey).odometers == {"enqueue": 1, "dequeue": 1, "ack": 1}
+
+
+class SlowToGiveBack(Worker):
+    """While it returns jobs, the one that runs ends."""
+
+    async def _give_back(self, jobs: list[LeasedJob]) -> None:
+        let_end.set()
+        if self._running:
+            await asyncio.wait(list(self._running))
+        await asyncio.sleep(0)
+        await super()._give_back(jobs)
+
+
+let_end = asyncio.Event()  # made anew in the loop of the test
+
+
+def test_a_job_on_its_way_back_is_not_started(valkey: Valkey, valkey_url: str) -> None:
+    started: list[str] = []
+
+    async def scenario() -> None:
+        global let_end
+        let_end, first = asyncio.Event(), asyncio.Event()
+        tasks = Tasks()
+
+        @tasks.task()
+        async def wait(job: LeasedJob) -> None:
+            started.append(job.id)
+            first.set()
+            await let_end.wait()
+
+        assert wait
+        client = SyncClient(valkey_url)
+        for number in range(6):  # in both shards, so that a worker for one job holds a second one
+            client.enqueue(QueueRef(f"org {number}", "p", "e", "q"), NewJob("wait"))
+        stop = asyncio.Event()
+        async with Client(valkey_url) as async_client:
+            worker = SlowToGiveBack(async_client, tasks, WorkerOptions(concurrency=1, poll_s=0.01))
+            running = asyncio.create_task(worker.run_forever(stop))
+            await asyncio.wait_for(first.wait(), 30)
+            stop.set()
+            await asyncio.wait_for(running, 30)
+
+    asyncio.run(scenario())
+    assert len(started) == 1
+    states = read_states(valkey, 2)
+    assert sum(state.odometers.get("reclaim", 0) for state in states) == 1
+    assert sum(state.depth for state in states) == 5

@@ -227,8 +227,10 @@ class Worker:
 
     async def _finish(self) -> None:
         """Return what was not started, let the rest finish, return what does not in time."""
-        await self._until_available(lambda: self._give_back(list(self._waiting)))
+        # Out of reach first: a job that ends meanwhile must not start one that is on its way back.
+        not_started = list(self._waiting)
         self._waiting.clear()
+        await self._until_available(lambda: self._give_back(not_started))
         deadline = time.monotonic() + self._options.grace_s
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
