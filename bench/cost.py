@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.report import note, percentile
-from bench.server import Bench, switch_metrics
+from bench.server import UNCAPPED, Bench, switch_metrics
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.queue import QueueOptions, SyncClient
@@ -63,7 +63,7 @@ def metrics_cost(bench: Bench, db: int, bursts: int) -> dict[str, float]:
     """
     refs = [QueueRef("acme", "shop", "prod", "emails")]
     costs: dict[bool, list[JobCost]] = {True: [], False: []}
-    with SyncClient(bench.url(db)) as client:
+    with SyncClient(bench.url(db), UNCAPPED) as client:
         fill(client, refs, 1000)
         job_cost(bench, client, refs, TAKE, 1)  # the server learns the scripts
         for number in range(bursts):
@@ -85,7 +85,7 @@ def metrics_cost(bench: Bench, db: int, bursts: int) -> dict[str, float]:
 def depth_growth(bench: Bench, dbs: tuple[int, int], deep: int, bursts: int) -> dict[str, float]:
     """The cost of a job in a queue that holds 1,000 and in one that holds `deep`."""
     ref = QueueRef("acme", "shop", "prod", "emails")
-    return _growth(bench, dbs, ([ref], 1000), ([ref], deep), bursts, QueueOptions(), "depth")
+    return _growth(bench, dbs, ([ref], 1000), ([ref], deep), bursts, UNCAPPED, "depth")
 
 
 def queues_growth(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, float]:
@@ -94,7 +94,7 @@ def queues_growth(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, 
     One shard, and as many environments as a call takes jobs: in both cases every call serves ten queues, so
     the ratio shows what the number of queues costs, not what serving several queues in one call does.
     """
-    options = QueueOptions(shards=1)
+    options = replace(UNCAPPED, shards=1)
     few, many = make_refs(10, 1), make_refs(1000, 10)
     return _growth(bench, dbs, (few, 1000), (many, 3 * len(many)), bursts, options, "queues")
 
@@ -102,7 +102,7 @@ def queues_growth(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, 
 def spread_cost(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, float]:
     """What it costs that the ten jobs of a call come from ten tenants instead of one."""
     one, ten = make_refs(1, 1), make_refs(10, 1)
-    return _growth(bench, dbs, (one, 1000), (ten, 1000), bursts, QueueOptions(shards=1), "spread")
+    return _growth(bench, dbs, (one, 1000), (ten, 1000), bursts, replace(UNCAPPED, shards=1), "spread")
 
 
 def make_refs(environments: int, queues: int) -> list[QueueRef]:

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any, cast
 
 from bench.report import Bar, finish, median_ratio, note, percentile
-from bench.server import Bench, bench_server, rate_of
+from bench.server import UNCAPPED, Bench, bench_server, rate_of
 from bench.tasks import WAITS_FILE
 from headrace.model.event import COLUMNS, LIST_SEPARATOR, SEPARATOR, Op
 from headrace.model.job import NewJob
@@ -77,7 +77,7 @@ class Waits:
 
 def capacity(bench: Bench) -> float:
     """Jobs per second when there is always one waiting."""
-    with SyncClient(bench.url(DB)) as client:
+    with SyncClient(bench.url(DB), UNCAPPED) as client:
         client.redis.flushdb()
         total = 3000
         client.enqueue_many(NOISY, naps(total))
@@ -92,7 +92,7 @@ def capacity(bench: Bench) -> float:
 
 def quiet_waits(bench: Bench, arrivals: list[tuple[float, QueueRef]], noisy_jobs: int) -> Waits:
     waits_file = bench.folder / "waits"
-    with SyncClient(bench.url(DB)) as client:
+    with SyncClient(bench.url(DB), UNCAPPED) as client:
         client.redis.flushdb()
         for _ in range(noisy_jobs // 1000):
             client.enqueue_many(NOISY, naps(1000))

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from bench.cost import depth_growth, metrics_cost, queues_growth, spread_cost
 from bench.report import Bar, finish, median_ratio, note
-from bench.server import Bench, bench_server, rate_of, switch_metrics
+from bench.server import UNCAPPED, Bench, bench_server, rate_of, switch_metrics
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
@@ -69,7 +69,7 @@ class Rates:
 
 
 def headrace_rates(bench: Bench, size: Size, *, metrics: bool, task: str = "noop") -> Rates:
-    with SyncClient(bench.url(HEADRACE_DB)) as client:
+    with SyncClient(bench.url(HEADRACE_DB), UNCAPPED) as client:
         client.redis.flushdb()
         switch_metrics(client, metrics)
 

@@ -1,4 +1,4 @@
-"""One embedded Valkey for a whole benchmark, worker processes on it, and the server's own clock.
+"""One embedded Valkey for a whole benchmark, worker processes on it, and the server's own clock; PostgreSQL if wanted.
 
 Rewriting the append-only file is switched off: it forks the server at moments of its own choosing, which
 would hit one contender and not the other. All else is as `headrace up` runs it, for peers too.
@@ -16,16 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import Child
 from headrace.embedded.valkey import EmbeddedValkey
+from headrace.postgres.migrate import migrate
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.scripts import Caps
 from headrace.valkey.connect import Valkey, connect
 
 ROOT = Path(__file__).parents[1]
 READY_S = 30.0
 POLL_S = 0.01
 STUCK_S = 30.0
+UNCAPPED = QueueOptions(caps=Caps(items=10**9, bytes=2**50, shard_bytes=0))
+"""Whoever measures deep queues in Valkey alone lets them be as deep."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Bench:
             yield child
         finally:
             child.stop()
+
+    @contextmanager
+    def in_db(self, db: int) -> Generator[Valkey]:
+        with connect(self.url(db)) as redis:
+            yield redis
 
     @contextmanager
     def script_time(self) -> Generator[ScriptTime]:
@@ -90,6 +101,19 @@ def bench_server() -> Generator[Bench]:
                 yield Bench(server, folder, redis)
         finally:
             server.stop()
+
+
+@contextmanager
+def bench_postgres(folder: Path) -> Generator[str]:
+    """The URL of a PostgreSQL with our tables, as `headrace up` runs it."""
+    server = EmbeddedPostgres(folder / "postgres", folder / "log")
+    server.start()
+    try:
+        server.wait_ready(READY_S)
+        migrate(server.url, POSTGRES_ROOMS)
+        yield server.url
+    finally:
+        server.stop()
 
 
 def switch_metrics(client: SyncClient, on: bool) -> None:

@@ -1,25 +1,30 @@
 """Real servers, started once for the whole run and only if a test asks for them.
 
-Each test gets a clean Valkey and a database of its own in ClickHouse. Whatever a test leaves behind beyond
-that fails it: see `nothing_left_behind`.
+Each test gets a clean Valkey and databases of its own in PostgreSQL and ClickHouse. Whatever a test leaves behind
+beyond that fails it: see `nothing_left_behind`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pytest
+from psycopg import sql
 
+from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.cluster import EmbeddedCluster
+from headrace.embedded.postgres import USER, EmbeddedPostgres
 from headrace.embedded.process import EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.names import QueueRef
+from headrace.postgres.connect import connect as connect_postgres
+from headrace.postgres.migrate import migrate as migrate_postgres
 from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
@@ -32,6 +37,18 @@ READY_S = 60.0
 
 ODD_NAMES = QueueRef("a:b*{c}", "p,%2C%", "e n v", "q/ü🎈'\"`\\")
 """Every character that has ever broken a key, a query or a URL."""
+
+
+TEMPLATE = "template_headrace"
+DATABASES = "SELECT datname FROM pg_database WHERE datname LIKE 'test%'"
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+
+
+class QuickPostgres(EmbeddedPostgres):
+    """Does not wait for the disk: these tests kill processes, not the machine."""
+
+    def command(self) -> Sequence[str]:
+        return [*super().command(), "-c", "fsync=off", "-c", "full_page_writes=off"]
 
 
 @dataclass
@@ -57,6 +74,16 @@ class Servers:
             self.cluster.wait_ready(READY_S)
         return self.cluster.url
 
+    def postgres_template(self) -> str:
+        """The server's own URL; it has a database with the current schema, for others to be copied from."""
+        known = QuickPostgres.name in self.started
+        url = self.url(QuickPostgres)
+        if not known:
+            with connect_postgres(url) as conn:
+                conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
+            migrate_postgres(database_url(url, TEMPLATE), POSTGRES_ROOMS)
+        return url
+
     def leftovers(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         if self.cluster is not None:
@@ -65,6 +92,10 @@ class Servers:
         if "valkey" in self.started:
             with connect(self.started["valkey"].url) as client:
                 found["valkey keys"] = sorted(key.decode() for key in cast(list[bytes], client.keys()))
+        if "postgres" in self.started:
+            with connect_postgres(self.started["postgres"].url) as conn:
+                rows = [*conn.execute(DATABASES), *conn.execute(TABLES)]
+            found["postgres databases and tables"] = sorted(str(row[0]) for row in rows)
         if "clickhouse" in self.started:
             client = connect_clickhouse(self.started["clickhouse"].url)
             rows = client.query("SELECT name FROM system.databases WHERE name LIKE 'test%'").result_rows
@@ -114,6 +145,22 @@ def any_valkey_url(request: pytest.FixtureRequest, servers: Servers) -> Iterator
 def valkey(valkey_url: str) -> Iterator[Valkey]:
     with connect(valkey_url) as client:
         yield client
+
+
+@pytest.fixture
+def postgres_url(servers: Servers) -> Iterator[str]:
+    """A database of the test's own, with the current schema and nothing else."""
+    server, name = servers.postgres_template(), f"test_{uuid4().hex}"
+    with connect_postgres(server) as conn:
+        names = sql.Identifier(name), sql.Identifier(TEMPLATE)
+        conn.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+    yield database_url(server, name)
+    with connect_postgres(server) as conn:
+        conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def database_url(server: str, name: str) -> str:
+    return f"{server.removesuffix(USER)}{name}"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.cold.tiers import Tiers
     from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
     from headrace.model.names import EnvRef, QueueRef
     from headrace.queue.queue import Client, QueueOptions, SyncClient
@@ -28,6 +29,7 @@ __all__ = [
     "QueueRef",
     "SyncClient",
     "Tasks",
+    "Tiers",
 ]
 
 _HOMES = {
@@ -43,6 +45,7 @@ _HOMES = {
     "QueueRef": "headrace.model.names",
     "SyncClient": "headrace.queue.queue",
     "Tasks": "headrace.queue.tasks",
+    "Tiers": "headrace.cold.tiers",
 }
 
 

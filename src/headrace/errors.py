@@ -8,6 +8,7 @@ kept, and what to do next. Imports nothing but the standard library.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 
 class HeadraceError(Exception):
@@ -54,8 +55,49 @@ class QueueUnavailable(ServiceUnavailable):
     the same job id: it is accepted once."""
 
 
+class DatabaseUnavailable(ServiceUnavailable):
+    """PostgreSQL does not answer, or not in time. Nothing was written and what it holds is kept. Try again; if it
+    stays so, start PostgreSQL or correct HEADRACE_POSTGRES_URL."""
+
+
+class CommitUnclear(DatabaseUnavailable):
+    """The connection to PostgreSQL was lost during a commit: everything was written, or nothing. Look which, or write
+    it again under the same ids."""
+
+
+class DatabaseFull(HeadraceError):
+    """PostgreSQL has no disk space or memory left. Nothing was written and what it holds is kept. Give it more, or try
+    again when the backlog is smaller."""
+
+
 class QueueClosed(HeadraceError):
     """The queue is closed: it accepts no jobs until somebody opens it again. Nothing was written."""
+
+
+class QueueFull(HeadraceError):
+    """The queue holds as many jobs, or bytes, as Valkey may hold of it, and this program has no PostgreSQL where more
+    could wait. Nothing was written. Set postgres.url, raise the cap, or try again when the backlog is smaller."""
+
+
+class QueueCold(HeadraceError):
+    """Jobs of this queue wait in PostgreSQL, and new ones must wait behind them; this program has no PostgreSQL.
+    Nothing was written. Set postgres.url."""
+
+
+class SpillRefused(ServiceUnavailable):
+    """Jobs that do not fit into Valkey could not be kept in PostgreSQL and were refused."""
+
+    def __init__(self, message: str | None = None, accepted: Sequence[bool] = ()) -> None:
+        super().__init__(message)
+        self.accepted = accepted  # for each job of the call: it was accepted, and will run
+
+
+class ColdFull(HeadraceError):
+    """The queue holds as many jobs, or bytes, as PostgreSQL may hold of it (cold.max_items, cold.max_bytes)."""
+
+
+class MoverFenced(HeadraceError):
+    """Another process moves the jobs of this shard now. Nothing was written."""
 
 
 class UnknownQueue(HeadraceError):
@@ -111,3 +153,46 @@ class MigrationError(HeadraceError):
 
 class InvalidPeriod(HeadraceError):
     """A period or window cannot be answered as asked."""
+
+
+class SpoolError(HeadraceError):
+    """The spool could not do what was asked."""
+
+
+class SpoolBusy(SpoolError):
+    """Another process has this spool open. Nothing was touched; stop that process, or use another directory."""
+
+    exit_code = 5
+
+
+class SpoolFull(SpoolError):
+    """The spool holds as many records or bytes as it may, and none left in time. The record was not accepted; put it
+    again when the destination has caught up."""
+
+
+class SpoolDiskFull(SpoolFull):
+    """The spool's disk is full. The record was not accepted; what was accepted before is kept and goes on being
+    delivered. Free some space and put it again."""
+
+
+class SpoolWriteFailed(SpoolError):
+    """The spool's disk could not write or sync. The record was not accepted; what was accepted before is kept. Look at
+    the disk, then put it again."""
+
+
+class SpoolFormatError(SpoolError):
+    """The spool's directory holds files of a newer version. Nothing was touched; use that version."""
+
+    exit_code = 5
+
+
+class SpoolClosed(SpoolError):
+    """The spool was closed. Nothing was done."""
+
+
+class RecordTooLarge(SpoolError):
+    """The record is larger than the spool accepts. Nothing was written; cut it into smaller ones."""
+
+
+class UnknownRecord(SpoolError):
+    """No such record is in flight: it was never leased, or is finished already. Nothing was changed."""

@@ -59,6 +59,25 @@ def integer(low: int, high: int) -> Kind[int]:
     return Kind(f"a whole number from {low} to {high}", parse)
 
 
+def number(low: float, high: float) -> Kind[float]:
+    def parse(raw: object) -> float:
+        value = raw if isinstance(raw, int | float) and not isinstance(raw, bool) else float(_text(raw))
+        if not low <= value <= high:  # also false for "nan"
+            raise ValueError
+        return float(value)
+
+    return Kind(f"a number from {low:g} to {high:g}", parse, repr)
+
+
+def boolean() -> Kind[bool]:
+    """As TOML writes it; in the environment the same two words."""
+
+    def parse(raw: object) -> bool:
+        return raw if isinstance(raw, bool) else {"true": True, "false": False}[_text(raw)]
+
+    return Kind("`true` or `false`", parse, lambda value: str(value).lower())
+
+
 def path() -> Kind[Path]:
     def parse(raw: object) -> Path:
         # Nobody expands `~` in a file or a variable; taken literally it makes a directory of that name.
@@ -113,6 +132,31 @@ def size(low: str, high: str) -> Kind[Bytes]:
         lambda raw: _within(_from_units(_text(raw), _SIZE_UNITS), low_bytes, high_bytes),
         lambda value: _in_units(value, _SIZE_UNITS),
     )
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A size, or a share of the memory that a process may use; which that is, is known where it runs."""
+
+    bytes: Bytes = 0
+    percent: int | None = None
+
+    def of(self, memory_bytes: int) -> Bytes:
+        return self.bytes if self.percent is None else memory_bytes * self.percent // 100
+
+
+def amount(low: str, high: str) -> Kind[Amount]:
+    sizes = size(low, high)
+
+    def parse(raw: object) -> Amount:
+        if match := re.fullmatch(r"(\d{1,3}) ?%", _text(raw), re.ASCII):
+            return Amount(percent=_within(int(match[1]), 1, 100))
+        return Amount(sizes.parse(raw))
+
+    def show(value: Amount) -> str:
+        return sizes.show(value.bytes) if value.percent is None else f"{value.percent}%"
+
+    return Kind(f"{sizes.allowed}, or a share of memory from 1% to 100%", parse, show)
 
 
 def _within(value: int, low: int, high: int) -> int:

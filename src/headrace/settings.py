@@ -22,7 +22,23 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from headrace.errors import SettingsError
-from headrace.kinds import Bytes, Kind, Seconds, choice, duration, integer, optional, path, size, text, url
+from headrace.kinds import (
+    Amount,
+    Bytes,
+    Kind,
+    Seconds,
+    amount,
+    boolean,
+    choice,
+    duration,
+    integer,
+    number,
+    optional,
+    path,
+    size,
+    text,
+    url,
+)
 
 T = TypeVar("T")
 
@@ -107,6 +123,36 @@ class QueueSettings:
     )
     retry_max: Seconds = setting(300.0, "Longest delay before a retry.", duration("1ms", "30d"))
 
+    warm_max_items: int = setting(
+        5000, "Jobs of one queue that Valkey holds at most; more wait in PostgreSQL.", integer(1, 100_000_000)
+    )
+    warm_max_bytes: Bytes = setting(
+        64 * 2**20, "Payload bytes of one queue that Valkey holds at most.", size("1KiB", "1TiB")
+    )
+    shard_max_bytes: Bytes = setting(
+        2**30, "Payload bytes of all queues of a shard that Valkey holds at most; 0 = any.", size("0B", "64TiB")
+    )
+
+
+@dataclass(frozen=True)
+class ColdSettings:
+    far_delay: Seconds = setting(
+        60.0, "Jobs delayed by this much wait in PostgreSQL until shortly before they are due.", duration("40s", "30d")
+    )
+    max_items: int | None = setting(
+        None, "Jobs of one queue that PostgreSQL holds at most; none = any.", optional(integer(1, 10**12))
+    )
+    max_bytes: Bytes | None = setting(
+        None, "Payload bytes of one queue that PostgreSQL holds at most; none = any.", optional(size("1KiB", "1024TiB"))
+    )
+    refill_every: Seconds = setting(
+        5.0, "How often PostgreSQL is searched for jobs to move, besides when a queue asks.", duration("100ms", "10m")
+    )
+    lease: Seconds = setting(
+        15.0, "After how long without a sign of life another process moves the jobs of a shard.", duration("11s", "10m")
+    )
+    audit_every: Seconds = setting(60.0, "How often counters are compared with rows.", duration("1s", "1d"))
+
 
 @dataclass(frozen=True)
 class WorkerSettings:
@@ -156,6 +202,81 @@ class WarehouseSettings:
 
 
 @dataclass(frozen=True)
+class SpoolSettings:
+    path: Path | None = setting(None, "Directory of the spool; none = `spool` in the data directory.", optional(path()))
+    type: str = setting("disk", "Where records wait; those in memory end with the process.", choice("disk", "memory"))
+    always_queue: bool = setting(True, "Every record goes through the spool; there is no other way.", boolean())
+    max_size: int = setting(10_000, "Most records that wait or are in flight.", integer(1, 100_000_000))
+    max_bytes: Amount = setting(Amount(2**30), "Most bytes of these records.", amount("1MiB", "64TiB"))
+    full_behavior: str = setting(
+        "block", "What a full spool does with a new record.", choice("block", "drop_oldest", "drop_newest")
+    )
+    block_timeout: Seconds = setting(30.0, "How long `block` waits for room before it refuses.", duration("0s", "1h"))
+    inmemory_blocks: int = setting(2048, "Records kept in memory before the disk.", integer(0, 1_000_000))
+    inmemory_bytes: Amount = setting(
+        Amount(64 * 2**20), "Most bytes of the records kept in memory.", amount("0B", "1TiB")
+    )
+    segment_size: Bytes = setting(
+        64 * 2**20, "Size of a segment file; its space is freed when all of it is done.", size("1MiB", "2GiB")
+    )
+    max_record: Bytes = setting(64 * 2**20, "Largest record; a larger one is refused.", size("1KiB", "2GiB"))
+    sync: str = setting(
+        "group", "When a durable put is on disk: an fsync each, one for several, or the system's own time.",
+        choice("group", "always", "os"),
+    )  # fmt: skip
+    group_interval: Seconds = setting(
+        0.005, "Longest that a put waits for others to share its fsync.", duration("0ms", "1s")
+    )
+    stale_flush: Seconds = setting(30.0, "When a record in memory is written at the latest.", duration("0s", "1h"))
+    write_buffer_size: Bytes = setting(256 * 2**10, "Most bytes of one write.", size("4KiB", "64MiB"))
+    compression: str = setting("snappy", "How records are compressed on disk.", choice("snappy", "none"))
+    meta_sync: Seconds = setting(1.0, "How often the metadata and the journals are synced.", duration("100ms", "1m"))
+    max_attempts: int | None = setting(
+        None,
+        "Tries after which a record is a dead letter; none = it is tried forever.",
+        optional(integer(1, 1_000_000)),
+    )
+    workers: int = setting(0, "Records sent side by side; 0 = twice the processors.", integer(0, 1024))
+    preparers: int = setting(
+        0, "Threads that prepare records; 0 = the processors. One worker has one, for order.", integer(0, 1024)
+    )
+    channel_size: int = setting(64, "Most records that are prepared and not sent yet.", integer(1, 10_000))
+    max_concurrent_sends: int = setting(4, "Most requests of one exporter under way.", integer(1, 1024))
+    global_send_limit: int = setting(
+        0, "Most requests of all exporters of a process under way; 0 = 8 × the processors.", integer(0, 10_000)
+    )
+    adaptive_workers: bool = setting(False, "Choose the number of workers by the load.", boolean())
+    min_workers: int = setting(1, "Fewest workers that `adaptive_workers` chooses.", integer(1, 1024))
+    max_workers: int = setting(
+        0, "Most workers that `adaptive_workers` chooses; 0 = 4 × the processors.", integer(0, 1024)
+    )
+    target_utilization: float = setting(0.85, "How busy `adaptive_workers` wants workers to be.", number(0.1, 1.0))
+    circuit_breaker: bool = setting(True, "Stop sending for a while after failures in a row.", boolean())
+    circuit_breaker_threshold: int = setting(5, "How many failures in a row that takes.", integer(1, 1000))
+    circuit_breaker_reset_timeout: Seconds = setting(
+        30.0, "How long nothing is sent, before one record is tried.", duration("100ms", "1h")
+    )
+    backoff: bool = setting(True, "Wait longer after each failure in a row.", boolean())
+    backoff_multiplier: float = setting(2.0, "By what factor the wait grows.", number(1.0, 10.0))
+    retry_interval: Seconds = setting(5.0, "Wait after the first failure.", duration("1ms", "1h"))
+    max_retry_delay: Seconds = setting(300.0, "Longest wait after a failure.", duration("1ms", "1d"))
+    clickhouse_retry_interval: Seconds = setting(
+        1.0, "Wait after the first failure, where ClickHouse is the destination.", duration("1ms", "1h")
+    )
+    clickhouse_max_retry_delay: Seconds = setting(
+        30.0, "Longest wait after a failure, where ClickHouse is the destination.", duration("1ms", "1d")
+    )
+    send_timeout: Seconds = setting(60.0, "How long a destination may take to answer.", duration("1s", "1h"))
+    stop_timeout: Seconds = setting(30.0, "How long a stopping exporter lets sends finish.", duration("0s", "1h"))
+    failover_max_size: int = setting(
+        1000, "Records kept in memory while the disk cannot be written; never durable ones.", integer(1, 1_000_000)
+    )
+    failover_max_bytes: Amount = setting(
+        Amount(256 * 2**20), "Most bytes of these records; the oldest are lost.", amount("1MiB", "1TiB")
+    )
+
+
+@dataclass(frozen=True)
 class LogSettings:
     level: str = setting("info", "Least severe messages to log.", choice("debug", "info", "warning", "error"))
     format: str = setting("text", "Log lines for people or for machines.", choice("text", "json"))
@@ -169,10 +290,12 @@ class Settings:
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    cold: ColdSettings = field(default_factory=ColdSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
+    spool: SpoolSettings = field(default_factory=SpoolSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -354,6 +477,25 @@ def _check_together(loaded: Loaded) -> None:
         raise _conflict(loaded, "worker.heartbeat", "must be shorter than", "queue.lease")
     if queue.retry_base > queue.retry_max:
         raise _conflict(loaded, "queue.retry_base", "must not be longer than", "queue.retry_max")
+    _check_spool(loaded)
+
+
+def _check_spool(loaded: Loaded) -> None:
+    spool = loaded.settings.spool
+    if not spool.always_queue:
+        raise SettingsError(
+            f"spool.always_queue = false ({loaded.origins['spool.always_queue']}) is not allowed: sent past the spool, "
+            "a record would be lost when its destination fails, and those who put it would wait for every timeout. "
+            "Leave it out; for records that need no disk there is spool.type = memory."
+        )
+    if spool.retry_interval > spool.max_retry_delay:
+        raise _conflict(loaded, "spool.retry_interval", "must not be longer than", "spool.max_retry_delay")
+    if spool.clickhouse_retry_interval > spool.clickhouse_max_retry_delay:
+        raise _conflict(
+            loaded, "spool.clickhouse_retry_interval", "must not be longer than", "spool.clickhouse_max_retry_delay"
+        )
+    if spool.min_workers > spool.max_workers > 0:
+        raise _conflict(loaded, "spool.min_workers", "must not be more than", "spool.max_workers")
 
 
 def _conflict(loaded: Loaded, left: str, rule: str, right: str) -> SettingsError:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from urllib.parse import quote
 
-import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 
@@ -13,9 +11,11 @@ from headrace.api.app import create_app
 from headrace.api.services import Services
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
+from headrace.pipeline.buckets import bucketize
 from headrace.queue.queue import SyncClient
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
+from tests.events import event_table
 
 
 @pytest.fixture
@@ -37,26 +37,9 @@ def test_live_state_of_every_queue(api: TestClient, valkey_url: str, queue_ref: 
 
 
 def add_bucket(warehouse: Client, ref: QueueRef, start_s: int, depth: int) -> None:
-    row = {
-        "organization_id": ref.org,
-        "project_id": ref.project,
-        "environment_id": ref.env,
-        "queue_name": ref.queue,
-        "bucket_start": start_s,
-        "enqueue_count": depth,
-        "last_queue_length": {"at": (start_s * 1000) << 20, "v": depth},
-        "last_concurrency_limit": {"at": (start_s * 1000) << 20, "v": -1},
-        "last_oldest_message_at": {"at": (start_s * 1000) << 20, "v": start_s * 1000},
-    }
-    table = pa.Table.from_pylist([row]).cast(
-        pa.schema([(name, pa.uint32() if name == "bucket_start" else field.type) for name, field in fields(row)])
-    )
-    queue_metrics.insert(warehouse, table, f"{ref}{start_s}")
-
-
-def fields(row: Mapping[str, object]) -> list[tuple[str, pa.Field]]:
-    schema = pa.Table.from_pylist([row]).schema
-    return [(name, schema.field(name)) for name in schema.names]
+    event = {"at_ms": start_s * 1000, "n": depth, "depth": depth, "oldest_ms": start_s * 1000}
+    names = {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}
+    queue_metrics.insert(warehouse, bucketize(event_table({**event, **names})), f"{ref}{start_s}")
 
 
 def path(ref: QueueRef) -> str:

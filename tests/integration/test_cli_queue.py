@@ -156,9 +156,18 @@ class TestQueues:
         assert head.split() == list(COLUMNS)
         odd, emails = rows  # by name
         assert odd.startswith(REF.org)
-        assert odd.split()[-10:] == ["0", "0", "1", "3", "0", "-", "0", "B", "paused", "closed"]
-        assert emails.split()[:9] == ["acme", "shop", "prod", "emails", "1", "1", "0", "-", "0"]
+        assert odd.split()[-12:] == ["0", "0", "0", "0", "1", "3", "0", "-", "0", "B", "paused", "closed"]
+        assert emails.split()[:11] == ["acme", "shop", "prod", "emails", "1", "0", "1", "1", "0", "-", "0"]
         assert emails.endswith("1.0 KiB")
+
+    def test_by_flow(self, shell: Shell) -> None:
+        jobs = [NewJob("send", flow="nightly", flow_type="batch"), NewJob("send"), NewJob("send")]
+        shell.client.enqueue_many(EMAILS, jobs)
+        [first, second] = shell.document("queues", "--by-flow")["flows"]
+        assert (first["flow"], first["warm"], first["cold"], first["total"]) == ("", 2, 0, 2)
+        assert (second["flow"], second["flow_type"], second["total"]) == ("nightly", "batch", 1)
+        assert "nightly" in shell.ok("queues", "--by-flow", "--queue", EMAILS.queue)
+        assert "nightly" not in shell.ok("queues", "--by-flow", "--queue", "other")
 
     def test_json_and_filters(self, shell: Shell) -> None:
         others = [QueueRef("acme", "shop", env, name) for env in ("prod", "test") for name in ("emails", "sms")]

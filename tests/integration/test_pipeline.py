@@ -11,11 +11,12 @@ import pytest
 
 from headrace.history.reconcile import Reconciliation, read_totals, reconcile
 from headrace.model.event import Op
+from headrace.model.histogram import ZERO, bucket_of
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.job import PipelineOptions, run_until_failure, start_query
 from headrace.pipeline.sink import token_of
-from headrace.pipeline.transforms import ABOUT_THE_READ, five_second_buckets
+from headrace.pipeline.transforms import summaries, total
 from headrace.queue import keys
 from headrace.queue.queue import SyncClient
 from headrace.queue.scripts import Stubs
@@ -26,9 +27,10 @@ from headrace.valkey.scripts import run
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from tests.conftest import wait_until
+from tests.events import event_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 STUBS = Stubs(2, 1_000_000)
 
@@ -137,63 +139,84 @@ def test_a_failing_warehouse_loses_nothing(
 
 
 def events(spark: SparkSession, *changes: dict[str, Any]) -> Any:
-    """A DataFrame of events, alike but for what each says."""
-    from headrace.pipeline.decode import SCHEMA
+    return spark.createDataFrame(event_table(*changes))
 
-    plain = {field.name: None for field in SCHEMA} | {
-        "shard": 0, "at_ms": 1_800_000_000_000, "at_seq": 0, "version": 1, "seq": 1, "org": "o", "project": "p",
-        "env": "e", "queue": "q", "op": "enqueue", "n": 1, "odometer": 1, "epoch": 1, "depth": 0, "scheduled": 0,
-        "running": 0, "env_depth": 0, "env_running": 0, "bytes": 0,
-    }  # fmt: skip
-    import pyarrow as pa
 
-    return spark.createDataFrame(pa.Table.from_pylist([plain | change for change in changes], schema=SCHEMA))
+def rows_of(found: DataFrame) -> list[dict[str, Any]]:
+    return total(summaries(found)).to_pylist()
 
 
 def test_the_last_value_is_that_of_the_newest_entry(spark: SparkSession) -> None:
     """Also within one millisecond, also when Spark reads them in another order."""
-    rows = five_second_buckets(
-        events(spark, {"at_seq": 2, "depth": 0}, {"at_seq": 0, "depth": 500}, {"at_seq": 1, "depth": 3})
-    ).collect()
-    assert len(rows) == 1
-    assert rows[0]["max_queue_length"] == 500
-    assert rows[0]["last_queue_length"]["v"] == 0
+    [row] = rows_of(events(spark, {"at_seq": 2, "depth": 0}, {"at_seq": 0, "depth": 500}, {"at_seq": 1, "depth": 3}))
+    assert (row["max_queue_length"], row["last"]["depth"]) == (500, 0)
 
 
 def test_waits_of_zero_are_counted(spark: SparkSession) -> None:
-    [row] = five_second_buckets(
-        events(spark, {"op": "dequeue", "n": 3, "waits": [0, 0, 30]}, {"op": "ack", "runs": [5]})
-    ).collect()
+    waited = {"op": "dequeue", "n": 3, "waits": [0, 0, 30]}
+    [row] = rows_of(events(spark, waited, {"op": "ack", "runs": [5]}))
     assert (row["total_wait_duration_ms"], row["wait_duration_count"]) == (30, 3)
     assert (row["total_run_duration_ms"], row["run_duration_count"]) == (5, 1)
+    assert row["wait_histogram"] == [(ZERO, 2), (bucket_of(30), 1)]
 
 
 def test_buckets_are_five_seconds_of_the_servers_clock(spark: SparkSession) -> None:
-    rows = five_second_buckets(events(spark, {"at_ms": 1_800_000_004_999}, {"at_ms": 1_800_000_005_000})).collect()
-    assert sorted(row["bucket_start"].timestamp() for row in rows) == [1_800_000_000, 1_800_000_005]
+    rows = rows_of(events(spark, {"at_ms": 1_800_000_004_999}, {"at_ms": 1_800_000_005_000}))
+    assert [row["bucket_start"].timestamp() for row in rows] == [1_800_000_000, 1_800_000_005]
 
 
 def test_the_token_is_what_was_read(spark: SparkSession) -> None:
     same = [{"at_seq": 0}, {"at_seq": 1, "queue": "other"}]
-    one = token_of(five_second_buckets(events(spark, *same)).toArrow())
-    again = token_of(five_second_buckets(events(spark, *reversed(same))).toArrow())
-    longer = token_of(five_second_buckets(events(spark, *same, {"at_seq": 2})).toArrow())
+    one = token_of(summaries(events(spark, *same)))
+    again = token_of(summaries(events(spark, *reversed(same)).repartition(2)))
+    longer = token_of(summaries(events(spark, *same, {"at_seq": 2})))
     assert one == again
     assert one != longer
 
 
 def test_a_repeated_insert_changes_no_tier(spark: SparkSession, warehouse: Client) -> None:
-    table = five_second_buckets(events(spark, {"n": 5})).toArrow()
-    rows = table.drop_columns(list(ABOUT_THE_READ))
+    rows = total(summaries(events(spark, {"n": 5}, {"n": 2, "queue": "other"})))
 
     def totals() -> dict[str, int]:
         return {tier: sum(counted.values()) for tier, counted in read_totals(warehouse).items()}
 
+    def of_environment() -> list[int]:
+        tables = ("environment_metrics_5s_v1", "environment_metrics_by_minute_v1", "environment_metrics_by_hour_v1")
+        return [warehouse.query(f"SELECT sum(enqueue_count) FROM {table}").result_rows[0][0] for table in tables]
+
     for _ in range(2):
         queue_metrics.insert(warehouse, rows, "token")
-    assert totals() == {"5s": 5, "1m": 5, "1h": 5}
+    assert totals() == {"5s": 7, "1m": 7, "1h": 7}
+    assert of_environment() == [7, 7, 7]
     queue_metrics.insert(warehouse, rows, "another token")
-    assert totals() == {"5s": 10, "1m": 10, "1h": 10}
+    assert totals() == {"5s": 14, "1m": 14, "1h": 14}
+    assert of_environment() == [14, 14, 14]
+
+
+def test_every_tier_keeps_last_values_histograms_and_odometers(spark: SparkSession, warehouse: Client) -> None:
+    """Before and after parts are merged, whatever was inserted first."""
+    peak = {"at_seq": 1, "depth": 500, "op": "dequeue", "waits": [0, 30], "n": 2, "odometer": 7, "env_depth": 600}
+    drained = {"at_seq": 2, "depth": 0, "op": "dequeue", "waits": [30], "odometer": 8, "limit": 4, "oldest_ms": 9}
+    for number, change in enumerate((drained, peak)):
+        queue_metrics.insert(warehouse, total(summaries(events(spark, change))), f"token {number}")
+    merged = "newest.depth, newest.`limit`, newest.oldest_at"
+    query = (
+        f"SELECT max(max_queue_length), max(last) AS newest, {merged}, sumMap(wait_histogram), minMap(first_odometers),"
+        " maxMap(last_odometers) FROM "
+    )
+    tables = ["queue_metrics_5s_v1", "queue_metrics_by_minute_v1", "queue_metrics_by_hour_v1"]
+    dequeue = list(Op).index(Op.DEQUEUE)
+    expected = (500, 0, 4, 9, {ZERO: 1, bucket_of(30): 2}, {dequeue: 5}, {dequeue: 8})
+    for _ in range(2):
+        for table in tables:
+            [row] = warehouse.query(query + table).result_rows
+            assert (row[0], *row[2:]) == expected, table
+            warehouse.command(f"OPTIMIZE TABLE {table} FINAL")
+    [(depth, highest)] = warehouse.query(
+        "SELECT max(last).depth, max(max_queue_length) FROM environment_metrics_by_hour_v1"
+    ).result_rows
+    assert (depth, highest) == (0, 600)
+    assert warehouse.query("SELECT max(last).depth, max(last).`limit` FROM queue_last_v1").result_rows == [(0, 4)]
 
 
 def test_ticks_move_the_watermark_and_count_nothing(

@@ -29,7 +29,7 @@ class Shard:
         return run(self.valkey, call)
 
     def enqueue(self, ref: QueueRef, *jobs: NewJob) -> None:
-        assert all(self.run(self.stubs.enqueue(ref, jobs)))
+        assert all(self.run(self.stubs.enqueue(ref, jobs)).accepted)
 
     def dequeue(self, n: int, *queues: str) -> list[LeasedJob]:
         return self.run(self.stubs.dequeue(0, n, LEASE_MS, queues))

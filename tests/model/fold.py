@@ -122,6 +122,8 @@ def differences(fold: Fold, states: Iterable[QueueState], envs: dict[EnvRef, dic
         if last := fold.last.get(state.ref):
             for name in ("depth", "scheduled", "running", "limit", "bytes", "oldest_ms"):
                 compare(f"{state.ref} {name}", last[name], getattr(state, name))
+            compare(f"{state.ref} cold", last["cold_depth"], state.cold)
+            compare(f"{state.ref} cold bytes", last["cold_bytes"], state.cold_bytes)
             compare(f"{state.ref} epoch", last["epoch"], state.epoch_ms)
     for env, own in envs.items():
         if last := fold.last_of_env.get(env):

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from enum import Enum
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.errors import QueueClosed
+from headrace.errors import HeadraceError, QueueClosed, QueueFull
 from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import DeadFilter, Redriven, Stubs
+from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Redriven, Stubs
 from headrace.queue.state import read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import Arg, Call, run
@@ -50,6 +50,10 @@ COUNTS = st.integers(1, 6)
 environments = st.sampled_from(ENVS)
 queues = st.sampled_from(QUEUES)
 limits = st.sampled_from([None, None, None, 0, 1, 2, 3])
+all_caps = st.sampled_from(
+    [DEFAULT_CAPS, DEFAULT_CAPS, Caps(items=3), Caps(bytes=20), Caps(items=4, bytes=30, shard_bytes=40)]
+)
+own_caps = st.sampled_from([None, None, (1, 100), (3, 10), (100, 5)])
 rarely = st.sampled_from([False, False, False, True])
 shards = st.integers(0, SHARDS - 1)
 clients = st.integers(0, CLIENTS - 1)
@@ -62,6 +66,8 @@ new_jobs = st.builds(
     priority=st.sampled_from([0, 0, 0, 1, -1, 7]),
     ttl_ms=st.sampled_from([None, None, FAR_MS]),
     max_attempts=st.integers(1, 3),
+    flow=st.sampled_from(["", "", "f:1", "f\u00fc"]),
+    flow_type=st.sampled_from(["", "t:levels"]),
 )
 
 
@@ -94,6 +100,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Producers
 
+    @initialize(caps=all_caps)
+    def begin_with_caps(self, caps: Caps) -> None:
+        self.stubs = Stubs(SHARDS, 1_000_000, caps)
+        self.truth.caps = caps
+
     @initialize(limit=st.sampled_from([None, 1, 2, 2]), burst=st.sampled_from([None, 1.5, 2.0]), job=new_jobs)
     def begin_crowded(self, limit: int | None, burst: float | None, job: NewJob) -> None:
         """Limits of an environment matter when several of its queues have jobs, which chance alone rarely brings."""
@@ -109,15 +120,20 @@ class QueueMachine(RuleBasedStateMachine):
         call = self.stubs.enqueue(ref, jobs)
         before = self.now()
         if ref in self.truth.queues and self.truth.queues[ref].closed:
-            with nullcontext() if client in self.loses else pytest.raises(QueueClosed):
-                self.run(client, call)
-            return
+            return self.refused(client, call, QueueClosed)
+        if not self.truth.fit(ref, jobs):
+            return self.refused(client, call, QueueFull)
         answer = self.run(client, call)
         expected = self.truth.enqueue(ref, jobs)
-        assert answer in (expected, Lost.ANSWER)
+        assert isinstance(answer, Lost) or answer.accepted == expected
         accepted = [job for job, is_new in zip(jobs, expected, strict=True) if is_new]
         self.learn_times([self.truth.jobs[ref.environment, job.id] for job in accepted], before)
         self.truth.settle(self.shard(ref))
+
+    def refused(self, client: int, call: Call[Any], error: type[HeadraceError]) -> None:
+        """All jobs of the call, and nothing of them is written."""
+        with nullcontext() if client in self.loses else pytest.raises(error):
+            self.run(client, call)
 
     @rule(client=clients, env=environments, job_id=st.sampled_from(IDS))
     def cancel(self, client: int, env: EnvRef, job_id: str) -> None:
@@ -325,6 +341,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert answer in (ref in self.truth.queues, Lost.ANSWER)
         if queue := self.truth.queues.get(ref):
             queue.paused, queue.closed, queue.limit = paused, closed, limit
+        self.truth.settle(self.shard(ref))
+
+    @rule(client=clients, ref=queues, caps=own_caps)
+    def configure_caps(self, client: int, ref: QueueRef, caps: tuple[int, int] | None) -> None:
+        answer = self.run(client, self.stubs.configure(ref, {"caps": "{} {}".format(*caps) if caps else None}))
+        assert answer in (ref in self.truth.queues, Lost.ANSWER)
+        if queue := self.truth.queues.get(ref):
+            queue.caps = caps
         self.truth.settle(self.shard(ref))
 
     @rule(client=clients, env=environments, limit=limits, burst=st.sampled_from([None, 1.0, 1.5, 2.0]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from headrace.model.event import Op
 from headrace.model.job import JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
@@ -91,10 +92,11 @@ def check_jobs_are_in_one_place(sight: Sight) -> None:
                 places[f"{prefix}}}:job:{member.decode()}"].append(JobState.RUNNING)
             elif rest == "scheduled":
                 places[f"{prefix}}}:job:{member.decode()}"].append(JobState.SCHEDULED)
-            elif rest.startswith("q:") and not rest.endswith(":levels"):
-                parts = rest.split(":")  # q, org, project, env, queue, "dead" or "ready"
+            elif rest.startswith("q:"):
+                parts = rest.split(":")  # q, org, project, env, queue, what it holds
                 job = f"{prefix}}}:job:{':'.join(parts[1:4])}:{member.decode()}"
-                places[job].append(JobState.DEAD if parts[5] == "dead" else JobState.READY)
+                if parts[5] in ("dead", "ready"):
+                    places[job].append(JobState(parts[5]))
     for name, found in places.items():
         assert [state.value for state in found] == [sight.hashes[name]["state"]], name
 
@@ -141,6 +143,7 @@ def check_sorted_sets(sight: Sight, truth: Truth) -> None:
         ref, shard = job.queue, truth.shard_of(job)
         if job.state is JobState.READY:
             add(keys.ready(shard, ref, job.new.priority), job.member, job.due_ms)
+            add(keys.detail(shard, ref, job.detail), job.member, job.due_ms)
             if job.new.priority:
                 add(keys.levels(shard, ref), str(job.new.priority).encode(), -job.new.priority)
         elif job.state is JobState.SCHEDULED:
@@ -167,12 +170,13 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
         fields |= {} if told.burst is None else {"burst": f"{told.burst:g}"}
         expected[keys.env(env.shard(truth.shards), env)] = fields
     for job in truth.jobs.values():
-        fields = {"Q": keys.encode(job.queue.queue), "state": job.state.value, "size": str(len(job.new.payload))}
+        fields = {"Q": keys.encode(job.queue.queue), "state": job.state.value, "size": str(job.size)}
         fields |= {"priority": str(job.new.priority), "attempts": str(job.attempts)}
         fields |= {"max_attempts": str(job.new.max_attempts), "enqueued": str(job.enqueued_ms)}
         fields |= {} if job.expires_ms is None else {"expires": str(job.expires_ms)}
         fields |= {} if job.error is None else {"error": job.error}
         fields |= {"delivery": str(job.lease)} if job.lease else {}
+        fields |= {"detail": job.detail}
         expected[keys.job(truth.shard_of(job), *job.key)] = fields
     found: dict[str, Fields] = {}
     for name, fields in sight.hashes.items():
@@ -181,8 +185,27 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
     assert found == expected
     queues = {keys.queue(_shard(truth, ref), ref) for ref in truth.queues}
     assert {name for name in sight.hashes if kind_of(name) == "q"} == queues
-    metas = {keys.meta(shard) for shard in range(truth.shards)}
-    assert {name for name in sight.hashes if name not in found and name not in queues} <= metas
+    check_queues(sight, truth)
+    metas = {keys.meta(shard): shard for shard in range(truth.shards)}
+    assert {name for name in sight.hashes if name not in found and name not in queues} <= set(metas)
+    for meta, shard in metas.items():
+        used = sum(job.size for job in truth.alive() if truth.shard_of(job) == shard)
+        assert int(sight.hashes.get(meta, {}).get("bytes", 0)) == used
+
+
+def check_queues(sight: Sight, truth: Truth) -> None:
+    """The numbers of each queue as they are stored; `check_states` looks at what others make of them."""
+    for ref, queue in truth.queues.items():
+        fields = sight.hashes[keys.queue(_shard(truth, ref), ref)]
+        alive = [job for job in truth.alive() if job.queue == ref]
+        expected = {name: str(len(truth.of(ref, state))) for name, state in STORED.items()}
+        expected["warm_bytes"] = str(sum(job.size for job in alive))
+        assert {name: fields[name] for name in expected} == expected, ref
+        assert fields.get("caps") == ("{} {}".format(*queue.caps) if queue.caps else None)
+        assert "cold" not in fields, "nobody here has a PostgreSQL"
+
+
+STORED = {"ready": JobState.READY, "warm_scheduled": JobState.SCHEDULED, "running": JobState.RUNNING}
 
 
 def check_strings_and_sets(sight: Sight, truth: Truth) -> None:
@@ -194,6 +217,10 @@ def check_strings_and_sets(sight: Sight, truth: Truth) -> None:
         shard = _shard(truth, ref)
         sets.setdefault(keys.queues(shard), set()).add(keys.queue_part(ref).encode())
         sets.setdefault(keys.env_names(shard, ref.environment), set()).add(keys.encode(ref.queue).encode())
+        for job in truth.of(ref, JobState.READY):
+            sets.setdefault(keys.details(shard, ref), set()).add(job.detail.encode())
+        if truth.queues[ref].counts[Op.BURY]:  # until somebody moves its dead jobs, which nobody does here
+            sets.setdefault(keys.buried(shard), set()).add(keys.queue_part(ref).encode())
     assert {name: members for name, members in sight.sets.items() if not name.endswith(":parked")} == sets
 
 
@@ -203,13 +230,17 @@ def check_states(client: Valkey, truth: Truth) -> None:
     assert set(states) == set(truth.queues)
     for ref, queue in truth.queues.items():
         state, oldest = states[ref], truth.oldest(ref)
-        alive = [job for job in truth.jobs.values() if job.queue == ref and job.state is not JobState.DEAD]
+        alive = [job for job in truth.alive() if job.queue == ref]
         expected = {
+            "warm": len(truth.of(ref, JobState.READY)),
+            "cold": 0,
+            "cold_bytes": 0,
+            "cold_mode": False,
             "depth": len(truth.of(ref, JobState.READY)),
             "scheduled": len(truth.of(ref, JobState.SCHEDULED)),
             "running": len(truth.of(ref, JobState.RUNNING)),
             "dead": len(truth.of(ref, JobState.DEAD)),
-            "bytes": sum(len(job.new.payload) for job in alive),
+            "bytes": sum(job.size for job in alive),
             "oldest_ms": None if oldest is None else int(oldest),
             "limit": queue.limit,
             "paused": queue.paused,

@@ -15,7 +15,7 @@ from headrace.model.event import Op
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.keys import encode, env_part, job_part
-from headrace.queue.scripts import DeadFilter
+from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter
 
 NEVER = math.inf
 
@@ -43,6 +43,15 @@ class Job:
         return self.state in (JobState.READY, JobState.SCHEDULED)
 
     @property
+    def size(self) -> int:
+        return len(self.new.payload)
+
+    @property
+    def detail(self) -> str:
+        """What it is part of."""
+        return f"{self.new.task}\t{self.new.flow}\t{self.new.flow_type}"
+
+    @property
     def member(self) -> bytes:
         """How Valkey breaks ties between equal scores of one queue."""
         return encode(self.new.id).encode()
@@ -60,6 +69,7 @@ class Queue:
     limit: int | None = None
     paused: bool = False
     closed: bool = False
+    caps: tuple[int, int] | None = None  # its own: jobs, bytes
     counts: Counter[Op] = field(default_factory=Counter[Op])
 
 
@@ -74,8 +84,9 @@ class Environment:
 
 
 class Truth:
-    def __init__(self, shards: int) -> None:
+    def __init__(self, shards: int, caps: Caps = DEFAULT_CAPS) -> None:
         self.shards = shards
+        self.caps = caps
         self.jobs: dict[tuple[EnvRef, str], Job] = {}
         self.kept: set[tuple[EnvRef, str]] = set()  # ids of done jobs that are still taken
         self.queues: dict[QueueRef, Queue] = {}
@@ -122,7 +133,29 @@ class Truth:
     def dead(self, ref: QueueRef) -> list[Job]:
         return sorted(self.of(ref, JobState.DEAD), key=lambda job: (job.buried_ms, job.member))
 
+    def alive(self) -> list[Job]:
+        """Those that count toward the caps: they wait or run."""
+        return [job for job in self.jobs.values() if job.state is not JobState.DEAD]
+
     # Producers
+
+    def fit(self, ref: QueueRef, jobs: Iterable[NewJob]) -> bool:
+        """Whether the jobs of a call that are not there yet fit, all together. An empty queue takes one of any size,
+        and so does an empty shard."""
+        new = {job.id: job for job in reversed([*jobs]) if not self.is_taken(ref, job.id)}
+        added = sum(len(job.payload) for job in new.values())
+        held = [job for job in self.alive() if job.queue == ref]
+        of_shard = sum(job.size for job in self.alive() if self.shard_of(job) == ref.environment.shard(self.shards))
+        own = self.queues[ref].caps if ref in self.queues else None
+        items, size = own or (self.caps.items, self.caps.bytes)
+        alone = len(new) == 1
+        fits = len(held) + len(new) <= items and sum(job.size for job in held) + added <= size
+        shard_fits = of_shard + added <= self.caps.shard_bytes
+        return not new or ((fits or (alone and not held)) and (shard_fits or (alone and not of_shard)))
+
+    def is_taken(self, ref: QueueRef, job_id: str) -> bool:
+        key = (ref.environment, job_id)
+        return key in self.jobs or key in self.kept
 
     def enqueue(self, ref: QueueRef, jobs: Iterable[NewJob]) -> list[bool]:
         self.envs.setdefault(ref.environment, Environment())
@@ -130,10 +163,9 @@ class Truth:
         return [self._accept(ref, new) for new in jobs]
 
     def _accept(self, ref: QueueRef, new: NewJob) -> bool:
-        key = (ref.environment, new.id)
-        if key in self.jobs or key in self.kept:
+        if self.is_taken(ref, new.id):
             return False
-        self.jobs[key] = Job(ref, new, JobState.SCHEDULED if new.delay_ms else JobState.READY)
+        self.jobs[ref.environment, new.id] = Job(ref, new, JobState.SCHEDULED if new.delay_ms else JobState.READY)
         self._count(ref, Op.ENQUEUE)
         return True
 

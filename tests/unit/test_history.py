@@ -97,7 +97,8 @@ ONE, OTHER = QueueRef("o", "p", "e", "one"), QueueRef("o", "p", "e", "other")
 
 
 def state(ref: QueueRef, days_old: int = 0, **odometers: int) -> QueueState:
-    return QueueState(ref, 0, 0, 0, None, False, False, NOW_MS - days_old * 86_400_000, None, 0, 0, odometers)
+    epoch_ms = NOW_MS - days_old * 86_400_000
+    return QueueState(ref, 0, 0, 0, 0, 0, None, False, False, epoch_ms, None, 0, 0, False, 0, odometers)
 
 
 def test_differences_do_not_cancel_out() -> None:

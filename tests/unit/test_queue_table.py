@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.humane import age_text, plain, size_text, time_text
 from headrace.cli.output import live_table
-from headrace.cli.queue_table import Rates, Reading, rates_between, table_rows
+from headrace.cli.queue_table import COLUMNS, Rates, Reading, rates_between, table_rows
 from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
 
@@ -18,7 +18,9 @@ REF = QueueRef("acme", "shop", "prod", "emails")
 def reading(at_ms: int, epoch_ms: int = 0, **odometers: int) -> Reading:
     state = QueueState(
         ref=REF,
-        depth=1,
+        depth=3,
+        warm=1,
+        cold=2,
         scheduled=0,
         running=0,
         limit=None,
@@ -27,6 +29,8 @@ def reading(at_ms: int, epoch_ms: int = 0, **odometers: int) -> Reading:
         epoch_ms=epoch_ms,
         oldest_ms=500,
         bytes=0,
+        cold_bytes=0,
+        cold_mode=False,
         dead=0,
         odometers=odometers,
     )
@@ -47,8 +51,13 @@ def test_no_rates_without_an_earlier_reading_of_the_same_queue(before: Reading |
     assert row[-4:] == ["-", "-", "-", ""]
 
 
+def test_both_tiers_are_shown_and_their_total() -> None:
+    [row] = table_rows(reading(1000), None)
+    assert row[COLUMNS.index("warm") : COLUMNS.index("total") + 1] == ["1", "2", "3"]
+
+
 def test_an_age_is_never_negative() -> None:
-    assert [table_rows(reading(at_ms), None)[0][9] for at_ms in (400, 1500)] == ["0ms", "1s"]
+    assert [table_rows(reading(at_ms), None)[0][11] for at_ms in (400, 1500)] == ["0ms", "1s"]
 
 
 @pytest.mark.parametrize(

@@ -270,3 +270,46 @@ def test_sizes_are_shown_as_they_are_read(value: int) -> None:
 )
 def test_durations_are_shown_short(seconds: float, shown: str) -> None:
     assert duration("1ms", "30d").show(seconds) == shown
+
+
+class TestSpool:
+    def test_sending_past_the_spool_is_refused_with_the_reason(self) -> None:
+        said = refusal({"spool.always_queue": "false"})
+        assert "spool.always_queue = false (flag --set spool.always_queue)" in said
+        assert "lost" in said
+
+    def test_a_pipeline_never_drops_unless_told(self) -> None:
+        spool = load(NOTHING, NOTHING, None).settings.spool
+        assert (spool.full_behavior, spool.segment_size, spool.always_queue) == ("block", 64 * 2**20, True)
+
+    def test_sizes_may_be_shares_of_memory(self) -> None:
+        spool = load({"spool.max_bytes": "10%", "spool.failover_max_bytes": "2MiB"}, NOTHING, None).settings.spool
+        assert spool.max_bytes.of(5000) == 500
+        assert spool.failover_max_bytes.of(5000) == 2 * 2**20
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("spool.max_bytes", "0%"),
+            ("spool.max_bytes", "101%"),
+            ("spool.max_bytes", "10"),
+            ("spool.max_bytes", "1KiB"),
+            ("spool.backoff", "yes"),
+            ("spool.backoff_multiplier", "nan"),
+            ("spool.backoff_multiplier", "0.5"),
+            ("spool.full_behavior", "drop"),
+        ],
+    )
+    def test_refused(self, key: str, value: str) -> None:
+        assert key in refusal({key: value})
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            {"spool.retry_interval": "10m"},
+            {"spool.clickhouse_retry_interval": "1m"},
+            {"spool.min_workers": "9", "spool.max_workers": "8"},
+        ],
+    )
+    def test_what_does_not_fit_together(self, flags: dict[str, str]) -> None:
+        assert "change one of the two" in refusal(flags)

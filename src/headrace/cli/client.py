@@ -6,18 +6,40 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from headrace.cli.endpoints import find_endpoints
+from headrace.cold.mover import MoverOptions
+from headrace.cold.store import Limits
+from headrace.cold.tiers import Tiers
 from headrace.queue import keys
 from headrace.queue.queue import QueueOptions, SyncClient, refuse_other_shards
+from headrace.queue.scripts import Caps
 from headrace.settings import Settings
 from headrace.valkey.connect import Valkey, available, connect
 
 
 def queue_options(settings: Settings) -> QueueOptions:
-    return QueueOptions(settings.queue.shards, settings.metrics.stream_maxlen, settings.queue.max_payload)
+    queue = settings.queue
+    caps = Caps(queue.warm_max_items, queue.warm_max_bytes, queue.shard_max_bytes)
+    return QueueOptions(queue.shards, settings.metrics.stream_maxlen, queue.max_payload, caps)
 
 
 def queue_client(settings: Settings) -> SyncClient:
-    return SyncClient(find_endpoints(settings, "redis").redis, queue_options(settings))
+    """With PostgreSQL behind it, if there is one."""
+    return SyncClient(find_endpoints(settings, "redis").redis, queue_options(settings), open_tiers(settings))
+
+
+def open_tiers(settings: Settings, *needed: str) -> Tiers | None:
+    """Connects to nothing yet. None if no PostgreSQL is known, unless it is `needed`."""
+    endpoints = find_endpoints(settings, "redis", *needed)
+    if not endpoints.postgres:
+        return None
+    cold = settings.cold
+    limits = Limits(cold.max_items, cold.max_bytes)
+    far_ms, keep_ms = int(cold.far_delay * 1000), int(settings.queue.keep_done * 1000)
+    return Tiers(endpoints.redis, endpoints.postgres, queue_options(settings), limits, far_ms, keep_ms)
+
+
+def mover_options(settings: Settings) -> MoverOptions:
+    return MoverOptions(settings.cold.refill_every, settings.cold.lease, settings.cold.audit_every)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`headrace pause`, `resume`, `close`, `open` and `limits`: what a queue may do."""
+"""`headrace pause`, `resume`, `close`, `open`, `limits` and `caps`: what a queue may do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import click
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import env_arguments, queue_arguments
 from headrace.cli.client import queue_client
+from headrace.kinds import size as size_kind
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.validate import check_name
+
+SIZE = size_kind("1KiB", "1TiB")
 
 
 @click.command()
@@ -72,6 +75,29 @@ def limits(invocation: Invocation, env: EnvRef, queue: str | None, limit: str, b
     with queue_client(invocation.settings) as client:
         client.limits(ref, number, burst)
     click.echo(f"limit {limit}" + (f" × {burst:g}" if burst is not None else "") + f" for {shown(ref)}")
+
+
+@click.command()
+@queue_arguments
+@click.option("--items", type=click.IntRange(min=1), help="Most jobs; else queue.warm_max_items.")
+@click.option("--bytes", "size", metavar="SIZE", help="Most payload bytes, as in 64MiB; else queue.warm_max_bytes.")
+@pass_invocation
+def caps(invocation: Invocation, ref: QueueRef, items: int | None, size: str | None) -> None:
+    """Set how much of a queue Valkey holds; more waits in PostgreSQL.
+
+    Without options the queue has the caps of the settings again. What is beyond a lowered cap stays until it is done.
+    """
+    with queue_client(invocation.settings) as client:
+        client.caps(ref, items, None if size is None else parse_size(size))
+    given = [*([f"{items} jobs"] if items else []), *([size] if size else [])]
+    click.echo(f"caps {', '.join(given) or 'of the settings'} for {shown(ref)}")
+
+
+def parse_size(text: str) -> int:
+    try:
+        return SIZE.parse(text)
+    except (ValueError, KeyError) as error:
+        raise click.BadParameter(f"{text!r} is not {SIZE.allowed.replace('`', '')}.", param_hint="--bytes") from error
 
 
 def parse_limit(text: str) -> int | None:

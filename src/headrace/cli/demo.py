@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.client import queue_options
+from headrace.cli.client import open_tiers, queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event_async
-from headrace.errors import QueueUnavailable
+from headrace.errors import ServiceUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.queue import Client
@@ -70,6 +70,8 @@ FLOWS = (
     Flow(FAILING, "post_invoice", jobs=1, every_ticks=1, seconds=(0.01, 0.1), failing=0.4),
 )
 
+BURSTY_CAP = 200  # half a burst
+
 
 def due(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]]:
     """What arrives in a tick."""
@@ -90,7 +92,8 @@ def _job(flow: Flow, random_: random.Random) -> NewJob:
 def demo(invocation: Invocation, seconds: float | None) -> None:
     """Send a small seeded load to the queue.
 
-    Three tenants: one steady, one bursty, one whose jobs often fail.
+    Three tenants: one steady, one bursty, one whose jobs often fail. Of the bursty one Valkey holds few jobs, so that
+    some wait in PostgreSQL.
     """
     configure_logs(invocation.settings.log)
     asyncio.run(_send(invocation, seconds))
@@ -102,12 +105,15 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
     random_ = random.Random(SEED)
     started = time.monotonic()
     tick = 0
-    async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
+    url = find_endpoints(settings, "redis").redis
+    async with Client(url, queue_options(settings), open_tiers(settings)) as client:
         while not stop.is_set() and (seconds is None or time.monotonic() - started < seconds):
             for queue, jobs in due(tick, random_):
                 try:
                     await client.enqueue_many(queue, jobs)
-                except QueueUnavailable as error:
+                    if tick == 0 and queue == BURSTY:
+                        await client.caps(queue, BURSTY_CAP, None)
+                except ServiceUnavailable as error:
                     click.echo(f"not accepted: {error}", err=True)
             tick += 1
             try:

@@ -12,14 +12,17 @@ from importlib.util import find_spec
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.doctor_tiers import examine_tiers
 from headrace.cli.doctor_valkey import examine_valkey
 from headrace.cli.endpoints import SERVERS, configured, probe
 from headrace.cli.findings import Finding
 from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.embedded.datadir import running_stack
 from headrace.embedded.java import find_java
 from headrace.embedded.process import port_is_free
 from headrace.errors import HeadraceError
+from headrace.postgres.migrate import pending
 from headrace.settings import Settings, mask
 
 EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
@@ -85,6 +88,7 @@ def _disk(settings: Settings) -> Finding:
 
 def _servers(settings: Settings) -> Iterator[Finding]:
     stack = running_stack(settings.embedded.data_dir) or {}
+    redis = configured(settings)["redis"] or stack.get("urls", {}).get("redis")
     for server in SERVERS:
         url = configured(settings)[server] or stack.get("urls", {}).get(server)
         if url is None:
@@ -96,6 +100,20 @@ def _servers(settings: Settings) -> Iterator[Finding]:
             yield Finding(server, True, f"{version} at {mask(url)}")
             if server == "redis":
                 yield from examine_valkey(url, settings.queue.shards)
+            if server == "postgres":
+                yield (tables := postgres_tables(url))
+                if tables.ok and redis:
+                    yield from examine_tiers(redis, url, settings.queue.shards)
+
+
+def postgres_tables(url: str) -> Finding:
+    try:
+        missing = pending(url, POSTGRES_ROOMS)
+    except HeadraceError as error:
+        return Finding("postgres tables", False, "not known", str(error))
+    if missing:
+        return Finding("postgres tables", False, f"missing: {', '.join(missing)}", "Run `headrace migrate`.")
+    return Finding("postgres tables", True, "up to date")
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:

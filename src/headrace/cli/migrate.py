@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.endpoints import Endpoints, find_endpoints
 from headrace.cli.output import json_option, print_json
+from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.postgres.migrate import migrate as migrate_postgres
 from headrace.warehouse.connect import connect
 from headrace.warehouse.migrate import migrate as migrate_warehouse
 
@@ -15,14 +17,22 @@ from headrace.warehouse.migrate import migrate as migrate_warehouse
 @json_option
 @pass_invocation
 def migrate(invocation: Invocation, as_json: bool) -> None:
-    """Create or update the tables in ClickHouse.
+    """Create or update the tables in PostgreSQL and ClickHouse.
 
     Safe to run again: what is there already is left alone.
     """
     settings = invocation.settings
-    url = find_endpoints(settings, "clickhouse").clickhouse
-    applied = migrate_warehouse(connect(url), settings.warehouse.database)
+    endpoints = find_endpoints(settings, "clickhouse")
+    if not endpoints.postgres:
+        click.echo("No PostgreSQL is known (postgres.url): only ClickHouse is brought up to date.", err=True)
+    applied = migrate_all(endpoints, settings.warehouse.database)
     if as_json:
         print_json({"applied": applied})
     else:
         click.echo("\n".join(f"applied {name}" for name in applied) or "nothing to do")
+
+
+def migrate_all(endpoints: Endpoints, database: str) -> list[str]:
+    """Whatever is missing, wherever a server is known; returns the names of what was applied now."""
+    in_postgres = migrate_postgres(endpoints.postgres, POSTGRES_ROOMS) if endpoints.postgres else []
+    return in_postgres + migrate_warehouse(connect(endpoints.clickhouse), database)

@@ -7,12 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.cli.humane import ABSENT, age_text, rate_text, size_text
+from headrace.cold.details import FlowDetail
 from headrace.model.event import Op
 from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
 
-_GAUGES = ("org", "project", "env", "queue", "depth", "scheduled", "running", "limit", "dead", "oldest", "bytes")
+_GAUGES = (
+    *("org", "project", "env", "queue", "warm", "cold", "total"),
+    *("scheduled", "running", "limit", "dead", "oldest", "bytes"),
+)
 COLUMNS = (*_GAUGES, "marks")
+FLOW_COLUMNS = ("org", "project", "env", "queue", "task", "flow", "type", "warm", "cold", "total", "oldest")
 COLUMNS_WITH_RATES = (*_GAUGES, "enqueued/s", "done/s", "failed/s", "marks")
 
 
@@ -80,7 +85,7 @@ def _gauges(state: QueueState, now_ms: int) -> list[str]:
     ref = state.ref
     return [
         *(ref.org, ref.project, ref.env, ref.queue),
-        *(str(state.depth), str(state.scheduled), str(state.running)),
+        *(str(state.warm), str(state.cold), str(state.depth), str(state.scheduled), str(state.running)),
         ABSENT if state.limit is None else str(state.limit),
         str(state.dead),
         age_text(oldest_age_ms(state, now_ms)),
@@ -95,11 +100,30 @@ def _rates(found: Rates | None) -> list[str]:
 
 
 def _marks(state: QueueState) -> str:
-    return " ".join(mark for mark, is_set in (("paused", state.paused), ("closed", state.closed)) if is_set)
+    marks = (("paused", state.paused), ("closed", state.closed), ("cold", state.cold_mode))
+    return " ".join(mark for mark, is_set in marks if is_set)
 
 
 def oldest_age_ms(state: QueueState, now_ms: int) -> int | None:
-    return None if state.oldest_ms is None else max(0, now_ms - state.oldest_ms)
+    return _age_ms(state.oldest_ms, now_ms)
+
+
+def _age_ms(since_ms: float | None, now_ms: int) -> int | None:
+    return None if since_ms is None else max(0, int(now_ms - since_ms))
+
+
+def flow_row(row: FlowDetail, now_ms: int) -> list[str]:
+    ref, named = row.ref, (row.task, row.flow or ABSENT, row.flow_type or ABSENT)
+    counts = map(str, (row.warm, row.cold, row.total))
+    return [ref.org, ref.project, ref.env, ref.queue, *named, *counts, age_text(_age_ms(row.oldest_ms, now_ms))]
+
+
+def flows_document(now_ms: int, rows: Sequence[FlowDetail]) -> dict[str, Any]:
+    def document(row: FlowDetail) -> dict[str, Any]:
+        fields = asdict(row)
+        return {**fields.pop("ref"), **fields, "total": row.total, "oldest_age_ms": _age_ms(row.oldest_ms, now_ms)}
+
+    return {"at_ms": now_ms, "flows": [document(row) for row in rows]}
 
 
 def as_document(reading: Reading, rates: dict[QueueRef, Rates] | None) -> dict[str, Any]:

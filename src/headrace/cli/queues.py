@@ -10,19 +10,24 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import milliseconds
-from headrace.cli.client import plain_connection
+from headrace.cli.client import open_tiers, plain_connection
 from headrace.cli.output import json_option, live_table, print_json, print_table
 from headrace.cli.queue_table import (
     COLUMNS,
     COLUMNS_WITH_RATES,
+    FLOW_COLUMNS,
     Filter,
     Reading,
     as_document,
+    flow_row,
+    flows_document,
     rates_between,
     table_rows,
 )
 from headrace.cli.signals import stop_event
+from headrace.cold.details import join_details
 from headrace.queue import keys
+from headrace.queue.details import read_details
 from headrace.queue.state import read_states
 from headrace.settings import Settings
 from headrace.valkey.connect import Valkey, available, node_of
@@ -41,6 +46,7 @@ from headrace.valkey.connect import Valkey, available, node_of
     metavar="DURATION",
     help="How often --watch looks, as in 2s.",
 )
+@click.option("--by-flow", is_flag=True, help="What waits, by queue, task, flow and flow type.")
 @json_option
 @pass_invocation
 def queues(
@@ -51,10 +57,14 @@ def queues(
     queue: str | None,
     watch: bool,
     every: int,
+    by_flow: bool,
     as_json: bool,
 ) -> None:
     """Show every queue as it is now."""
     which = Filter(org, project, env, queue)
+    if by_flow:
+        _show_flows(invocation.settings, which, as_json)
+        return
     if watch:
         _watch(_readings(invocation.settings, which, every / 1000), as_json)
         return
@@ -66,11 +76,32 @@ def queues(
         print_table(COLUMNS, table_rows(reading, None))
 
 
-def read(valkey: Valkey, shards: int, which: Filter) -> Reading:
+def _show_flows(settings: Settings, which: Filter, as_json: bool) -> None:
+    tiers = open_tiers(settings)
+    try:
+        cold = tiers.store.details() if tiers else []
+    finally:
+        if tiers:
+            tiers.close()
+    with plain_connection(settings) as valkey:
+        at_ms = server_ms(valkey)
+        rows = join_details(read_details(valkey, settings.queue.shards), cold)
+    rows = [row for row in rows if which.matches(row.ref)]
+    if as_json:
+        print_json(flows_document(at_ms, rows))
+    else:
+        print_table(FLOW_COLUMNS, [flow_row(row, at_ms) for row in rows])
+
+
+def server_ms(valkey: Valkey) -> int:
     with available():
         clock: Any = node_of(valkey, keys.SHARDS).time()
-    # The time first: an age is then rather too small than of the future.
-    return Reading(clock[0] * 1000 + clock[1] // 1000, read_states(valkey, shards)).only(which)
+    return clock[0] * 1000 + clock[1] // 1000
+
+
+def read(valkey: Valkey, shards: int, which: Filter) -> Reading:
+    at_ms = server_ms(valkey)  # first: an age is then rather too small than of the future
+    return Reading(at_ms, read_states(valkey, shards)).only(which)
 
 
 def _readings(settings: Settings, which: Filter, every_s: float) -> Iterator[Reading]:

@@ -98,6 +98,7 @@ class Up:
         stack.wait_ready(_say_ready)
         self._migrate(endpoints)
         dashboard = self._start_api(stack, endpoints, directory)
+        self._start_child(directory, "mover", "mover")
         if self._demo:
             self._start_demo(directory)
         _say(f"dashboard {dashboard}")
@@ -121,10 +122,9 @@ class Up:
         return Endpoints(**{server: given[server] or stack.urls[server] for server in SERVERS})
 
     def _migrate(self, endpoints: Endpoints) -> None:
-        from headrace.warehouse.connect import connect
-        from headrace.warehouse.migrate import migrate
+        from headrace.cli.migrate import migrate_all
 
-        if applied := migrate(connect(endpoints.clickhouse), self._settings.warehouse.database):
+        if applied := migrate_all(endpoints, self._settings.warehouse.database):
             _say(f"schema created ({len(applied)} migrations)")
 
     def _start_api(self, stack: Stack, endpoints: Endpoints, directory: DataDirectory) -> str:

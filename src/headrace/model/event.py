@@ -23,6 +23,8 @@ class Op(StrEnum):
     """The verbs of the state machine that are counted."""
 
     ENQUEUE = "enqueue"
+    SPILL = "spill"
+    REFILL = "refill"
     DEQUEUE = "dequeue"
     ACK = "ack"
     NACK = "nack"
@@ -43,6 +45,8 @@ TICK = "tick"
 
 COUNT_COLUMN = {
     Op.ENQUEUE: "enqueue_count",
+    Op.SPILL: "spill_count",
+    Op.REFILL: "refill_count",
     Op.DEQUEUE: "dequeue_count",
     Op.ACK: "ack_count",
     Op.NACK: "nack_count",
@@ -74,15 +78,17 @@ COLUMNS = (
     Column("n", "int", "how many jobs this operation moved"),
     Column("odometer", "int", "total of this op for this queue since its epoch, this event included"),
     Column("epoch", "int", "when the queue's state was created: a new one means the odometers restarted"),
-    Column("depth", "int", "jobs that wait and could run now"),
-    Column("scheduled", "int", "jobs not yet due"),
+    Column("depth", "int", "jobs that wait and could run now, in both tiers"),
+    Column("scheduled", "int", "jobs not yet due, in both tiers"),
     Column("running", "int", "jobs that a worker holds"),
     Column("limit", "int", "most that may run at once; null: no limit"),
     Column("env_depth", "int", ""),
     Column("env_running", "int", ""),
     Column("env_limit", "int", ""),
     Column("oldest_ms", "int", "when the longest-waiting job became eligible; null: nothing waits"),
-    Column("bytes", "int", "payload bytes of jobs that wait or run"),
+    Column("bytes", "int", "payload bytes of jobs that wait or run, in both tiers"),
+    Column("cold_depth", "int", "of `depth`: those that wait in PostgreSQL"),
+    Column("cold_bytes", "int", "of `bytes`: those in PostgreSQL"),
     Column("waits", "ints", "eligible → dequeue of each job of a dequeue, in ms; 0 is a value"),
     Column("runs", "ints", "run time of each job of an ack, measured by the worker, in ms"),
 )

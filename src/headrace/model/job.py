@@ -36,6 +36,7 @@ class NewJob:
 
 
 class JobState(StrEnum):
+    COLD = "cold"  # waits in PostgreSQL until there is room
     SCHEDULED = "scheduled"
     READY = "ready"
     RUNNING = "running"

@@ -13,7 +13,7 @@ def name_problem(name: str) -> str | None:
     """Why a name is not legal, or None. The one rule for every name a user can choose."""
     if not name:
         return "is empty"
-    if len(name) * 4 <= MAX_NAME_BYTES and name.isprintable():
+    if len(name) * (1 if name.isascii() else 4) <= MAX_NAME_BYTES and name.isprintable():
         return None  # nearly every name; every job of a bulk call passes here
     try:
         encoded = name.encode()

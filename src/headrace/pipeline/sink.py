@@ -11,20 +11,16 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute
 from pyspark.sql import DataFrame
 
-from headrace.pipeline.transforms import ABOUT_THE_READ, AT_SEQUENCE_BITS, five_second_buckets
+from headrace.pipeline.buckets import AT_SEQUENCE_BITS
+from headrace.pipeline.transforms import Summary, summaries, total
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
-
-pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +34,14 @@ class WarehouseSink:
 
     def __call__(self, events: DataFrame, batch_id: int) -> None:
         started = self._now_ms()
-        table = five_second_buckets(events).toArrow()
-        if table.num_rows == 0:
+        found = summaries(events)
+        if not found:
             return
-        token = token_of(table)
-        rows = table.filter(pc.not_equal(table["queue_name"], "")).drop_columns(
-            list(ABOUT_THE_READ)
-        )  # ticks have no queue
-        if rows.num_rows:
+        token = token_of(found)
+        rows = total(found)
+        if rows.num_rows:  # ticks alone give none
             queue_metrics.insert(self._client, rows, token)
-        batch = self._describe(table, batch_id, started)
+        batch = self._describe(found, rows.num_rows, batch_id, started)
         pipeline_batches.insert(self._client, batch, token)
         log.info(
             "batch %d: %d events into %d rows in %d ms, freshness %d ms",
@@ -55,25 +49,24 @@ class WarehouseSink:
             extra={"action": "batch"},
         )
 
-    def _describe(self, table: pa.Table, batch_id: int, started_ms: int) -> PipelineBatch:
+    def _describe(self, found: Sequence[Summary], rows: int, batch_id: int, started_ms: int) -> PipelineBatch:
         now = self._now_ms()
+        oldest = min(summary.first_at for summary in found) >> AT_SEQUENCE_BITS
         return PipelineBatch(
             finished_at=datetime.fromtimestamp(now / 1000, UTC),
             batch_id=batch_id,
-            events=pc.sum(table["events"]).as_py(),
-            rows=table.num_rows,
+            events=sum(summary.events for summary in found),
+            rows=rows,
             duration_ms=now - started_ms,
-            freshness_max_ms=max(0, now - (pc.min(table["first_at"]).as_py() >> AT_SEQUENCE_BITS)),
-            newest_event_ms=pc.max(table["last_at"]).as_py() >> AT_SEQUENCE_BITS,
+            freshness_max_ms=max(0, now - oldest),
+            newest_event_ms=max(summary.last_at for summary in found) >> AT_SEQUENCE_BITS,
         )
 
 
-def token_of(table: pa.Table) -> str:
-    """The same entries give the same token, other entries another one."""
-    read = table.group_by("shard").aggregate([("first_at", "min"), ("last_at", "max"), ("events", "sum")])
-    rows = sorted(read.select(["shard", "first_at_min", "last_at_max", "events_sum"]).to_pylist(), key=_shard)
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-
-
-def _shard(row: dict[str, int]) -> int:
-    return row["shard"]
+def token_of(found: Sequence[Summary]) -> str:
+    """The same entries give the same token, other entries another one, however they were split among partitions."""
+    read: dict[int, list[int]] = {}
+    for summary in found:
+        first, last, events = read.get(summary.shard, (summary.first_at, summary.last_at, 0))
+        read[summary.shard] = [min(first, summary.first_at), max(last, summary.last_at), events + summary.events]
+    return hashlib.sha256(json.dumps(sorted(read.items())).encode()).hexdigest()

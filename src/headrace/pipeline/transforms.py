@@ -1,73 +1,86 @@
-"""Events → rows of the warehouse. Pure: DataFrames in, DataFrames out, shared by streaming and tests."""
+"""What Spark does with events: each partition becomes one summary, next to where it was read.
+
+Shared by streaming, replay and tests. A summary holds the partial sums of its partition (as Arrow's own bytes, which
+Spark passes on untouched) and what was read: from which entry to which, and how many.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from headrace.model.event import COUNT_COLUMN
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.ipc
+from pyspark.sql import DataFrame
 
-BUCKET_S = 5
-AT_SEQUENCE_BITS = 20
+from headrace.pipeline.buckets import AT_SEQUENCE_BITS, bucketize, merge
 
-ABOUT_THE_READ = ("shard", "first_at", "last_at", "events")
-"""Columns that describe what was read; the sink uses and drops them."""
+pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
 
-_KEYS = {
-    "organization_id": "org",
-    "project_id": "project",
-    "environment_id": "env",
-    "queue_name": "queue",
-}
+CHUNK_EVENTS = 100_000  # summed up together: few enough for memory, many enough for speed
 
-
-def five_second_buckets(events: DataFrame) -> DataFrame:
-    """Partial sums per queue and bucket. Rows of one bucket from several batches add up in the warehouse."""
-    at = (F.col("at_ms") * 2**AT_SEQUENCE_BITS + F.col("at_seq")).alias("at")
-    bucket = F.timestamp_seconds(F.floor(F.col("at_ms") / (BUCKET_S * 1000)) * BUCKET_S)
-    keyed = events.select("*", at, bucket.alias("bucket_start"))
-    groups = [F.col(column).alias(name) for name, column in _KEYS.items()]
-    return keyed.groupBy("shard", "bucket_start", *groups).agg(
-        *(_count(op).alias(column) for op, column in COUNT_COLUMN.items()),
-        *_gauges(),
-        *_durations("waits", "wait"),
-        *_durations("runs", "run"),
-        F.min("at").alias("first_at"),
-        F.max("at").alias("last_at"),
-        F.count("*").alias("events"),
-    )
+SUMMARY = "shard int, first_at bigint, last_at bigint, events bigint, rows binary"
 
 
-def _count(op: str) -> Column:
-    return F.sum(F.when(F.col("op") == op, F.col("n")).otherwise(0))
+@dataclass(frozen=True)
+class Summary:
+    shard: int
+    first_at: int  # entry ids: milliseconds * 2^20 + sequence
+    last_at: int
+    events: int
+    rows: pa.Table
 
 
-def _gauges() -> list[Column]:
-    oldest = F.coalesce(F.col("oldest_ms"), F.lit(0))
-    age = F.when(oldest > 0, F.greatest(F.col("at_ms") - oldest, F.lit(0))).otherwise(0)
-    return [
-        F.max("depth").alias("max_queue_length"),
-        F.max("running").alias("max_concurrency_current"),
-        F.max("env_depth").alias("max_env_queue_length"),
-        F.max("env_running").alias("max_env_concurrency"),
-        F.max(age).alias("max_oldest_message_age_ms"),
-        _last(F.col("depth")).alias("last_queue_length"),
-        _last(F.col("running")).alias("last_concurrency_current"),
-        _last(F.coalesce(F.col("limit"), F.lit(-1))).alias("last_concurrency_limit"),
-        _last(oldest).alias("last_oldest_message_at"),
-        _last(F.col("bytes")).alias("last_bytes"),
-    ]
+def summaries(events: DataFrame) -> list[Summary]:
+    """Run the job; one summary per shard and partition that had events."""
+    found = events.mapInArrow(summarise, SUMMARY).toArrow().to_pylist()
+    return [Summary(**{**each, "rows": _unpacked(each["rows"])}) for each in found]
 
 
-def _last(value: Column) -> Column:
-    """The value of the newest event: structs compare by their first field."""
-    return F.max(F.struct(F.col("at").alias("at"), value.cast("long").alias("v")))
+def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A partition holds events of one shard."""
+    partials: list[pa.Table] = []
+    shard = events = 0
+    first_at, last_at = 2**63 - 1, 0
+    for chunk in _chunks(batches):
+        at = pc.add(pc.multiply(chunk["at_ms"], 2**AT_SEQUENCE_BITS), chunk["at_seq"])
+        first_at, last_at = min(first_at, pc.min(at).as_py()), max(last_at, pc.max(at).as_py())
+        shard, events = chunk["shard"][0].as_py(), events + chunk.num_rows
+        partials.append(bucketize(chunk))
+    if events:
+        row = {"shard": shard, "first_at": first_at, "last_at": last_at, "events": events}
+        types = [("shard", pa.int32()), ("first_at", pa.int64()), ("last_at", pa.int64()), ("events", pa.int64())]
+        schema = pa.schema([*types, ("rows", pa.binary())])
+        yield pa.RecordBatch.from_pylist([{**row, "rows": _packed(merge(partials))}], schema=schema)
 
 
-def _durations(column: str, name: str) -> list[Column]:
-    values = F.coalesce(F.col(column), F.array().cast("array<bigint>"))
-    total = F.aggregate(values, F.lit(0).cast("bigint"), lambda sum_, value: sum_ + value)
-    return [
-        F.sum(total).alias(f"total_{name}_duration_ms"),
-        F.sum(F.size(values)).cast("bigint").alias(f"{name}_duration_count"),
-    ]
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.num_rows
+        if size >= CHUNK_EVENTS:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def total(found: Sequence[Summary]) -> pa.Table:
+    """The rows of all summaries, one per queue, epoch and bucket."""
+    return merge(summary.rows for summary in found)
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()
+
+
+def _unpacked(packed: bytes) -> pa.Table:
+    return pyarrow.ipc.open_stream(packed).read_all()

@@ -4,7 +4,8 @@ All keys of an environment carry the hash tag of its shard, so that one script c
 together on a cluster. `{0}` stands for the shard's number.
 
     hr:shards                  string  number of shards, written once
-    hr:{0}:meta                hash    seq (event number), delivery (lease number)
+    hr:{0}:meta                hash    seq (event number), delivery (lease number), bytes (payloads of all jobs that
+                                       wait or run), mover_token (fencing), mover_* (what it last said of itself)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops the XADD; odometers and seq go on
     hr:{0}:envs                zset    environment → turns taken; only those with something that may run
@@ -13,19 +14,26 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:leases              zset    job → when its lease ends
     hr:{0}:scheduled           zset    job → when it is due
     hr:{0}:expiries            zset    waiting job → when its TTL is over
+    hr:{0}:cold                set     queues in cold mode: their new jobs wait in PostgreSQL
+    hr:{0}:hungry              zset    queues in cold mode that have room → since when; movers wait for it
+    hr:{0}:buried              set     queues with dead jobs that PostgreSQL does not have yet
+    hr:{0}:mover               string  who moves jobs between the tiers; ends with its lease
     hr:{0}:env:E               hash    depth, running, limit, burst
     hr:{0}:env:E:queues        zset    queue → since when its oldest job waits; only those that may run
     hr:{0}:env:E:names         set     every queue of the environment
     hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
-    hr:{0}:q:E:Q               hash    names, epoch, depth, running, scheduled, bytes, limit, paused, closed,
-                                       levels, oldest, indexed, o:<op> odometers
+    hr:{0}:q:E:Q               hash    names, epoch, ready, running, warm_scheduled, warm_bytes, limit, paused, closed,
+                                       caps, levels, oldest, indexed, cold (see lua/state.lua), o:<op> odometers
     hr:{0}:q:E:Q:ready         zset    job id → when it became eligible (priority 0)
     hr:{0}:q:E:Q:ready:P       zset    the same for priority P
     hr:{0}:q:E:Q:levels        zset    priorities other than 0 that have jobs
     hr:{0}:q:E:Q:dead          zset    job id → when it was buried
+    hr:{0}:q:E:Q:details       set     (task, flow, flow type) that have ready jobs, separated by tabs
+    hr:{0}:q:E:Q:detail:D      zset    ready jobs of one of them → when they became eligible
+    hr:{0}:q:E:Q:moving        set     numbers of rows that are here and whose removal PostgreSQL has not confirmed
     hr:{0}:job:E:J             hash    where one job stands: small fields only, so that it stays compact
     hr:{0}:body:E:J            string  what it is: tab-separated header, newline, payload; empty for a while after it
-                                       is done, so that its id stays taken
+                                       is done, `dead` after it went to PostgreSQL dead: its id stays taken
     hr:metrics:enabled         string  the flag behind the copies above, for shards yet to come
     hr:workers                 zset    worker → when it last reported
     hr:worker:W                string  what a worker runs (JSON)
@@ -87,6 +95,22 @@ def expiries(shard: int) -> str:
     return prefix(shard) + "expiries"
 
 
+def cold(shard: int) -> str:
+    return prefix(shard) + "cold"
+
+
+def hungry(shard: int) -> str:
+    return prefix(shard) + "hungry"
+
+
+def buried(shard: int) -> str:
+    return prefix(shard) + "buried"
+
+
+def mover(shard: int) -> str:
+    return prefix(shard) + "mover"
+
+
 def env_part(ref: EnvRef) -> str:
     return ":".join(map(encode, (ref.org, ref.project, ref.env)))
 
@@ -131,6 +155,18 @@ def dead(shard: int, ref: QueueRef) -> str:
     return queue(shard, ref) + ":dead"
 
 
+def details(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":details"
+
+
+def detail(shard: int, ref: QueueRef, packed: str) -> str:
+    return f"{queue(shard, ref)}:detail:{packed}"
+
+
+def moving(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":moving"
+
+
 def job_part(ref: EnvRef, job_id: str) -> str:
     return f"{env_part(ref)}:{encode(job_id)}"
 
@@ -141,6 +177,11 @@ def job(shard: int, ref: EnvRef, job_id: str) -> str:
 
 def body(shard: int, ref: EnvRef, job_id: str) -> str:
     return f"{prefix(shard)}body:{job_part(ref, job_id)}"
+
+
+def queue_of_part(part: str) -> QueueRef:
+    """The queue whose `queue_part` this is."""
+    return QueueRef(*map(decode, part.split(":")))
 
 
 def worker(worker_id: str) -> str:

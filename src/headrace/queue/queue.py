@@ -1,22 +1,37 @@
 """The client: how programs talk to the queue. One asynchronous, one synchronous, one core.
 
-`Operations` checks what is asked and says which script to call; the two clients below only differ in how they
-wait for the answer. A refused job raises and nothing was written; an accepted one survives.
+`Operations` checks what is asked and says step by step what to do; the two clients below only differ in how they
+wait for the answers. A refused job raises and nothing of it was written; an accepted one survives.
+
+With an `overflow` (see `headrace.cold`) jobs that do not fit into Valkey wait in PostgreSQL; without, they are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from headrace.errors import ShardMismatch, UnknownQueue
+from headrace.errors import (
+    ColdFull,
+    DatabaseFull,
+    DatabaseUnavailable,
+    MigrationError,
+    ShardMismatch,
+    SpillRefused,
+    UnknownQueue,
+)
 from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import DeadFilter, Redriven, Stubs
-from headrace.queue.validate import check_environment, check_job, check_limits, check_name, check_queue
+from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
+from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Enqueued, Redriven, Stubs
+from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
+from headrace.queue.validate import check_caps, check_environment, check_job, check_limits, check_name, check_queue
 from headrace.valkey.connect import available, connect, connect_async
 from headrace.valkey.scripts import Call, run, run_async
 
@@ -24,6 +39,12 @@ T = TypeVar("T")
 
 REDRIVE_PAGE = 500
 EVERY_DEAD_JOB = DeadFilter()
+
+# When PostgreSQL refuses a spill because the queue has just left cold mode, Valkey knows a moment later. If it does not
+# (whoever moved the last jobs died in between) it is told, and cold mode goes on.
+ASK_AGAIN_S = 0.005
+TELL_AFTER = 6  # tries, about a third of a second
+GIVE_UP_AFTER = 30
 
 
 @dataclass(frozen=True)
@@ -33,61 +54,129 @@ class QueueOptions:
     shards: int = 2
     stream_maxlen: int = 1_000_000
     max_payload_bytes: int = 2**20
+    caps: Caps = DEFAULT_CAPS
 
     def stubs(self) -> Stubs:
-        return Stubs(self.shards, self.stream_maxlen)
+        return Stubs(self.shards, self.stream_maxlen, self.caps)
 
 
 @dataclass(frozen=True)
 class Operations:
-    """What both clients can do, as script calls."""
+    """What both clients can do, as steps."""
 
     options: QueueOptions
+    overflow: Overflow | None = None
 
-    def enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Call[list[bool]]:
+    def enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
         check_queue(ref)
         for job in jobs:
             check_job(job, self.options.max_payload_bytes)
-        return self.options.stubs().enqueue(ref, jobs)
+        return self._enqueue(ref, jobs)
 
-    def cancel(self, env: EnvRef, job_id: str) -> Call[JobState | None]:
+    def _enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
+        accepted = [False] * len(jobs)
+        left = list(range(len(jobs)))  # their numbers
+        far_ms = self.overflow.far_ms if self.overflow else None
+        tell = 0
+        for attempt in range(GIVE_UP_AFTER if left else 0):
+            told: Enqueued = yield self.options.stubs().enqueue(ref, [jobs[i] for i in left], far_ms, tell)
+            for i, answer in zip(left, told.answers, strict=True):
+                accepted[i] = answer == Enqueued.ACCEPTED
+            cold = [
+                (i, _spill_job(jobs[i], told, place))
+                for place, (i, answer) in enumerate(zip(left, told.answers, strict=True))
+                if answer == Enqueued.SPILL
+            ]
+            if not cold:
+                break
+            try:
+                kept = yield from self._spill(ref, [job for _, job in cold], told)
+            except EpochClosed as closed:
+                left = [i for i, _ in cold]
+                tell = closed.epoch if attempt >= TELL_AFTER else 0
+                yield Pause(min(ASK_AGAIN_S * 2**attempt, 0.2))
+                continue
+            except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError) as error:
+                raise _refused(accepted, len(cold), error) from error
+            for (i, _), is_new in zip(cold, kept, strict=True):
+                accepted[i] = is_new
+            break
+        else:
+            if left:
+                raise _refused(accepted, len(left), "the queue changed between its tiers all the time")
+        return accepted
+
+    def _spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Steps[Sequence[bool]]:
+        assert self.overflow is not None, "without far_ms no job is answered SPILL"
+        return (yield Blocking(partial(self.overflow.spill, ref, jobs, told)))
+
+    def cancel(self, env: EnvRef, job_id: str) -> Steps[JobState | None]:
         check_environment(env)
         check_name("job id", job_id)
-        return self.options.stubs().cancel(env, job_id)
+        state: JobState | None = yield self.options.stubs().cancel(env, job_id)
+        if state is None and self.overflow:
+            state = yield Blocking(partial(self.overflow.cancel, env, job_id))
+        return state
 
-    def get(self, env: EnvRef, job_id: str) -> Call[JobInfo | None]:
+    def get(self, env: EnvRef, job_id: str) -> Steps[JobInfo | None]:
         check_environment(env)
         check_name("job id", job_id)
-        return self.options.stubs().get(env, job_id)
+        found: JobInfo | None = yield self.options.stubs().get(env, job_id)
+        if found is None and self.overflow:
+            found = yield Blocking(partial(self.overflow.find, env, job_id))
+            if found is None:  # on its way from there to here when we looked
+                found = yield self.options.stubs().get(env, job_id)
+        return found
 
-    def pause(self, ref: QueueRef, paused: bool) -> Call[bool]:
-        check_queue(ref)
-        return self.options.stubs().configure(ref, {"paused": 1 if paused else None})
+    def pause(self, ref: QueueRef, paused: bool) -> Steps[None]:
+        return self._configure(ref, {"paused": "1" if paused else None})
 
-    def close_queue(self, ref: QueueRef, closed: bool) -> Call[bool]:
-        check_queue(ref)
-        return self.options.stubs().configure(ref, {"closed": 1 if closed else None})
+    def close_queue(self, ref: QueueRef, closed: bool) -> Steps[None]:
+        return self._configure(ref, {"closed": "1" if closed else None})
 
-    def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None) -> Call[bool]:
+    def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None) -> Steps[None]:
         check_limits(limit, burst)
-        check_queue(ref) if isinstance(ref, QueueRef) else check_environment(ref)
-        fields: dict[str, Any] = {"limit": limit}
+        fields = {"limit": None if limit is None else str(limit)}
         if isinstance(ref, EnvRef):
             fields["burst"] = None if burst is None else repr(burst)
-        return self.options.stubs().configure(ref, fields)
+        return self._configure(ref, fields)
 
-    def redrive(self, ref: QueueRef, which: DeadFilter, skip: int) -> Call[Redriven | None]:
+    def caps(self, ref: QueueRef, items: int | None, size: int | None) -> Steps[None]:
+        ours = self.options.caps
+        check_caps(items, size)
+        own = None if items is None and size is None else f"{items or ours.items} {size or ours.bytes}"
+        return self._configure(ref, {"caps": own})
+
+    def _configure(self, ref: QueueRef | EnvRef, fields: dict[str, str | None]) -> Steps[None]:
+        check_queue(ref) if isinstance(ref, QueueRef) else check_environment(ref)
+        if self.overflow:  # first: it is the record, and Valkey's copy is restored from it
+            refuse_unknown(ref, (yield self.options.stubs().configure(ref, {})))
+            yield Blocking(partial(self.overflow.record_settings, ref, fields))
+        refuse_unknown(ref, (yield self.options.stubs().configure(ref, fields)))
+
+    def redrive(self, ref: QueueRef, which: DeadFilter) -> Steps[int]:
         check_queue(ref)
-        return self.options.stubs().redrive(ref, which, REDRIVE_PAGE, skip)
+        if self.overflow:
+            refuse_unknown(ref, (yield self.options.stubs().configure(ref, {})))
+            return (yield Blocking(partial(self.overflow.redrive, ref, which)))
+        moved = skip = 0
+        while True:
+            answer: Redriven | None = yield self.options.stubs().redrive(ref, which, REDRIVE_PAGE, skip)
+            page = known(ref, answer)
+            moved += page.moved
+            skip += page.looked_at - page.moved  # those stay dead, ahead of the next page
+            if which.ids or page.looked_at < REDRIVE_PAGE:
+                return moved
 
 
 class SyncClient:
     """For Django, Flask, scripts and threads. Every method may raise QueueUnavailable."""
 
-    def __init__(self, url: str, options: QueueOptions | None = None) -> None:
+    def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.redis = connect(url)
         self.options = options or QueueOptions()
-        self._operations = Operations(self.options)
+        self._overflow = overflow
+        self._operations = Operations(self.options, overflow)
         self._checked = False
 
     def enqueue(self, ref: QueueRef, job: NewJob) -> bool:
@@ -95,46 +184,44 @@ class SyncClient:
         return self.enqueue_many(ref, [job])[0]
 
     def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
-        """Accept many jobs in one call: all of them or, if one is refused, none."""
-        call = self._operations.enqueue(ref, jobs)
-        return self._run(call) if jobs else []
+        """Accept many jobs in one call. If some do not fit into Valkey and PostgreSQL cannot take them, those are
+        refused (SpillRefused says which were accepted); any other refusal concerns the whole call."""
+        return self._drive(self._operations.enqueue(ref, jobs))
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
-        """The state the job was in; it is gone if that was ready or scheduled. None: there is no such job."""
-        return self._run(self._operations.cancel(env, job_id))
+        """The state the job was in; it is gone if that was ready, scheduled or cold. None: there is no such job."""
+        return self._drive(self._operations.cancel(env, job_id))
 
     def get(self, env: EnvRef, job_id: str) -> JobInfo | None:
         """The job as it is now. One that is done is known for a minute (queue.keep_done)."""
-        return self._run(self._operations.get(env, job_id))
+        return self._drive(self._operations.get(env, job_id))
 
     def pause(self, ref: QueueRef) -> None:
         """Start no more jobs of this queue; accept them still."""
-        refuse_unknown(ref, self._run(self._operations.pause(ref, True)))
+        self._drive(self._operations.pause(ref, True))
 
     def resume(self, ref: QueueRef) -> None:
-        refuse_unknown(ref, self._run(self._operations.pause(ref, False)))
+        self._drive(self._operations.pause(ref, False))
 
     def close_queue(self, ref: QueueRef) -> None:
         """Accept no more jobs; those that wait are run still."""
-        refuse_unknown(ref, self._run(self._operations.close_queue(ref, True)))
+        self._drive(self._operations.close_queue(ref, True))
 
     def open_queue(self, ref: QueueRef) -> None:
-        refuse_unknown(ref, self._run(self._operations.close_queue(ref, False)))
+        self._drive(self._operations.close_queue(ref, False))
 
     def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None = None) -> None:
         """At most this many jobs run at once; None: no limit. An environment may go beyond it by its burst factor,
         none of its queues may."""
-        refuse_unknown(ref, self._run(self._operations.limits(ref, limit, burst)))
+        self._drive(self._operations.limits(ref, limit, burst))
+
+    def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
+        """Valkey holds at most this many jobs and payload bytes of this queue; both None: as the settings say."""
+        self._drive(self._operations.caps(ref, items, size))
 
     def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         """Let dead jobs run again, with all their attempts; returns how many. Each job moves at once or not at all."""
-        moved = skip = 0
-        while True:
-            page = known(ref, self._run(self._operations.redrive(ref, which, skip)))
-            moved += page.moved
-            skip += page.looked_at - page.moved  # those stay dead, ahead of the next page
-            if which.ids or page.looked_at < REDRIVE_PAGE:
-                return moved
+        return self._drive(self._operations.redrive(ref, which))
 
     def check_shards(self) -> None:
         """The number of shards is written once; a client that would look elsewhere is refused."""
@@ -146,10 +233,21 @@ class SyncClient:
 
     def close(self) -> None:
         self.redis.close()
+        if self._overflow:
+            self._overflow.close()
 
-    def _run(self, call: Call[T]) -> T:
+    def _drive(self, steps: Generator[Step, Any, T]) -> T:
         self.check_shards()
-        return run(self.redis, call)
+        return drive(steps, self._take)
+
+    def _take(self, step: Step) -> Any:
+        match step:
+            case Call():
+                return run(self.redis, step)
+            case Blocking():
+                return step.do()
+            case Pause():
+                return time.sleep(step.seconds)
 
     def __enter__(self) -> SyncClient:
         return self
@@ -163,48 +261,45 @@ class SyncClient:
 class Client:
     """For asyncio code; the same methods as SyncClient, awaited."""
 
-    def __init__(self, url: str, options: QueueOptions | None = None) -> None:
+    def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.redis = connect_async(url)
         self.options = options or QueueOptions()
-        self._operations = Operations(self.options)
+        self._overflow = overflow
+        self._operations = Operations(self.options, overflow)
         self._checked = False
 
     async def enqueue(self, ref: QueueRef, job: NewJob) -> bool:
         return (await self.enqueue_many(ref, [job]))[0]
 
     async def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
-        call = self._operations.enqueue(ref, jobs)
-        return await self._run(call) if jobs else []
+        return await self._drive(self._operations.enqueue(ref, jobs))
 
     async def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
-        return await self._run(self._operations.cancel(env, job_id))
+        return await self._drive(self._operations.cancel(env, job_id))
 
     async def get(self, env: EnvRef, job_id: str) -> JobInfo | None:
-        return await self._run(self._operations.get(env, job_id))
+        return await self._drive(self._operations.get(env, job_id))
 
     async def pause(self, ref: QueueRef) -> None:
-        refuse_unknown(ref, await self._run(self._operations.pause(ref, True)))
+        await self._drive(self._operations.pause(ref, True))
 
     async def resume(self, ref: QueueRef) -> None:
-        refuse_unknown(ref, await self._run(self._operations.pause(ref, False)))
+        await self._drive(self._operations.pause(ref, False))
 
     async def close_queue(self, ref: QueueRef) -> None:
-        refuse_unknown(ref, await self._run(self._operations.close_queue(ref, True)))
+        await self._drive(self._operations.close_queue(ref, True))
 
     async def open_queue(self, ref: QueueRef) -> None:
-        refuse_unknown(ref, await self._run(self._operations.close_queue(ref, False)))
+        await self._drive(self._operations.close_queue(ref, False))
 
     async def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None = None) -> None:
-        refuse_unknown(ref, await self._run(self._operations.limits(ref, limit, burst)))
+        await self._drive(self._operations.limits(ref, limit, burst))
+
+    async def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
+        await self._drive(self._operations.caps(ref, items, size))
 
     async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
-        moved = skip = 0
-        while True:
-            page = known(ref, await self._run(self._operations.redrive(ref, which, skip)))
-            moved += page.moved
-            skip += page.looked_at - page.moved
-            if which.ids or page.looked_at < REDRIVE_PAGE:
-                return moved
+        return await self._drive(self._operations.redrive(ref, which))
 
     async def check_shards(self) -> None:
         if not self._checked:
@@ -215,10 +310,21 @@ class Client:
 
     async def close(self) -> None:
         await self.redis.aclose()
+        if self._overflow:
+            await asyncio.to_thread(self._overflow.close)
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _drive(self, steps: Generator[Step, Any, T]) -> T:
         await self.check_shards()
-        return await run_async(self.redis, call)
+        return await drive_async(steps, self._take)
+
+    async def _take(self, step: Step) -> Any:
+        match step:
+            case Call():
+                return await run_async(self.redis, step)
+            case Blocking():
+                return await asyncio.to_thread(step.do)
+            case Pause():
+                return await asyncio.sleep(step.seconds)
 
     async def __aenter__(self) -> Client:
         return self
@@ -227,6 +333,20 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _spill_job(job: NewJob, told: Enqueued, place: int) -> SpillJob:
+    due_ms = told.now_ms + job.delay_ms + place / 4096  # as the script would have placed it
+    return SpillJob(job, int(told.now_ms), due_ms, delayed=job.delay_ms > 0)
+
+
+def _refused(accepted: Sequence[bool], refused: int, reason: object) -> SpillRefused:
+    return SpillRefused(
+        f"{refused} of {len(accepted)} jobs did not fit into Valkey and could not be kept in PostgreSQL: they were "
+        f"refused. {sum(accepted)} were accepted and will run. Enqueue again with the same ids when PostgreSQL is "
+        f"back: what is there already is not accepted twice. ({reason})",
+        accepted,
+    )
 
 
 def known(ref: QueueRef, page: Redriven | None) -> Redriven:

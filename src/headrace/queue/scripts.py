@@ -18,13 +18,127 @@ T = TypeVar("T")
 
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
-    *("redrive", "configure", "get", "tick"),
+    *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
 )
 
 
 @cache
 def script(name: str) -> Script:
     return load_script(files("headrace.queue") / "lua", name, preamble=lua_pack())
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How much may wait, be scheduled and run in Valkey: of one queue, and of a shard's payloads together (0: any)."""
+
+    items: int = 5000
+    bytes: int = 64 * 2**20
+    shard_bytes: int = 2**30
+
+
+DEFAULT_CAPS = Caps()
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """How an enqueue was answered."""
+
+    valkey_epoch: int  # of the queue
+    cold_epoch: int
+    now_ms: float
+    answers: Sequence[int]  # for each job one of the three below
+
+    KNOWN, ACCEPTED, SPILL = 0, 1, 2
+
+    @property
+    def accepted(self) -> list[bool]:
+        return [answer == self.ACCEPTED for answer in self.answers]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a mover must know of a queue."""
+
+    now_ms: float
+    valkey_epoch: int  # 0: Valkey does not know this queue
+    cold: bool
+    cold_epoch: int
+    items: int  # that many fit
+    bytes: int
+    refill: bool  # below 90 %
+    leave: bool  # at most 80 %: cold mode may end
+    unconfirmed: Sequence[int]  # rows that were placed and may be in PostgreSQL still
+
+
+@dataclass(frozen=True)
+class ColdRow:
+    """A job as it waits in PostgreSQL."""
+
+    seq: int
+    job_id: str
+    task: str
+    flow: str
+    flow_type: str
+    payload: bytes
+    size: int
+    priority: int
+    max_attempts: int
+    enqueued_ms: int
+    due_ms: float
+    expires_ms: int | None
+    delayed: bool
+
+
+@dataclass(frozen=True)
+class Refilled:
+    valkey_epoch: int
+    answers: Sequence[int]  # one of those below; of rows that found no room there is none
+
+    PLACED, PLACED_BEFORE, ID_IN_USE, EXPIRED = 1, 0, -1, 2
+
+
+@dataclass(frozen=True)
+class ColdNumbers:
+    """What PostgreSQL holds of a queue. Totals count from the queue's epoch in Valkey."""
+
+    valkey_epoch: int
+    version: int
+    epoch: int
+    waiting: int
+    delayed: int
+    bytes: int
+    dead: int
+    spilled: int
+    expired: int
+    cancelled: int
+    redriven: int
+    oldest_ms: float | None = None  # None: as it was
+
+
+@dataclass(frozen=True)
+class Settled:
+    code: int
+    valkey_epoch: int
+
+    OUTDATED, TAKEN, DRIFTED, OTHER_EPOCH = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class DeadRow:
+    """A dead job as Valkey holds it."""
+
+    job_id: str
+    task: str
+    flow: str
+    flow_type: str
+    payload: bytes
+    size: int
+    priority: int
+    attempts: int
+    max_attempts: int
+    enqueued_ms: int
+    buried_ms: int
+    error: str
 
 
 @dataclass(frozen=True)
@@ -50,20 +164,23 @@ class Stubs:
 
     shards: int
     stream_maxlen: int
+    caps: Caps = DEFAULT_CAPS
 
     def shard_of(self, ref: QueueRef | EnvRef) -> int:
         return (ref.environment if isinstance(ref, QueueRef) else ref).shard(self.shards)
 
     # What producers do
 
-    def enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Call[list[bool]]:
-        """For each job: accepted (True), or one of that id exists already (False)."""
+    def enqueue(
+        self, ref: QueueRef, jobs: Sequence[NewJob], far_ms: int | None = None, cold_epoch: int = 0
+    ) -> Call[Enqueued]:
+        """With `far_ms` jobs that do not fit, or are delayed by that much, are answered `SPILL`; without, refused."""
         shard = self.shard_of(ref)
-        args: list[Arg] = [*_parts(ref), ref.org, ref.project, ref.env, ref.queue]
+        args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch]
         for job in jobs:
-            args += (keys.encode(job.id), _body(job), len(job.payload), job.delay_ms, job.priority)
+            args += (keys.encode(job.id), body_of(job.id, job), len(job.payload), job.delay_ms, job.priority)
             args += (job.ttl_ms or 0, job.max_attempts)
-        return self._call("enqueue", shard, keys.queue(shard, ref), args, _flags)
+        return self._call("enqueue", shard, keys.queue(shard, ref), args, _enqueued)
 
     def cancel(self, env: EnvRef, job_id: str) -> Call[JobState | None]:
         """The job's state before; it is gone if that was ready or scheduled. None: there is no such job."""
@@ -117,6 +234,45 @@ class Stubs:
     def tick(self, shard: int, period_ms: int) -> Call[bool]:
         return self._of_shard("tick", shard, [period_ms], bool)
 
+    # What movers do
+
+    def elect(self, shard: int, name: str, lease_ms: int) -> Call[int]:
+        """The fencing token if `name` moves the jobs of this shard from now on, or still; else 0."""
+        return Call(script("elect"), [keys.mover(shard), keys.meta(shard)], [name, lease_ms], int)
+
+    def room(self, ref: QueueRef) -> Call[Room]:
+        return self._of_queue("room", ref, [*_parts(ref), *self._caps()], _room)
+
+    def refill(self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow]) -> Call[Refilled]:
+        """Refused after `until_ms`, by Valkey's clock: the lock under which the rows were claimed may be gone then."""
+        args: list[Arg] = [token, int(until_ms), *_named(ref), *self._caps()]
+        for row in rows:
+            args += (row.seq, keys.encode(row.job_id), body_of(row.job_id, row), row.size, row.enqueued_ms)
+            args += (repr(row.due_ms), row.priority, "" if row.expires_ms is None else row.expires_ms)
+            args.append(row.max_attempts)
+        return self._of_queue("refill", ref, args, _refilled)
+
+    def settle(self, ref: QueueRef, numbers: ColdNumbers, gone: Iterable[int] = ()) -> Call[Settled]:
+        """Tell Valkey what PostgreSQL holds; `gone` are rows that are deleted there for certain."""
+        told = (numbers.valkey_epoch, numbers.version, numbers.epoch, numbers.waiting, numbers.delayed, numbers.bytes)
+        totals = (numbers.dead, numbers.spilled, numbers.expired, numbers.cancelled, numbers.redriven)
+        oldest = "" if numbers.oldest_ms is None else repr(numbers.oldest_ms)
+        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *told, *totals, oldest, *gone]
+        return self._of_queue("settle", ref, args, lambda answer: Settled(answer[0], int(answer[1])))
+
+    def reopen(self, ref: QueueRef, token: int, closed_epoch: int, next_epoch: int) -> Call[bool]:
+        return self._of_queue("reopen", ref, [token, *_parts(ref), closed_epoch, next_epoch], bool)
+
+    def dead(self, ref: QueueRef, at_most: int) -> Call[list[DeadRow]]:
+        shard = self.shard_of(ref)
+        return self._call("dead", shard, keys.dead(shard, ref), [*_parts(ref), at_most], _dead_rows)
+
+    def forget(self, ref: QueueRef, rows: Iterable[DeadRow], keep_ms: int) -> Call[int]:
+        """Their ids stay taken for `keep_ms`."""
+        shard = self.shard_of(ref)
+        args = _flat((keys.encode(row.job_id), row.buried_ms) for row in rows)
+        return self._call("forget", shard, keys.dead(shard, ref), [keys.env_part(ref.environment), keep_ms, *args], int)
+
     # What operators do
 
     def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
@@ -138,6 +294,13 @@ class Stubs:
         pairs = _flat((name, "" if value is None else value) for name, value in fields.items())
         return self._call("configure", shard, key, [*args, *pairs], bool)
 
+    def _caps(self) -> tuple[int, int, int]:
+        return self.caps.items, self.caps.bytes, self.caps.shard_bytes
+
+    def _of_queue(self, name: str, ref: QueueRef, args: Sequence[Arg], read: Callable[[Any], T]) -> Call[T]:
+        shard = self.shard_of(ref)
+        return self._call(name, shard, keys.queue(shard, ref), args, read)
+
     def _of_shard(self, name: str, shard: int, args: Sequence[Arg], read: Callable[[Any], T]) -> Call[T]:
         return self._call(name, shard, keys.meta(shard), args, read)
 
@@ -147,6 +310,10 @@ class Stubs:
 
 def _parts(ref: QueueRef) -> tuple[str, str]:
     return keys.env_part(ref.environment), keys.encode(ref.queue)
+
+
+def _named(ref: QueueRef) -> tuple[str, ...]:
+    return *_parts(ref), ref.org, ref.project, ref.env, ref.queue
 
 
 def _held(job: LeasedJob) -> tuple[Arg, ...]:
@@ -169,9 +336,45 @@ def _redriven(answer: list[int]) -> Redriven | None:
     return Redriven(*answer) if answer else None
 
 
-def _body(job: NewJob) -> bytes:
+def body_of(job_id: str, job: NewJob | ColdRow) -> bytes:
     """What stays the same for as long as the job lives. No name holds a control character, so these separate."""
-    return "\t".join((job.id, job.task, job.flow, job.flow_type)).encode() + b"\n" + job.payload
+    return "\t".join((job_id, job.task, job.flow, job.flow_type)).encode() + b"\n" + job.payload
+
+
+def _split_body(body: bytes) -> tuple[list[str], bytes]:
+    """(id, task, flow, flow type), payload"""
+    header, _, payload = body.partition(b"\n")
+    return header.decode().split("\t"), payload
+
+
+def _enqueued(answer: list[Any]) -> Enqueued:
+    return Enqueued(int(answer[0]), answer[1], float(answer[2]), answer[3])
+
+
+def _room(answer: list[Any]) -> Room:
+    now_ms, epoch, cold, cold_epoch, items, size, refill, leave, unconfirmed = answer
+    flags = bool(refill), bool(leave)
+    return Room(
+        float(now_ms), int(epoch), bool(cold), cold_epoch, items, size, *flags, [int(row) for row in unconfirmed]
+    )
+
+
+def _refilled(answer: list[Any]) -> Refilled:
+    return Refilled(int(answer[0]), answer[1])
+
+
+def _dead_rows(answer: list[list[bytes]]) -> list[DeadRow]:
+    return [_dead_row(*fields) for fields in answer]
+
+
+def _dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:
+    (job_id, task, flow, flow_type), payload = _split_body(body)
+    enqueued, priority, attempts, max_attempts, size = map(int, fields[:5])
+    error = fields[5].decode(errors="replace")
+    return DeadRow(
+        *(job_id, task, flow, flow_type, payload, size, priority, attempts, max_attempts, enqueued),
+        *(int(buried), error),
+    )
 
 
 def _leased_jobs(answer: tuple[list[list[bytes]], list[list[Any]]]) -> list[LeasedJob]:
@@ -189,19 +392,17 @@ def _leased_job(
     enqueued_at_ms: int,
     waited_ms: int,
 ) -> LeasedJob:
-    header, _, payload = body.partition(b"\n")
-    job_id, task, _, _ = header.decode().split("\t")
+    (job_id, task, _, _), payload = _split_body(body)
     return LeasedJob(refs[number - 1], job_id, task, payload, attempt, max_attempts, lease, enqueued_at_ms, waited_ms)
 
 
 def _info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:
-    if body is None:
-        return None
+    if body is None or (not answer and body):
+        return None  # a body without fields: dead, and PostgreSQL has it
     if not answer:
         return JobInfo(env, job_id, state=JobState.DONE)
     fields = dict(zip(answer[::2], answer[1::2], strict=True))
-    header, _, payload = body.partition(b"\n")
-    _, task, flow, flow_type = header.decode().split("\t")
+    (_, task, flow, flow_type), payload = _split_body(body)
 
     def number(name: bytes) -> int | None:
         return int(float(fields[name])) if name in fields else None

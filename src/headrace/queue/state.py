@@ -13,11 +13,22 @@ from headrace.valkey.connect import Valkey, available
 PAGE = 500
 ODOMETER = b"o:"
 
+_COLD_FIELDS = (
+    *("on", "epoch", "version", "depth", "scheduled", "bytes", "dead", "spill", "expire", "cancel", "redrive"),
+    *("max_items", "max_bytes", "oldest"),
+)
+"""What the field `cold` of a queue holds, separated by blanks: see lua/state.lua. The last is missing while nothing
+waits there."""
+
 
 @dataclass(frozen=True)
 class QueueState:
+    """Both tiers together, unless a name says otherwise."""
+
     ref: QueueRef
     depth: int  # could run now
+    warm: int  # of those, in Valkey
+    cold: int  # of those, in PostgreSQL
     scheduled: int  # not yet due
     running: int
     limit: int | None
@@ -26,6 +37,8 @@ class QueueState:
     epoch_ms: int  # since when its odometers count
     oldest_ms: int | None  # when the longest-waiting job became eligible; None: nothing waits
     bytes: int
+    cold_bytes: int  # of those, in PostgreSQL
+    cold_mode: bool  # new jobs wait in PostgreSQL, behind those that wait there
     dead: int
     odometers: Mapping[str, int]  # op → how many since the queue exists
 
@@ -56,21 +69,32 @@ def _read_page(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[Queue
 
 def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
     limit = fields.get(b"limit")
+    cold = dict(zip(_COLD_FIELDS, fields.get(b"cold", b"").decode().split(), strict=False))
+    warm, waiting = int(fields[b"ready"]), int(cold.get("depth", 0))
     return QueueState(
         ref=QueueRef(*(fields[name].decode() for name in (b"org", b"project", b"env", b"queue"))),
-        depth=int(fields[b"depth"]),
-        scheduled=int(fields.get(b"scheduled", 0)),
+        depth=warm + waiting,
+        warm=warm,
+        cold=waiting,
+        scheduled=int(fields[b"warm_scheduled"]) + int(cold.get("scheduled", 0)),
         running=int(fields.get(b"running", 0)),
         limit=int(limit) if limit is not None else None,
         paused=fields.get(b"paused") == b"1",
         closed=fields.get(b"closed") == b"1",
         epoch_ms=int(fields[b"epoch"]),
-        oldest_ms=int(float(fields[b"oldest"])) if fields[b"oldest"] else None,
-        bytes=int(fields.get(b"bytes", 0)),
-        dead=dead,
+        oldest_ms=_oldest_ms(fields[b"oldest"].decode(), cold.get("oldest", "")),
+        bytes=int(fields[b"warm_bytes"]) + int(cold.get("bytes", 0)),
+        cold_bytes=int(cold.get("bytes", 0)),
+        cold_mode=cold.get("on") == "1",
+        dead=dead + int(cold.get("dead", 0)),
         odometers={
             name.removeprefix(ODOMETER).decode(): int(total)
             for name, total in fields.items()
             if name.startswith(ODOMETER)
         },
     )
+
+
+def _oldest_ms(*times: str) -> int | None:
+    """Of the tiers where something waits."""
+    return min((int(float(at)) for at in times if at), default=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from headrace.errors import InvalidJob, InvalidLimit, InvalidName
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef, name_problem
@@ -31,20 +33,29 @@ def check_queue(ref: QueueRef) -> None:
 
 def check_job(job: NewJob, max_payload_bytes: int) -> None:
     check_name("job id", job.id)
-    check_name("task", job.task)
+    _check_names(job.task, job.flow, job.flow_type)
     if len(job.payload) > max_payload_bytes:
         raise InvalidJob(
             f"The payload of job {job.id!r} has {len(job.payload)} bytes, more than queue.max_payload "
             f"({max_payload_bytes}). Nothing was written. Keep large data elsewhere and pass a reference."
         )
-    _within(job, "delay_ms", job.delay_ms, 0, MAX_DELAY_MS)
-    _within(job, "priority", job.priority, -MAX_PRIORITY, MAX_PRIORITY)
-    if job.ttl_ms is not None:
-        _within(job, "ttl_ms", job.ttl_ms, 1, MAX_DELAY_MS)
-    for what, name in (("flow", job.flow), ("flow type", job.flow_type)):
+    if not 0 <= job.delay_ms <= MAX_DELAY_MS:
+        raise _out_of_bounds(job, "delay_ms", 0, MAX_DELAY_MS)
+    if not -MAX_PRIORITY <= job.priority <= MAX_PRIORITY:
+        raise _out_of_bounds(job, "priority", -MAX_PRIORITY, MAX_PRIORITY)
+    if job.ttl_ms is not None and not 1 <= job.ttl_ms <= MAX_DELAY_MS:
+        raise _out_of_bounds(job, "ttl_ms", 1, MAX_DELAY_MS)
+    if not 1 <= job.max_attempts <= MAX_ATTEMPTS:
+        raise _out_of_bounds(job, "max_attempts", 1, MAX_ATTEMPTS)
+
+
+@lru_cache(1024)
+def _check_names(task: str, flow: str, flow_type: str) -> None:
+    """The jobs of a bulk call share a few of these. (What raises is not remembered.)"""
+    check_name("task", task)
+    for what, name in (("flow", flow), ("flow type", flow_type)):
         if name:
             check_name(what, name)
-    _within(job, "max_attempts", job.max_attempts, 1, MAX_ATTEMPTS)
 
 
 def check_limits(limit: int | None, burst: float | None) -> None:
@@ -54,6 +65,12 @@ def check_limits(limit: int | None, burst: float | None) -> None:
         raise InvalidLimit(f"A burst factor of {burst} is not allowed: 1 to {MAX_BURST:g}.")
 
 
-def _within(job: NewJob, what: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InvalidJob(f"{what} of job {job.id!r} is {value}; allowed are {low} to {high}. Nothing was written.")
+def check_caps(items: int | None, size: int | None) -> None:
+    for what, value in (("jobs", items), ("bytes", size)):
+        if value is not None and value < 1:
+            raise InvalidLimit(f"A cap of {value} {what} is not allowed: at least 1, or None for that of the settings.")
+
+
+def _out_of_bounds(job: NewJob, what: str, low: int, high: int) -> InvalidJob:
+    value = getattr(job, what)
+    return InvalidJob(f"{what} of job {job.id!r} is {value}; allowed are {low} to {high}. Nothing was written.")

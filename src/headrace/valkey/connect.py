@@ -22,14 +22,33 @@ import redis.cluster
 import redis.sentinel
 from redis.exceptions import OutOfMemoryError, RedisClusterException, ResponseError
 
-from headrace.errors import MemoryFull, QueueClosed, QueueUnavailable
+from headrace.errors import (
+    HeadraceError,
+    MemoryFull,
+    MoverFenced,
+    QueueClosed,
+    QueueCold,
+    QueueFull,
+    QueueUnavailable,
+)
 
 Valkey = redis.Redis
 AsyncValkey = redis.asyncio.Redis
 """A cluster's client has the same methods; only `node_of` needs to know the difference."""
 
+ScriptError = ResponseError
+"""A script failed in a way that none of the errors below describes."""
+
 TIMEOUT_S = 10.0
 DEFAULT_PORT = 6379
+
+REFUSALS: dict[str, type[HeadraceError]] = {
+    "CLOSED": QueueClosed,
+    "FULL": QueueFull,
+    "COLD": QueueCold,
+    "FENCED": MoverFenced,
+}
+"""What our scripts refuse, by the first word of their answer."""
 
 
 def connect(url: str, timeout_s: float = TIMEOUT_S) -> Valkey:
@@ -81,8 +100,8 @@ def available() -> Generator[None]:
     except OutOfMemoryError as error:
         raise MemoryFull from error
     except ResponseError as error:
-        if str(error).startswith("CLOSED"):
-            raise QueueClosed from error
+        if ours := REFUSALS.get(str(error).partition(" ")[0]):
+            raise ours from error
         raise
 
 

@@ -23,11 +23,16 @@ INSERT_SETTINGS: dict[str, Any] = {
 }
 
 
-def connect(url: str, database: str = "default") -> Client:
+def connect(url: str, database: str = "default", answer_timeout_s: int = 300) -> Client:
     """A client of its own for the caller (not to be shared between threads that run queries at once)."""
     with available(url):
         client = clickhouse_connect.get_client(
-            dsn=url, database=database, autogenerate_session_id=False, connect_timeout=5, query_retries=0
+            dsn=url,
+            database=database,
+            autogenerate_session_id=False,
+            connect_timeout=5,
+            send_receive_timeout=answer_timeout_s,
+            query_retries=0,
         )
     assert isinstance(client, Client), "http is the only protocol of clickhouse_connect"
     return client

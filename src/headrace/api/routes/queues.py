@@ -51,7 +51,7 @@ def live(state: QueueState) -> dict[str, Any]:
     ref = state.ref
     return {
         **{"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue},
-        "depth": state.depth,
+        **{"depth": state.depth, "warm": state.warm, "cold": state.cold, "cold_mode": state.cold_mode},
         "scheduled": state.scheduled,
         "running": state.running,
         "dead": state.dead,

@@ -12,7 +12,7 @@ local function ack(E, J, lease, run_ms)
   if not job or seen[job.EJ] then return 0 end -- its keys are deleted at the end: twice in one call is once
   seen[job.EJ] = true
   end_lease(job)
-  job.queue.bytes = job.queue.bytes - job.size
+  job.queue.warm_bytes = job.queue.warm_bytes - job.size
   done[#done + 1] = job_key(job.EJ)
   if keep_ms > 0 then
     -- The id stays taken for a while: a producer that never saw its answer and asks again must not run it twice.

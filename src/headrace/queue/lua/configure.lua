@@ -5,6 +5,7 @@
 -- Returns    1, or 0 if there is no such queue
 local E, Q = ARGV[3], ARGV[4]
 if Q ~= '' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if #ARGV == 4 then return 1 end
 for i = 5, #ARGV, 2 do
   if ARGV[i + 1] == '' then
     redis.call('HDEL', KEYS[1], ARGV[i])

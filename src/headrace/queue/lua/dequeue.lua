@@ -13,13 +13,14 @@ local delivery = tonumber(redis.call('HGET', META, 'delivery') or 0)
 local function expire(queue, EJ, size)
   redis.call('ZREM', EXPIRIES, EJ)
   redis.call('DEL', job_key(EJ), body_key(EJ))
-  queue.bytes = queue.bytes - size
+  queue.warm_bytes = queue.warm_bytes - size
   count(queue, 'expire')
 end
 
 local function lease(queue, J, at)
   local EJ = queue.E .. ':' .. J
-  local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size')
+  local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size', 'detail')
+  leave_detail(queue, J, v[6])
   if v[4] then
     if tonumber(v[4]) <= NOW then return expire(queue, EJ, tonumber(v[5])) end
     redis.call('ZREM', EXPIRIES, EJ)
@@ -53,7 +54,7 @@ local function take(queue, most, bound)
   if taken > 0 then
     redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
     drop_empty_level(queue, priority)
-    queue.depth = queue.depth - taken
+    queue.ready = queue.ready - taken
     queue.environment.depth = queue.environment.depth - taken
     queue.oldest_left = true
   end

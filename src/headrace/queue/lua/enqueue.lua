@@ -1,48 +1,92 @@
--- enqueue: accept jobs into one queue. The same id twice is one job.
+-- enqueue: accept jobs into one queue, or say that they must wait in PostgreSQL. The same id twice is one job.
 --@include keys, state
 -- KEYS[1]    the queue's hash (routes the script to its shard)
--- ARGV       prefix, maxlen, E, Q, org, project, env, queue, then for each job: J, body, payload bytes,
---            delay ms, priority, ttl ms (0: none), max attempts
--- Returns    for each job 1 (accepted) or 0 (a job of that id exists already); CLOSED if the queue
---            takes no jobs
+-- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of this queue's warm tier, most bytes of
+--            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),
+--            cold epoch that PostgreSQL told the client (0: none), then for each job: J, body, payload bytes, delay ms,
+--            priority, ttl ms (0: none), max attempts
+-- Returns    {queue's epoch, cold epoch, now ms, for each job 1 (accepted), 0 (a job of that id exists already) or 2
+--            (spill it)}; CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
+--            room and the client has no PostgreSQL
 local E, Q = ARGV[3], ARGV[4]
+local shard_max, far, told = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local FIRST, EACH = 14, 7
 local queue = queue_of(E, Q)
 if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end
 
-local function create()
-  queue.epoch, queue.org, queue.project = whole(NOW), ARGV[5], ARGV[6]
-  queue.env, queue.queue = ARGV[7], ARGV[8]
-  redis.call('HSET', queue_key(E, Q), 'epoch', queue.epoch, 'org', queue.org, 'project', queue.project,
-    'env', queue.env, 'queue', queue.queue)
-  redis.call('SADD', QUEUES, E .. ':' .. Q)
-  redis.call('SADD', env_names_key(E), Q)
+local max_items, max_bytes = caps_of(queue, ARGV[9], ARGV[10])
+
+local function fit_together(counts)
+  local items, bytes = 0, 0
+  for i = FIRST, #ARGV, EACH do
+    if counts(ARGV[i]) then items, bytes = items + 1, bytes + tonumber(ARGV[i + 2]) end
+  end
+  if items == 0 then return true end
+  if items == 1 then return fits(queue, bytes, max_items, max_bytes) and shard_fits(queue, bytes, shard_max) end
+  return held_by(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
+    and (shard_max == 0 or shard_used(queue) + bytes <= shard_max)
 end
 
-local accepted = 0
+-- Without PostgreSQL it is all jobs of a call or none.
+local function refusal()
+  if far then return nil end
+  if queue.cold and queue.cold.on == 1 then
+    return redis.error_reply('COLD jobs of this queue wait in PostgreSQL')
+  end
+  if fit_together(function() return true end) then return nil end
+  -- Those that are here already need no room, nor does the same one again.
+  local named = {}
+  local function is_new(J)
+    local again = named[J]
+    named[J] = true
+    return not again and redis.call('EXISTS', body_key(E .. ':' .. J)) == 0
+  end
+  if fit_together(is_new) then return nil end
+  return redis.error_reply('FULL this queue holds ' .. held_by(queue) .. ' jobs of ' .. max_items)
+end
+
+local seen, spilled = 0, {}
 
 local function accept(J, body, size, delay, priority, ttl, max_attempts)
   local EJ = E .. ':' .. J
-  if not redis.call('SET', body_key(EJ), body, 'NX') then return 0 end
+  local cold_mode = queue.cold and queue.cold.on == 1
   -- Jobs of one call keep their order too: a 4096th of a millisecond each, less than accepting one takes.
-  local at = NOW + delay + accepted / 4096
+  local at = NOW + delay + seen / 4096
+  seen = seen + 1
+  if far and (delay >= far or cold_mode or not fits(queue, size, max_items, max_bytes)
+      or not shard_fits(queue, size, shard_max)) then
+    if spilled[J] or redis.call('EXISTS', body_key(EJ)) == 1 then return 0 end
+    spilled[J] = true
+    if delay < far and not cold_mode then go_cold(queue, max_items, max_bytes) end
+    return 2
+  end
+  if spilled[J] or not redis.call('SET', body_key(EJ), body, 'NX') then return 0 end
+  local detail = body:match('^[^\t]*\t([^\n]*)')
   redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', delay > 0 and 'scheduled' or 'ready',
-    'enqueued', whole(NOW), 'due', precise(at), 'priority', priority, 'attempts', 0, 'max_attempts', max_attempts)
+    'enqueued', whole(NOW), 'due', precise(at), 'priority', priority, 'attempts', 0, 'max_attempts', max_attempts,
+    'detail', detail)
   if ttl > 0 then
     redis.call('HSET', job_key(EJ), 'expires', whole(NOW + ttl))
     redis.call('ZADD', EXPIRIES, whole(NOW + ttl), EJ)
   end
-  if delay > 0 then add_scheduled(queue, J, at) else add_ready(queue, J, at, priority) end
-  queue.bytes = queue.bytes + size
+  if delay > 0 then add_scheduled(queue, J, at) else add_ready(queue, J, at, priority, detail) end
+  queue.warm_bytes = queue.warm_bytes + size
   count(queue, 'enqueue')
-  accepted = accepted + 1
   return 1
 end
 
-if not queue.epoch then create() end
+local refused = refusal()
+if refused then return refused end
+if not queue.epoch then create(queue, ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
+-- PostgreSQL has closed the epoch we know and whoever did it has not come back to open this queue. Under the new one
+-- spills are taken again; the late opener is refused, because it opens the old one.
+if queue.cold and queue.cold.on == 1 and told > queue.cold.epoch then
+  queue.cold.epoch, queue.cold_changed = told, true
+end
 local answers = {}
-for i = 9, #ARGV, 7 do
+for i = FIRST, #ARGV, EACH do
   answers[#answers + 1] = accept(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
     tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6])
 end
 save_all(ARGV[2])
-return answers
+return { queue.epoch, queue.cold and queue.cold.epoch or 1, precise(NOW), answers }

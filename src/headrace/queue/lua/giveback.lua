@@ -11,7 +11,7 @@ for i = 3, #ARGV, 3 do
   if job then
     end_lease(job)
     redis.call('HINCRBY', job_key(job.EJ), 'attempts', -1)
-    make_wait(job.queue, job.J, job.due, job.priority, job.expires)
+    make_wait(job.queue, job.J, job.due, job.priority, job.expires, job.detail)
     count(job.queue, 'reclaim')
   end
   answers[#answers + 1] = job and 1 or 0

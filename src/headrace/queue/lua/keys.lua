@@ -5,6 +5,9 @@ local P = ARGV[1]
 local META, METRICS, METRICS_ENABLED = P .. 'meta', P .. 'metrics', P .. 'metrics:enabled'
 local ENVS, QUEUES, LEASES = P .. 'envs', P .. 'queues', P .. 'leases'
 local SCHEDULED, EXPIRIES = P .. 'scheduled', P .. 'expiries'
+-- The body of a job that is dead and kept in PostgreSQL. (One that is done has an empty body.)
+local DEAD_ELSEWHERE = 'dead'
+local COLD, HUNGRY, BURIED = P .. 'cold', P .. 'hungry', P .. 'buried'
 
 local function env_key(E) return P .. 'env:' .. E end
 local function env_queues_key(E) return P .. 'env:' .. E .. ':queues' end
@@ -17,6 +20,9 @@ local function ready_key(E, Q, priority)
   local key = P .. 'q:' .. E .. ':' .. Q .. ':ready'
   return priority == 0 and key or key .. ':' .. priority
 end
+local function details_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':details' end
+local function detail_key(E, Q, detail) return P .. 'q:' .. E .. ':' .. Q .. ':detail:' .. detail end
+local function moving_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':moving' end
 local function dead_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':dead' end
 local function job_key(EJ) return P .. 'job:' .. EJ end
 local function body_key(EJ) return P .. 'body:' .. EJ end

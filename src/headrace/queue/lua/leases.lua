@@ -3,17 +3,11 @@
 -- The job's queue and fields if `lease` is the delivery that holds it now, else nil.
 local function held_job(E, J, lease)
   local v = redis.call('HMGET', job_key(E .. ':' .. J), 'state', 'delivery', 'Q', 'size', 'priority', 'expires',
-    'attempts', 'max_attempts', 'due')
+    'attempts', 'max_attempts', 'due', 'detail')
   if v[1] ~= 'running' or v[2] ~= lease then return nil end
   return { queue = queue_of(E, v[3]), J = J, EJ = E .. ':' .. J, size = tonumber(v[4]), priority = tonumber(v[5]),
-    expires = v[6], attempts = tonumber(v[7]), max_attempts = tonumber(v[8]), due = tonumber(v[9]) }
-end
-
--- Arguments for one command instead of many; the server takes some thousands at a time.
-local function in_chunks(command, key, members)
-  for i = 1, #members, 1000 do
-    redis.call(command, key, unpack(members, i, math.min(i + 999, #members)))
-  end
+    expires = v[6], attempts = tonumber(v[7]), max_attempts = tonumber(v[8]), due = tonumber(v[9]),
+    detail = v[10] or '' }
 end
 
 local ended = {}
@@ -31,6 +25,7 @@ local function forget_leases() in_chunks('ZREM', LEASES, ended) end
 local function make_dead(job)
   redis.call('ZADD', dead_key(job.queue.E, job.queue.Q), whole(NOW), job.J)
   redis.call('HSET', job_key(job.EJ), 'state', 'dead')
-  job.queue.bytes = job.queue.bytes - job.size
+  redis.call('SADD', BURIED, job.queue.name)
+  job.queue.warm_bytes = job.queue.warm_bytes - job.size
   count(job.queue, 'bury')
 end

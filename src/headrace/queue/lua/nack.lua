@@ -13,7 +13,7 @@ local function nack(E, J, lease, delay, failure)
     make_dead(job)
     return 2
   end
-  make_wait(job.queue, J, NOW + delay, job.priority, job.expires)
+  make_wait(job.queue, J, NOW + delay, job.priority, job.expires, job.detail)
   count(job.queue, 'nack')
   return 1
 end

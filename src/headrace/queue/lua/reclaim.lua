@@ -15,7 +15,7 @@ for _, EJ in ipairs(lapsed) do
       .. ' ended without a result: its worker died or lost its connection.')
     make_dead(job)
   else
-    make_wait(job.queue, J, job.due, job.priority, job.expires)
+    make_wait(job.queue, J, job.due, job.priority, job.expires, job.detail)
     count(job.queue, 'reclaim')
   end
 end

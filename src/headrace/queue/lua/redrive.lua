@@ -34,15 +34,15 @@ local moved = 0
 
 local function redrive(J)
   local job = job_key(E .. ':' .. J)
-  local v = redis.call('HMGET', job, 'error', 'priority', 'size')
+  local v = redis.call('HMGET', job, 'error', 'priority', 'size', 'detail')
   if task ~= '' and task_of(E .. ':' .. J) ~= task then return end
   if text ~= '' and not string.find(v[1] or '', text, 1, true) then return end
   redis.call('ZREM', dead_key(E, Q), J)
   local at = NOW + moved / 4096 -- they keep their order, as the jobs of one enqueue do
   redis.call('HSET', job, 'state', 'ready', 'attempts', 0, 'due', precise(at))
   redis.call('HDEL', job, 'expires') -- it outlived its TTL; whoever redrives wants it run
-  add_ready(queue, J, at, tonumber(v[2]))
-  queue.bytes = queue.bytes + tonumber(v[3])
+  add_ready(queue, J, at, tonumber(v[2]), v[4])
+  queue.warm_bytes = queue.warm_bytes + tonumber(v[3])
   count(queue, 'redrive')
   moved = moved + 1
 end

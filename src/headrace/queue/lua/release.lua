@@ -8,10 +8,10 @@ local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', whole(NOW), 'WITHSCOR
 for i = 1, #due, 2 do
   local EJ = due[i]
   local E, J = EJ:match('^(.*):([^:]*)$')
-  local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority')
+  local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'detail')
   local queue = queue_of(E, v[1])
   remove_scheduled(queue, J)
-  add_ready(queue, J, tonumber(due[i + 1]), tonumber(v[2]))
+  add_ready(queue, J, tonumber(due[i + 1]), tonumber(v[2]), v[3])
   redis.call('HSET', job_key(EJ), 'state', 'ready')
   count(queue, 'release')
 end

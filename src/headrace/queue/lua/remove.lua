@@ -1,15 +1,15 @@
 -- Take a waiting job out for good. Needs state.lua.
 local function remove_waiting(EJ, op)
   local E, J = EJ:match('^(.*):([^:]*)$')
-  local v = redis.call('HMGET', job_key(EJ), 'state', 'Q', 'priority', 'size')
+  local v = redis.call('HMGET', job_key(EJ), 'state', 'Q', 'priority', 'size', 'detail')
   local queue = queue_of(E, v[2])
   if v[1] == 'ready' then
-    remove_ready(queue, J, tonumber(v[3]))
+    remove_ready(queue, J, tonumber(v[3]), v[5])
   else
     remove_scheduled(queue, J)
   end
   redis.call('ZREM', EXPIRIES, EJ)
   redis.call('DEL', job_key(EJ), body_key(EJ))
-  queue.bytes = queue.bytes - tonumber(v[4])
+  queue.warm_bytes = queue.warm_bytes - tonumber(v[4])
   count(queue, op)
 end

@@ -9,8 +9,42 @@ local NOW = tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000
 local function whole(number) return string.format('%.0f', math.floor(number)) end
 local function precise(number) return string.format('%.6f', number) end
 
+-- Arguments for one command instead of many; the server takes some thousands at a time.
+local function in_chunks(command, key, members)
+  for i = 1, #members, 1000 do
+    redis.call(command, key, unpack(members, i, math.min(i + 999, #members)))
+  end
+end
+
 local queues, touched_queues = {}, {}
 local envs, touched_envs = {}, {}
+
+-- What PostgreSQL holds of a queue, as it last told us, in one field: most queues have none. `on` is cold mode:
+-- new jobs wait in PostgreSQL, behind those that wait there. Counts under a `version` that only grows; the totals of
+-- verbs that happen there are kept to tell how much they grew.
+local COLD_FIELDS = { 'on', 'epoch', 'version', 'depth', 'scheduled', 'bytes', 'dead', 'spill', 'expire', 'cancel',
+  'redrive', 'max_items', 'max_bytes', 'oldest' }
+
+local function unpack_cold(text)
+  local cold, i = {}, 1
+  for value in text:gmatch('[^ ]+') do
+    cold[COLD_FIELDS[i]] = tonumber(value)
+    i = i + 1
+  end
+  return cold -- `oldest` is last, and missing while nothing waits there
+end
+
+local function pack_cold(cold)
+  local values = {}
+  for i = 1, #COLD_FIELDS - 1 do values[i] = whole(cold[COLD_FIELDS[i]]) end
+  if cold.oldest then values[#values + 1] = precise(cold.oldest) end
+  return table.concat(values, ' ')
+end
+
+local function new_cold()
+  return { on = 0, epoch = 1, version = 0, depth = 0, scheduled = 0, bytes = 0, dead = 0, spill = 0, expire = 0,
+    cancel = 0, redrive = 0, max_items = 0, max_bytes = 0 }
+end
 
 local function env_of(E)
   local env = envs[E]
@@ -30,21 +64,32 @@ local function queue_of(E, Q)
   local queue = queues[name]
   if not queue then
     -- Named as the columns of an event, so that the queue itself can be packed into one.
-    local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'depth', 'scheduled', 'running', 'bytes',
-      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed')
-    queue = { E = E, Q = Q, name = name, epoch = v[1], depth = tonumber(v[2] or 0),
-      scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), bytes = tonumber(v[5] or 0),
+    local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'ready', 'warm_scheduled', 'running', 'warm_bytes',
+      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps')
+    queue = { E = E, Q = Q, name = name, epoch = v[1], ready = tonumber(v[2] or 0),
+      warm_scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), warm_bytes = tonumber(v[5] or 0),
       limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
       levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
-      oldest = tonumber(v[14] or nil), indexed = v[15], environment = env_of(E), ops = {} }
+      oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
+      caps = v[17], environment = env_of(E), ops = {}, added = {}, details = {} }
+    queue.bytes_before = queue.warm_bytes
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
   end
   return queue
 end
 
--- Count one job for a verb. Waits and run times travel with the event of the verb.
-local function count(queue, op, wait, run)
+-- A queue comes into being with its first job. `names` are org, project, env and queue as they were given.
+local function create(queue, org, project, env, name)
+  queue.epoch, queue.org, queue.project, queue.env, queue.queue = whole(NOW), org, project, env, name
+  redis.call('HSET', queue_key(queue.E, queue.Q), 'epoch', queue.epoch, 'org', org, 'project', project, 'env', env,
+    'queue', name)
+  redis.call('SADD', QUEUES, queue.name)
+  redis.call('SADD', env_names_key(queue.E), queue.Q)
+end
+
+-- Count one job for a verb, or `many`. Waits and run times travel with the event of the verb.
+local function count(queue, op, wait, run, many)
   local tally = queue.ops[#queue.ops]
   if not tally or tally.op ~= op then
     for _, known in ipairs(queue.ops) do
@@ -55,23 +100,71 @@ local function count(queue, op, wait, run)
       queue.ops[#queue.ops + 1] = tally
     end
   end
-  tally.n = tally.n + 1
+  tally.n = tally.n + (many or 1)
   if wait then tally.waits[#tally.waits + 1] = whole(math.max(wait, 0)) end
   if run then tally.runs[#tally.runs + 1] = run end
 end
 
 -- Where jobs wait -------------------------------------------------------------------------------
 
--- Jobs of priority 0 wait in one sorted set by eligible time. Other priorities have a set each,
--- listed in `levels`, which does not exist for the many queues that use none.
-local function add_ready(queue, J, at, priority)
-  redis.call('ZADD', ready_key(queue.E, queue.Q, priority), precise(at), J)
-  if priority ~= 0 and redis.call('ZADD', levels_key(queue.E, queue.Q), -priority, priority) == 1 then
-    queue.levels = queue.levels + 1
+-- Which jobs wait, by (task, flow, flow type): a sorted set each, so that counts and the oldest need no search. The
+-- changes of one call are written together.
+local function detail_of(queue, detail)
+  local changes = queue.details[detail or '']
+  if not changes then
+    changes = { added = {}, removed = {} }
+    queue.details[detail or ''] = changes
   end
-  queue.depth = queue.depth + 1
+  return changes
+end
+
+local function leave_detail(queue, J, detail)
+  local removed = detail_of(queue, detail).removed
+  removed[#removed + 1] = J
+end
+
+local function save_details(queue)
+  for detail, changes in pairs(queue.details) do
+    local key = detail_key(queue.E, queue.Q, detail)
+    if #changes.added > 0 then
+      in_chunks('ZADD', key, changes.added)
+      redis.call('SADD', details_key(queue.E, queue.Q), detail)
+    end
+    if #changes.removed > 0 then
+      in_chunks('ZREM', key, changes.removed)
+      if redis.call('EXISTS', key) == 0 then redis.call('SREM', details_key(queue.E, queue.Q), detail) end
+    end
+  end
+end
+
+local function add_scored(members, score, J)
+  local n = #members
+  members[n + 1], members[n + 2] = score, J
+end
+
+-- Jobs of priority 0 wait in one sorted set by eligible time. Other priorities have a set each,
+-- listed in `levels`, which does not exist for the many queues that use none. Those of one call are written together.
+local function add_ready(queue, J, at, priority, detail)
+  local score = precise(at)
+  local added = queue.added[priority]
+  if not added then
+    added = {}
+    queue.added[priority] = added
+  end
+  add_scored(added, score, J)
+  add_scored(detail_of(queue, detail).added, score, J)
+  queue.ready = queue.ready + 1
   queue.environment.depth = queue.environment.depth + 1
   if not queue.oldest or at < queue.oldest then queue.oldest = at end
+end
+
+local function save_ready(queue)
+  for priority, members in pairs(queue.added) do
+    in_chunks('ZADD', ready_key(queue.E, queue.Q, priority), members)
+    if priority ~= 0 and redis.call('ZADD', levels_key(queue.E, queue.Q), -priority, priority) == 1 then
+      queue.levels = queue.levels + 1
+    end
+  end
 end
 
 local function drop_empty_level(queue, priority)
@@ -81,10 +174,11 @@ local function drop_empty_level(queue, priority)
   end
 end
 
-local function remove_ready(queue, J, priority)
+local function remove_ready(queue, J, priority, detail)
   redis.call('ZREM', ready_key(queue.E, queue.Q, priority), J)
   drop_empty_level(queue, priority)
-  queue.depth = queue.depth - 1
+  leave_detail(queue, J, detail)
+  queue.ready = queue.ready - 1
   queue.environment.depth = queue.environment.depth - 1
   queue.oldest_left = true
 end
@@ -117,25 +211,83 @@ end
 
 local function add_scheduled(queue, J, due)
   redis.call('ZADD', SCHEDULED, precise(due), queue.E .. ':' .. J)
-  queue.scheduled = queue.scheduled + 1
+  queue.warm_scheduled = queue.warm_scheduled + 1
 end
 
 local function remove_scheduled(queue, J)
   redis.call('ZREM', SCHEDULED, queue.E .. ':' .. J)
-  queue.scheduled = queue.scheduled - 1
+  queue.warm_scheduled = queue.warm_scheduled - 1
 end
 
 -- A job waits (again): until it is due, or for its turn. Its TTL, if it has one, counts while it waits.
-local function make_wait(queue, J, at, priority, expires)
+local function make_wait(queue, J, at, priority, expires, detail)
   local EJ = queue.E .. ':' .. J
   if at > NOW then
     add_scheduled(queue, J, at)
     redis.call('HSET', job_key(EJ), 'state', 'scheduled', 'due', precise(at))
   else
-    add_ready(queue, J, at, priority)
+    add_ready(queue, J, at, priority, detail)
     redis.call('HSET', job_key(EJ), 'state', 'ready', 'due', precise(at))
   end
   if expires then redis.call('ZADD', EXPIRIES, expires, EJ) end
+end
+
+-- How much fits ---------------------------------------------------------------------------------
+
+-- Every job that takes memory counts, whether it waits, is scheduled or runs: a mass nack passes no cap.
+local function held_by(queue) return queue.ready + queue.warm_scheduled + queue.running end
+
+-- The caps of a queue: its own ("jobs bytes"), else the given ones.
+local function caps_of(queue, items, bytes)
+  local own_items, own_bytes = (queue.caps or ''):match('^(%d+) (%d+)$')
+  return tonumber(own_items or items), tonumber(own_bytes or bytes)
+end
+
+-- Whether one more job fits. An empty warm tier takes any job, or one that is larger than the cap could never run.
+local function fits(queue, size, max_items, max_bytes)
+  local held = held_by(queue)
+  return held == 0 or (held < max_items and queue.warm_bytes + size <= max_bytes)
+end
+
+local shard_bytes
+
+-- What all queues of the shard hold, as this script has changed it so far. (It has changed no other queue.)
+local function shard_used(queue)
+  shard_bytes = shard_bytes or tonumber(redis.call('HGET', META, 'bytes') or 0)
+  return shard_bytes + queue.warm_bytes - queue.bytes_before
+end
+
+-- The same for all queues of the shard together; 0: no cap.
+local function shard_fits(queue, size, max_bytes)
+  if max_bytes == 0 then return true end
+  local now = shard_used(queue)
+  return now == 0 or now + size <= max_bytes
+end
+
+-- How full the warm tier is: 1 is full. Of items or bytes, whichever is worse.
+local function fullness(queue, max_items, max_bytes)
+  return math.max(held_by(queue) / max_items, queue.warm_bytes / max_bytes)
+end
+
+local REFILL_BELOW, LEAVE_AT = 0.9, 0.8
+
+-- New jobs wait in PostgreSQL from now on, until what waits there is gone.
+local function go_cold(queue, max_items, max_bytes)
+  queue.cold = queue.cold or new_cold()
+  queue.cold.on, queue.cold.max_items, queue.cold.max_bytes = 1, max_items, max_bytes
+  queue.cold_changed = true
+  redis.call('SADD', COLD, queue.name)
+end
+
+-- Whoever moves jobs between the tiers waits for this: there is room again and something to fill it, or nothing is
+-- left in PostgreSQL and the queue may leave cold mode.
+local function call_for_refill(queue)
+  local cold = queue.cold
+  if not cold or cold.on == 0 then return end
+  local full = fullness(queue, cold.max_items, cold.max_bytes)
+  if (full < REFILL_BELOW and cold.depth > 0) or (full <= LEAVE_AT and cold.depth == 0) then
+    redis.call('ZADD', HUNGRY, 'NX', whole(NOW), queue.name)
+  end
 end
 
 -- Who may run -----------------------------------------------------------------------------------
@@ -175,10 +327,13 @@ local function reindex_queue(queue)
   local own_room = math.min(queue.limit and queue.limit - queue.running or 1,
     env.limit and env.limit - queue.running or 1)
   local wanted = ''
+  queue.oldest_text = queue.oldest and precise(queue.oldest) or ''
   if queue.oldest and not queue.paused and own_room > 0 then
-    wanted = (env_blocked(env) and 'parked ' or 'free ') .. precise(queue.oldest)
+    wanted = (env_blocked(env) and 'parked ' or 'free ') .. queue.oldest_text
   end
-  if wanted == (queue.indexed or '') then return end
+  local before = queue.indexed or ''
+  if wanted == before then return end
+  if wanted == '' or before == '' then env.queues_changed = true end
   queue.indexed = wanted
   if wanted == '' then
     redis.call('ZREM', env_queues_key(queue.E), queue.Q)
@@ -186,7 +341,7 @@ local function reindex_queue(queue)
     redis.call('SREM', env_parked_key(queue.E), queue.Q)
     return
   end
-  redis.call('ZADD', env_queues_key(queue.E), precise(queue.oldest), queue.Q)
+  redis.call('ZADD', env_queues_key(queue.E), queue.oldest_text, queue.Q)
   if env_blocked(env) then
     redis.call('ZREM', class_key(queue.Q), queue.E)
     redis.call('SADD', env_parked_key(queue.E), queue.Q)
@@ -233,7 +388,14 @@ local function emit(queue, tally, maxlen, enabled)
   local env = queue.environment
   queue.seq, queue.op, queue.n, queue.odometer = whole(seq), tally.op, tally.n, odometer
   queue.env_depth, queue.env_running, queue.env_limit = env.depth, env.running, env.limit
-  queue.oldest_ms = queue.oldest and whole(queue.oldest)
+  local cold, oldest = queue.cold, queue.oldest
+  if cold and cold.oldest and not (oldest and oldest < cold.oldest) then oldest = cold.oldest end
+  queue.depth, queue.scheduled, queue.cold_depth, queue.cold_bytes = queue.ready, queue.warm_scheduled, 0, 0
+  if cold then
+    queue.depth, queue.scheduled = whole(queue.ready + cold.depth), whole(queue.warm_scheduled + cold.scheduled)
+    queue.bytes, queue.cold_depth, queue.cold_bytes = whole(queue.warm_bytes + cold.bytes), whole(cold.depth), whole(cold.bytes)
+  end
+  queue.oldest_ms = oldest and whole(oldest)
   queue.waits, queue.runs = table.concat(tally.waits, ','), table.concat(tally.runs, ',')
   redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
 end
@@ -242,15 +404,27 @@ end
 -- verb (a limit, a pause) gets a `resync`, which counts nothing and tells the new numbers.
 local function save_all(maxlen)
   for _, queue in ipairs(touched_queues) do
+    save_ready(queue)
     reindex_queue(queue)
-    redis.call('HSET', queue_key(queue.E, queue.Q), 'depth', queue.depth, 'scheduled', queue.scheduled,
-      'running', queue.running, 'bytes', queue.bytes, 'levels', queue.levels,
-      'oldest', queue.oldest and precise(queue.oldest) or '', 'indexed', queue.indexed or '')
   end
   for _, env in ipairs(touched_envs) do
+    -- Its place changes only with what is indexed under it, or when it becomes full or has room again.
+    if env.queues_changed or env.was_blocked or env_blocked(env) then reindex_env(env) end
     redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
-    reindex_env(env)
   end
+  -- After the indexes: should a script fail among them, `indexed` is as it was, and the next one writes them again.
+  local grown = 0
+  for _, queue in ipairs(touched_queues) do
+    queue.bytes = whole(queue.warm_bytes)
+    redis.call('HSET', queue_key(queue.E, queue.Q), 'ready', queue.ready, 'warm_scheduled', queue.warm_scheduled,
+      'running', queue.running, 'warm_bytes', queue.bytes, 'levels', queue.levels, 'oldest', queue.oldest_text,
+      'indexed', queue.indexed or '')
+    save_details(queue)
+    if queue.cold_changed then redis.call('HSET', queue_key(queue.E, queue.Q), 'cold', pack_cold(queue.cold)) end
+    call_for_refill(queue)
+    grown = grown + queue.warm_bytes - queue.bytes_before
+  end
+  if grown ~= 0 then redis.call('HINCRBY', META, 'bytes', whole(grown)) end
   local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
   for _, queue in ipairs(touched_queues) do
     for _, tally in ipairs(queue.ops) do emit(queue, tally, maxlen, enabled) end

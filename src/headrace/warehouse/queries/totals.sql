@@ -5,6 +5,8 @@ SELECT
   environment_id,
   queue_name,
   sum(enqueue_count) AS enqueue_count,
+  sum(spill_count) AS spill_count,
+  sum(refill_count) AS refill_count,
   sum(dequeue_count) AS dequeue_count,
   sum(ack_count) AS ack_count,
   sum(nack_count) AS nack_count,

@@ -1,0 +1,59 @@
+"""What does it cost that jobs wait in PostgreSQL: to put them there, to bring them back, and how does it grow?
+
+Contenders take turns on one embedded Valkey and one embedded PostgreSQL, several rounds each. Rates are medians over
+the rounds, ratios are medians of the rounds' own ratios.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# This folder holds a queue.py, which must not be found in place of the standard library's.
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import argparse
+from dataclasses import dataclass
+
+from bench.cold_depth import depth_figures
+from bench.cold_rates import refill_figures, spill_figures
+from bench.report import Bar, finish
+from bench.server import bench_postgres, bench_server
+
+BARS = (
+    Bar("spill_ratio_vs_copy", ">=", 0.3),
+    Bar("refill_ratio_vs_enqueue_many", ">=", 0.25),
+    Bar("claim_growth_ratio", "<=", 3),
+    Bar("memory_bound_ratio", "<=", 1.2),
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    rounds: int = 9
+    batches: int = 10  # of 1,000 jobs, per round and contender
+    singles: int = 200
+    refills: int = 10_000  # jobs per round and contender
+    deep: int = 1_000_000
+    claims: int = 60
+
+
+QUICK = Size(rounds=3, batches=5, singles=50, refills=5000, deep=100_000, claims=20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./hr bench cold", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
+    parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
+    options = parser.parse_args()
+    size = QUICK if options.quick else Size()
+    with bench_server() as bench, bench_postgres(bench.folder) as postgres_url:
+        figures = spill_figures(bench, postgres_url, size.rounds, size.batches, size.singles)
+        figures |= refill_figures(bench, postgres_url, size.rounds, size.refills)
+        figures |= depth_figures(bench, postgres_url, size.deep, size.claims)
+    finish("cold", figures, BARS, json_only=options.json, record=not options.quick)
+
+
+if __name__ == "__main__":
+    main()

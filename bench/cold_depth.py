@@ -1,0 +1,165 @@
+"""What a million jobs in PostgreSQL cost: Valkey's memory, and the time of every query that looks among them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, LiteralString
+
+from bench.cold_rates import FLOWS, SPILL_BATCH, TwoTiers, new_jobs, seconds, two_tiers
+from bench.report import note
+from bench.server import Bench
+from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cold.mover import BATCH
+from headrace.cold.store import SQL, Store
+from headrace.model.names import QueueRef
+from headrace.postgres.connect import connect
+from headrace.postgres.migrate import migrate
+from headrace.postgres.queries import load_query
+from headrace.queue import keys
+from headrace.queue.queue import QueueOptions
+from headrace.queue.scripts import Caps
+from headrace.queue.state import read_states
+
+REF = QueueRef("acme", "shop", "prod", "deep")
+SHALLOW = 1000
+CAP = 5000
+ANY_SIZE = 2**40
+SHALLOW_DB, DEEP_DB = 3, 4
+HEAD: LiteralString = """
+    DELETE FROM cold_queue_entries WHERE seq IN (
+      SELECT seq FROM cold_queue_entries WHERE queue_id = %s AND NOT delayed
+      ORDER BY priority DESC, due_ms, seq LIMIT %s)
+"""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """A queue in a PostgreSQL database of its own."""
+
+    store: Store
+    queue_id: int
+
+    def claim_s(self) -> float:
+        """What the mover's claim takes; nothing is moved."""
+        with self.store.transaction() as conn:
+            started = time.perf_counter()
+            rows = self.store.claim(conn, self.queue_id, BATCH, ANY_SIZE)
+            spent = time.perf_counter() - started
+        assert len(rows) == BATCH
+        return spent
+
+    def oldest_s(self) -> float:
+        with self.store.transaction() as conn:
+            return seconds(lambda: self.store.oldest_ms(conn, self.queue_id))
+
+    def details_s(self) -> float:
+        started = time.perf_counter()
+        assert len(self.store.details(REF.environment)) == FLOWS
+        return time.perf_counter() - started
+
+
+def depth_figures(bench: Bench, postgres_url: str, deep: int, claims: int) -> dict[str, float]:
+    shallow_url = with_database(postgres_url, "shallow")
+    deep_url = with_database(postgres_url, "deep")
+    options = QueueOptions(caps=Caps(items=CAP))
+    bench.redis.flushall()
+    with (
+        two_tiers(bench, shallow_url, SHALLOW_DB, options) as small,
+        two_tiers(bench, deep_url, DEEP_DB, options) as large,
+    ):
+        fill_to(large, CAP)
+        memory_before = used_memory(bench)
+        first = fill_to(large, CAP + deep // 10)
+        fill_to(large, CAP + deep - deep // 10)
+        last = fill_to(large, deep)
+        memory_after = used_memory(bench)
+        fill_to(small, CAP + SHALLOW)  # only now: it would be in the memory that is compared
+        few, many = depth_of(small), depth_of(large)
+        refuse_slow_plan(deep_url, many.queue_id)
+        figures = {
+            "memory_bound_ratio": memory_after / memory_before,
+            "memory_warm_full_bytes": memory_before,
+            "spill_growth_ratio": last / first,
+            **in_turns("claim", few.claim_s, many.claim_s, claims),
+            **in_turns("oldest", few.oldest_s, many.oldest_s, claims),
+            **in_turns("details", few.details_s, many.details_s, claims),
+        }
+        figures |= after_deletes(few, many, deep_url, deep // 2, claims)
+    return figures
+
+
+def with_database(url: str, name: LiteralString) -> str:
+    """The URL of a database of its own, with our tables."""
+    with connect(url) as conn:
+        conn.execute("CREATE DATABASE " + name)
+    own = url.rpartition("/")[0] + "/" + name
+    migrate(own, POSTGRES_ROOMS)
+    return own
+
+
+def depth_of(both: TwoTiers) -> Depth:
+    store = both.tiers.store
+    return Depth(store, store.queue_id(REF, both.tiers.stubs.shard_of(REF)))
+
+
+def fill_to(both: TwoTiers, depth: int) -> float:
+    """Enqueue until so many wait in both tiers; how many seconds a job took."""
+    states = read_states(both.client.redis, both.client.options.shards)
+    missing = depth - sum(state.depth for state in states)
+    note(f"{missing:,} jobs more, of {depth:,}")
+    spent = 0.0
+    for start in range(0, missing, SPILL_BATCH):
+        jobs = new_jobs(min(SPILL_BATCH, missing - start))
+        spent += seconds(partial(both.client.enqueue_many, REF, jobs))
+    return spent / missing
+
+
+def used_memory(bench: Bench) -> float:
+    """With metric streams drained, and the buffers of connections given back."""
+    for db in (SHALLOW_DB, DEEP_DB):
+        with bench.in_db(db) as redis:
+            for shard in range(QueueOptions().shards):
+                redis.xtrim(keys.metrics(shard), maxlen=0, approximate=False)
+    return float(bench.redis.info("memory")["used_memory"])
+
+
+def in_turns(name: str, few: Callable[[], float], many: Callable[[], float], turns: int) -> dict[str, float]:
+    """Medians of each, and their ratio."""
+    spent = [(few(), many()) for _ in range(turns + 1)][1:]  # the first one connects and reads from disk
+    before, after = (median(side) for side in zip(*spent, strict=True))
+    return {
+        f"{name}_growth_ratio": after / before,
+        f"{name}_shallow_ms": before * 1000,
+        f"{name}_deep_ms": after * 1000,
+    }
+
+
+def after_deletes(few: Depth, many: Depth, deep_url: str, rows: int, claims: int) -> dict[str, float]:
+    """Rows that were moved leave their entries in the index until a vacuum; here, none comes."""
+    with connect(deep_url, statement_timeout_s=300) as conn:
+        conn.execute("ALTER TABLE cold_queue_entries SET (autovacuum_enabled = off)")
+        note(f"deletes {rows:,} rows at the head")
+        for _ in range(0, rows, 10 * BATCH):
+            conn.execute(HEAD, [many.queue_id, 10 * BATCH])
+            many.claim_s()  # as a mover would
+    refuse_slow_plan(deep_url, many.queue_id)
+    found = in_turns("claim_after_deletes", few.claim_s, many.claim_s, claims)
+    return {
+        "claim_after_deletes_ratio": found["claim_after_deletes_growth_ratio"],
+        "claim_after_deletes_ms": found["claim_after_deletes_deep_ms"],
+    }
+
+
+def refuse_slow_plan(url: str, queue_id: int) -> None:
+    """The claim must walk along its index."""
+    values = {"queue_id": queue_id, "most": BATCH, "bytes": ANY_SIZE}
+    with connect(url) as conn:
+        row: Any = conn.execute("EXPLAIN (FORMAT JSON) " + load_query(SQL, "claim"), values).fetchone()
+    plan = json.dumps(row[0])
+    if "cold_queue_entries_next" not in plan or "Seq Scan" in plan:
+        raise RuntimeError(f"PostgreSQL does not use the index of the next jobs: {plan}")

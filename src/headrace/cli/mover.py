@@ -1,0 +1,31 @@
+"""`headrace mover`: moves jobs between Valkey and PostgreSQL until told to stop."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.client import mover_options, open_tiers
+from headrace.cli.logs import configure_logs
+from headrace.cli.signals import stop_event
+from headrace.cold.mover import Mover
+
+
+@click.command()
+@pass_invocation
+def mover(invocation: Invocation) -> None:
+    """Move jobs between Valkey and PostgreSQL until stopped.
+
+    Every worker does this too; run one apart where workers come and go, or are busy. Of all that run one works per
+    shard and the others stand by.
+    """
+    settings = invocation.settings
+    configure_logs(settings.log)
+    tiers = open_tiers(settings, "postgres")
+    assert tiers is not None, "it was needed"
+    try:
+        Mover(tiers, mover_options(settings)).run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+    finally:
+        tiers.close()

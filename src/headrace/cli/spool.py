@@ -1,0 +1,225 @@
+"""`headrace spool`: look into a spool's directory, check it, empty it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import milliseconds
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.humane import ABSENT, age_text, plain, size_text
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.progress import progress_bar
+from headrace.cli.signals import stop_event
+from headrace.cli.spool_options import exporter_options, send_limit, spool_options, spool_path
+from headrace.errors import SpoolError
+from headrace.settings import Settings
+from headrace.spool.aside import Aside
+from headrace.spool.destination import Destination
+from headrace.spool.exporter import Exporter
+from headrace.spool.file_destination import FileDestination
+from headrace.spool.inspect import Inspection, list_dead, list_quarantine
+from headrace.spool.inspect import inspect as inspect_spool
+from headrace.spool.spool import Spool
+
+LARGE_BYTES = 64 * 2**20  # from here on, reading a directory takes long enough for a bar
+LOOK_S = 0.1
+
+path_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
+
+
+@click.group()
+def spool() -> None:
+    """Look into a spool's directory, check it, empty it."""
+
+
+@spool.command()
+@path_argument
+@json_option
+@pass_invocation
+def inspect(invocation: Invocation, path: Path | None, as_json: bool) -> None:
+    """Show what a spool holds, live or not. Changes nothing."""
+    found = _look(path or spool_path(invocation.settings))
+    if as_json:
+        print_json(as_document(found))
+        return
+    print_table(["field", "value"], summary_rows(found, time.time()))
+    click.echo()
+    print_table(
+        ["segment", "records", "pending", "size", "journal"],
+        [
+            [each.name, str(each.records), str(each.pending), size_text(each.file_bytes), size_text(each.journal_bytes)]
+            for each in found.segments
+        ],
+    )
+
+
+@spool.command()
+@path_argument
+@json_option
+@pass_invocation
+def verify(invocation: Invocation, path: Path | None, as_json: bool) -> None:
+    """Check every record of a spool, live or not. Changes nothing.
+
+    Exit code 1 if a record is damaged or lost.
+    """
+    found = _look(path or spool_path(invocation.settings))
+    problems = [each for each in found.findings if each.grade == "problem"]
+    if as_json:
+        print_json(
+            {
+                "ok": not problems,
+                "records": sum(each.records for each in found.segments),
+                "lost": sum(each.records for each in problems),
+                "findings": [asdict(each) for each in found.findings],
+            }
+        )
+    else:
+        _print_findings(found)
+    if problems:
+        raise click.exceptions.Exit(1)
+
+
+@spool.command()
+@path_argument
+@json_option
+@pass_invocation
+def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None:
+    """List what was taken out of a spool but kept: damaged bytes and dead letters."""
+    folder = path or spool_path(invocation.settings)
+    _must_exist(folder)
+    damaged, dead = list_quarantine(folder), list_dead(folder)
+    if as_json:
+        print_json({"quarantined": [_aside(each) for each in damaged], "dead": [_aside(each) for each in dead]})
+        return
+    rows = [[kind, each.path.name, size_text(each.size), _reason(each)]
+            for kind, group in (("damaged", damaged), ("dead", dead)) for each in group]  # fmt: skip
+    print_table(["kind", "file", "size", "reason"], rows)
+
+
+@spool.command()
+@path_argument
+@click.option(
+    "--to-file", type=click.Path(path_type=Path), metavar="FILE", help="Write lines of JSON; else ClickHouse."
+)
+@click.option(
+    "--timeout", type=milliseconds("1s", "30d"), metavar="DURATION", help="Stop after this long, as in 10m; else never."
+)
+@json_option
+@pass_invocation
+def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeout: int | None, as_json: bool) -> None:
+    """Send everything a spool holds to its destination, then stop.
+
+    No other process may have the spool open. Ctrl-C stops after the sends that are under way; what is left stays.
+    """
+    settings, folder = invocation.settings, path or spool_path(invocation.settings)
+    _must_exist(folder)
+    destination = _destination(settings, to_file)
+    try:
+        with Spool.open(spool_options(settings, folder)) as opened:
+            _export_all(opened, destination, settings, timeout)
+            stats = opened.stats()
+    finally:
+        destination.close()
+    if as_json:
+        print_json({"sent": stats.acked, "dead": stats.dead, "corrupt": stats.corrupt, "left": stats.size})
+    else:
+        click.echo(f"sent {stats.acked}, dead {stats.dead}, corrupt {stats.corrupt}, left {stats.size}")
+    if stats.size:
+        raise click.exceptions.Exit(1)
+
+
+def _export_all(opened: Spool, destination: Destination, settings: Settings, timeout_ms: int | None) -> None:
+    options = exporter_options(settings, clickhouse=not isinstance(destination, FileDestination))
+    exporter = Exporter(opened, destination, options, shared=send_limit(settings))
+    stop = stop_event(signal.SIGINT, signal.SIGTERM)
+    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    total = opened.stats().size
+    exporter.start()
+    try:
+        with progress_bar("draining") as report:
+            while (left := opened.stats().size) and not stop.wait(LOOK_S):
+                report(max(0, total - left), total)
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+    finally:
+        exporter.stop(settings.spool.stop_timeout)
+
+
+def _destination(settings: Settings, to_file: Path | None) -> Destination:
+    if to_file is not None:
+        return FileDestination(to_file)
+    # Only here: without the pipeline's libraries a spool can still be looked at, and saved to a file.
+    from headrace.pipeline.clickhouse_destination import ClickHouseDestination
+    from headrace.warehouse.blocks import BlockWriter
+    from headrace.warehouse.connect import connect
+
+    url = find_endpoints(settings, "clickhouse").clickhouse
+    database, timeout_s = settings.warehouse.database, round(settings.spool.send_timeout)
+    return ClickHouseDestination(BlockWriter(lambda: connect(url, database, timeout_s)))
+
+
+def _look(path: Path) -> Inspection:
+    with progress_bar("reading", LARGE_BYTES) as report:
+        return inspect_spool(path, progress=report)
+
+
+def _must_exist(path: Path) -> None:
+    if not path.is_dir():
+        raise SpoolError(f"There is no spool at {path}. Nothing was done.")
+
+
+def summary_rows(found: Inspection, now_s: float) -> list[list[str]]:
+    age_ms = None if found.oldest_put_at is None else round(max(0.0, now_s - found.oldest_put_at) * 1000)
+    return [
+        ["path", str(found.path)],
+        ["in use", f"by process {found.holder}" if found.in_use else "no"],
+        ["records", str(found.pending)],
+        ["bytes", size_text(found.pending_bytes)],
+        ["on disk", size_text(found.disk_bytes)],
+        ["oldest", age_text(age_ms)],
+        ["tried before", str(len(found.attempts))],
+        ["quarantined", str(found.quarantined)],
+        ["dead", str(found.dead)],
+        ["problems", str(sum(each.grade == "problem" for each in found.findings))],
+    ]
+
+
+def as_document(found: Inspection) -> dict[str, Any]:
+    return {
+        "path": str(found.path),
+        "in_use": found.in_use,
+        "records": found.pending,
+        "bytes": found.pending_bytes,
+        "disk_bytes": found.disk_bytes,
+        "oldest_put_at": found.oldest_put_at,
+        "newest_id": found.newest_id,
+        "tried_before": len(found.attempts),
+        "marks": dict(found.marks),
+        "quarantined": found.quarantined,
+        "dead": found.dead,
+        "problems": sum(each.grade == "problem" for each in found.findings),
+        "segments": [asdict(each) for each in found.segments],
+    }
+
+
+def _print_findings(found: Inspection) -> None:
+    if not found.findings:
+        click.echo(f"all is well: {sum(each.records for each in found.segments)} records")
+        return
+    rows = [[each.grade, each.segment, str(each.records), each.text] for each in found.findings]
+    print_table(["grade", "segment", "lost", "what"], rows)
+
+
+def _reason(each: Aside) -> str:
+    return plain(str(each.facts.get("reason", ABSENT)))
+
+
+def _aside(each: Aside) -> dict[str, Any]:
+    return {"file": str(each.path), "bytes": each.size, "facts": dict(each.facts)}

@@ -1,0 +1,106 @@
+"""Compares what is counted with what is there, mends it, and says how much was off.
+
+Counters change together with what they count, so nothing should ever be off; what a crash left untold is told here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from headrace.cold.store import Delta
+from headrace.cold.tiers import Tiers, with_oldest
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue import keys
+from headrace.queue.scripts import ColdNumbers, Settled
+from headrace.valkey.connect import available
+
+log = logging.getLogger(__name__)
+
+NOTHING = Delta()
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What an audit found, in total since the shard exists."""
+
+    rows: int = 0  # counters in PostgreSQL that were off against its rows
+    told: int = 0  # times Valkey knew other numbers than PostgreSQL had told it
+    settings: int = 0  # settings that Valkey had lost
+
+    def __bool__(self) -> bool:
+        return self != Drift()
+
+
+class Audit:
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers = tiers
+        self._store = tiers.store
+
+    def run(self, shard: int) -> Drift:
+        """Of every queue of the shard; returns what was found now and adds it to the shard's total."""
+        rows = told = 0
+        for found, _ in self._store.numbers(shard):
+            rows += self._mend_rows(found.queue_id, found.ref)
+            told += self._mend_told(found.queue_id, found.ref)
+            self._mend_moving(found.queue_id, found.ref)
+        drift = Drift(rows, told, self._mend_settings(shard))
+        self._store.tidy()
+        if drift:
+            log.warning("drift in shard %d: %s", shard, asdict(drift), extra={"action": "drift"})
+        self._export(shard, drift)
+        return drift
+
+    def tell(self, ref: QueueRef) -> None:
+        """Valkey learns what PostgreSQL holds, whoever forgot to tell it."""
+        self._mend_told(self._store.queue_id(ref, self._tiers.stubs.shard_of(ref)), ref)
+
+    def _mend_rows(self, queue_id: int, ref: QueueRef) -> int:
+        off, details = self._store.recount(queue_id)
+        off.pop("unaccounted", None)
+        if not off and not details:
+            return 0
+        off, details = self._store.repair(queue_id)
+        log.error("counters of %s were off by %s, %s", ref, dict(off), dict(details), extra={"action": "drift"})
+        return sum(map(abs, off.values())) + sum(map(abs, details.values()))
+
+    def _mend_told(self, queue_id: int, ref: QueueRef) -> int:
+        settled = self._settle(ref, self._numbers(queue_id))
+        if settled.code == Settled.OTHER_EPOCH:  # the queue began anew: totals count from there
+            with self._store.transaction() as conn:
+                self._store.change(conn, queue_id, NOTHING, Counter(), valkey_epoch=settled.valkey_epoch)
+            settled = self._settle(ref, self._numbers(queue_id))
+        return int(settled.code == Settled.DRIFTED)
+
+    def _mend_moving(self, queue_id: int, ref: QueueRef) -> None:
+        """Whoever moved jobs of a queue that nobody visits any more, and died before he had said so."""
+        room = self._tiers.run(self._tiers.stubs.room(ref))
+        if room.unconfirmed:
+            self._tiers.confirm(ref, queue_id, room.unconfirmed)
+
+    def _numbers(self, queue_id: int) -> ColdNumbers:
+        with self._store.transaction() as conn:
+            oldest_ms = self._store.oldest_ms(conn, queue_id)
+        return with_oldest(self._store.numbers_of(queue_id), oldest_ms)
+
+    def _settle(self, ref: QueueRef, numbers: ColdNumbers) -> Settled:
+        return self._tiers.run(self._tiers.stubs.settle(ref, numbers))
+
+    def _mend_settings(self, shard: int) -> int:
+        mended = 0
+        for ref, name, value in self._store.settings():
+            if self._tiers.stubs.shard_of(ref) == shard and self._setting(shard, ref, name) != value:
+                mended += self._tiers.run(self._tiers.stubs.configure(ref, {name: value}))
+        return mended
+
+    def _setting(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
+        key = keys.queue(shard, ref) if isinstance(ref, QueueRef) else keys.env(shard, ref)
+        with available():
+            found = self._tiers.valkey.hget(key, name)
+        return found.decode() if isinstance(found, bytes) else None
+
+    def _export(self, shard: int, drift: Drift) -> None:
+        with available():
+            for name, found in asdict(drift).items():
+                self._tiers.valkey.hincrby(keys.meta(shard), f"drift_{name}", found)

@@ -1,0 +1,413 @@
+"""The mover brings jobs back from PostgreSQL when Valkey has room, and takes dead ones there.
+
+One mover per shard leads, under a lease; the others stand by. For each batch of a queue:
+
+1. lock    its row in cold_movers: whoever paused here holds it, so nobody passes him (PostgreSQL ends his session after
+           `IDLE_IN_TRANSACTION_S`, and with it the lock)
+2. claim   the next rows, in order. Nothing is marked: the lock is the claim
+3. refill  one script call. It refuses a mover that is no longer the leader, takes what fits, and notes the rows'
+           numbers as `moving`, so that a row that comes again is not a job again, even if the job is done by then
+4. delete  the rows, count, commit
+5. settle  Valkey learns the new numbers, and that the rows are gone: their numbers may be forgotten
+
+A crash before 4 leaves rows that are in Valkey; the next mover, or audit, finds their numbers there and does 4 and 5.
+A crash before 5 leaves numbers in `moving` that no row has; numbers are never used twice, so they harm nobody until
+they are dropped in the same way.
+
+A queue leaves cold mode when nothing waits and Valkey is at most 80 % full. The mover then locks the queue's row, which
+makes spills wait, moves what came last, closes the epoch, commits, and reopens the queue in Valkey under the next
+epoch. Spills that waited carry the old epoch and are refused; their producers ask Valkey again, and find it open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from headrace.cold.audit import Audit
+from headrace.cold.store import Delta, leaving
+from headrace.cold.tiers import Tiers, with_oldest
+from headrace.errors import DatabaseUnavailable, HeadraceError, MemoryFull, MoverFenced, QueueUnavailable
+from headrace.model.job import new_job_id
+from headrace.model.names import QueueRef, name_problem
+from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
+from headrace.queue import keys
+from headrace.queue.scripts import ColdNumbers, ColdRow, Refilled, Room
+from headrace.valkey.connect import ScriptError, available, node_of
+from headrace.valkey.scripts import run
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+BATCHES_PER_VISIT = 20  # then the other queues have their turn
+SWEEP_BATCH = 1000
+LOOK_AHEAD_MS = 30_000.0  # jobs that are due this soon wait in Valkey
+RECONNECT_S = 1.0
+# A mover that was paused for longer than this since it looked at a queue cannot know that its lock still holds.
+SURE_OF_LOCK_MS = (IDLE_IN_TRANSACTION_S - 2.0) * 1000
+HOPELESS = 10  # rows that fail one after the other, and then no more are tried
+
+IDLE_WAIT_S = 0.25  # for one shard's queues to ask for jobs
+BUSY_WAIT_S = 0.005  # the same within BUSY_S after some queue did
+BUSY_S = 1.0
+
+
+@dataclass(frozen=True)
+class MoverOptions:
+    every_s: float = 5.0  # how often PostgreSQL is asked for queues with a backlog
+    lease_s: float = 15.0  # longer than a paused mover can hold a lock
+    audit_every_s: float = 60.0
+    batch: int = BATCH
+
+    def __post_init__(self) -> None:
+        assert self.lease_s > IDLE_IN_TRANSACTION_S
+
+
+@dataclass
+class Batch:
+    """What became of claimed rows."""
+
+    gone: list[ColdRow] = field(default_factory=list[ColdRow])  # they are in Valkey
+    expired: list[ColdRow] = field(default_factory=list[ColdRow])
+    aside: list[tuple[ColdRow, str]] = field(default_factory=list[tuple[ColdRow, str]])  # cannot be moved, and why
+    full: bool = False  # some found no room
+    valkey_epoch: int | None = None
+
+    @property
+    def placed(self) -> list[int]:
+        return [row.seq for row in self.gone]
+
+    def set_aside(self, row: ColdRow, reason: str) -> None:
+        self.aside.append((row, reason))
+
+    def apply(self, rows: Sequence[ColdRow], refilled: Refilled) -> None:
+        self.valkey_epoch = refilled.valkey_epoch
+        self.full = len(refilled.answers) < len(rows)
+        for row, answer in zip(rows, refilled.answers, strict=False):
+            if answer == Refilled.EXPIRED:
+                self.expired.append(row)
+            elif answer == Refilled.ID_IN_USE:
+                self.set_aside(row, "another job of this id is in Valkey")
+            else:
+                self.gone.append(row)
+
+
+class Mover:
+    def __init__(self, tiers: Tiers, options: MoverOptions | None = None, name: str | None = None) -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
+        self._tiers = tiers
+        self._store = tiers.store
+        self._stubs = tiers.stubs
+        self._options = options or MoverOptions()
+        self._audit = Audit(tiers)
+        self._tokens: dict[int, int] = {}  # of the shards that we lead
+        self._failed: dict[int, str] = {}  # what could not be done since the last sweep
+        self._renew_at = 0.0
+        self._fed_at = 0.0  # when a queue last asked for jobs
+        self._sweep_at: dict[int, float] = {}
+        self._audit_at: dict[int, float] = {}
+
+    def run_forever(self, stop: Event) -> None:
+        while not stop.is_set():
+            try:
+                self.turn()
+            except HeadraceError as error:  # a server is away, or has no tables yet: whoever mends it need not tell us
+                log.warning("%s", error, extra={"action": "unavailable"})
+                stop.wait(RECONNECT_S)
+            except Exception:
+                log.exception("a turn failed", extra={"action": "mover_failed"})
+                stop.wait(RECONNECT_S)
+        self.resign()
+
+    def turn(self) -> None:
+        """Lead what can be led; then do what is due, or wait for a queue that has room."""
+        self.elect()
+        if not self._tokens:
+            time.sleep(min(1.0, self._options.lease_s / 3))
+            return
+        for shard in list(self._tokens):
+            self._turn_of(shard)
+
+    def _turn_of(self, shard: int) -> None:
+        now = time.monotonic()
+        if now >= self._sweep_at.get(shard, 0.0):
+            self._sweep_at[shard] = now + self._options.every_s
+            self.sweep(shard)
+        if now >= self._audit_at.setdefault(shard, now):
+            self._audit_at[shard] = now + self._options.audit_every_s
+            self._audit.run(shard)
+        for ref in self._hungry(shard):
+            self.visit(ref)
+
+    # Leading
+
+    def elect(self) -> None:
+        """Take what nobody leads, keep what we lead."""
+        now = time.monotonic()
+        if now < self._renew_at:
+            return
+        self._renew_at = now + self._options.lease_s / 3
+        for shard in range(self._stubs.shards):
+            token = run(self._tiers.valkey, self._stubs.elect(shard, self.name, int(self._options.lease_s * 1000)))
+            if token and self._tokens.get(shard) != token:
+                log.info("moves jobs of shard %d", shard, extra={"action": "elected"})
+                self._tokens[shard] = token
+            elif not token:
+                self._tokens.pop(shard, None)
+
+    def resign(self) -> None:
+        """Let another one lead at once. (Only if it is still us: the lease may have ended.)"""
+        for shard in list(self._tokens):
+            try:
+                run(self._tiers.valkey, self._stubs.elect(shard, self.name, 1))
+            except QueueUnavailable:
+                pass  # the lease ends by itself
+        self._tokens = {}
+
+    def _lost(self, shard: int) -> None:
+        self._tokens.pop(shard, None)
+        self._renew_at = 0.0
+
+    # What is to do
+
+    def _hungry(self, shard: int) -> list[QueueRef]:
+        """Queues that asked for jobs; waits a little for the first one, and less while any shard has some: they take
+        turns, and one that is idle must not hold up another's workers."""
+        idle_s = min(IDLE_WAIT_S, self._options.every_s)
+        wait_s = idle_s if time.monotonic() > self._fed_at + BUSY_S else BUSY_WAIT_S
+        key = keys.hungry(shard)
+        with available():
+            first: Any = self._tiers.valkey.bzpopmin(key, timeout=wait_s)
+            if first is None:
+                return []
+            more: Any = self._tiers.valkey.zpopmin(key, 100)
+        self._fed_at = time.monotonic()
+        return _refs([first[1], *(part for part, _ in more)])
+
+    def sweep(self, shard: int) -> None:
+        """Everything that nobody asks for: due jobs, passed TTLs, dead jobs, queues whose call was lost."""
+        with available():
+            node = node_of(self._tiers.valkey, keys.meta(shard))
+            clock: Any = node.time()
+            cold: Any = node.smembers(keys.cold(shard))
+            buried: Any = node.smembers(keys.buried(shard))
+        now_ms = clock[0] * 1000 + clock[1] / 1000
+        backlog = {found.ref for found in self._store.backlog(shard, now_ms, now_ms + LOOK_AHEAD_MS)}
+        for ref in _refs(buried):
+            self._guarded(ref, self._move_dead)
+        for ref in sorted(backlog):
+            self._guarded(ref, self._expire)
+            self._guarded(ref, self._audit.tell)
+        for ref in sorted(backlog.union(_refs(cold))):
+            self.visit(ref)
+        self._say(shard, self._failed.pop(shard, ""))
+
+    def visit(self, ref: QueueRef) -> None:
+        """Move what fits. One queue's trouble never stops the others; only servers that are gone do."""
+        self._guarded(ref, self._visit)
+
+    def _guarded(self, ref: QueueRef, do: Callable[[QueueRef], None]) -> None:
+        shard = self._stubs.shard_of(ref)
+        try:
+            if shard in self._tokens:
+                self.elect()
+                do(ref)
+        except MoverFenced:
+            self._lost(shard)
+        except (QueueUnavailable, DatabaseUnavailable) as error:
+            self._say(shard, str(error))
+            raise
+        except Exception as error:
+            log.exception("could not move jobs of %s", ref, extra={"action": "mover_failed"})
+            self._failed[shard] = f"{' / '.join(vars(ref).values())}: {error}"
+
+    def _say(self, shard: int, error: str) -> None:
+        """What `headrace doctor` shows of us."""
+        try:
+            with available():
+                said = {"name": self.name, "at": str(time.time_ns() // 1_000_000), "error": error[:500]}
+                for what, value in said.items():
+                    self._tiers.valkey.hset(keys.meta(shard), f"mover_{what}", value)
+        except (HeadraceError, ScriptError):
+            pass  # it is about to be noticed by whoever asks for more
+
+    # Moving
+
+    def _visit(self, ref: QueueRef) -> None:
+        queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
+        for _ in range(BATCHES_PER_VISIT):
+            room = self._tiers.run(self._stubs.room(ref))
+            if room.unconfirmed:
+                self._tiers.confirm(ref, queue_id, room.unconfirmed)
+            if not room.refill or room.items == 0:
+                return self._hold(ref, queue_id, room)
+            batch = self._move(ref, queue_id, room) or self._move_delayed(ref, queue_id, room)
+            if batch is None:
+                return self._leave(ref, queue_id, room)
+            if batch.full:
+                return self._hold(ref, queue_id, room)
+
+    def _hold(self, ref: QueueRef, queue_id: int, room: Room) -> None:
+        """No room. What has become due meanwhile waits like the rest from now on."""
+        with self._store.transaction() as conn:
+            self._store.lock_mover(conn, queue_id)
+            delta, details = self._store.promote(conn, queue_id, room.now_ms, SWEEP_BATCH)
+            if not delta.waiting:
+                return
+            numbers = self._store.change(conn, queue_id, delta, details, valkey_epoch=room.valkey_epoch or None)
+            oldest_ms = self._store.oldest_ms(conn, queue_id)
+        self._tiers.tell(ref, with_oldest(numbers, oldest_ms))
+
+    def _move(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
+        most = min(self._options.batch, room.items)
+        return self._transfer(ref, queue_id, room, lambda conn: self._store.claim(conn, queue_id, most, room.bytes))
+
+    def _move_delayed(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
+        most, until = min(self._options.batch, room.items), room.now_ms + LOOK_AHEAD_MS
+
+        def claim(conn: Connection) -> list[ColdRow]:
+            return self._store.claim_delayed(conn, queue_id, most, room.bytes, until)
+
+        return self._transfer(ref, queue_id, room, claim)
+
+    def _transfer(
+        self, ref: QueueRef, queue_id: int, room: Room, claim: Callable[[Connection], list[ColdRow]]
+    ) -> Batch | None:
+        """Steps 1 to 5 for one batch; None if there is nothing to move."""
+        with self._store.transaction() as conn:
+            self._store.lock_mover(conn, queue_id)
+            rows = claim(conn)
+            if not rows:
+                return None
+            batch = self._refill(ref, rows, room.now_ms + SURE_OF_LOCK_MS)
+            numbers = self._delete(conn, queue_id, batch)
+        self._tiers.tell(ref, numbers, batch.placed)
+        return batch
+
+    def _refill(self, ref: QueueRef, rows: Sequence[ColdRow], until_ms: float) -> Batch:
+        """Step 3. A row that makes no sense is set aside, and the rest tried again."""
+        batch = Batch()
+        left: list[ColdRow] = []
+        for row in rows:
+            if problem := unfit(row):
+                batch.set_aside(row, problem)
+            else:
+                left.append(row)
+        while left:
+            try:
+                batch.apply(left, self._tiers.run(self._stubs.refill(ref, self._token(ref), until_ms, left)))
+                break
+            except MemoryFull:
+                batch.full = True
+                break
+            except ScriptError as error:
+                bad = poison(error, left)
+                if bad is None:
+                    return self._refill_one_by_one(ref, batch, left, until_ms)
+                batch.set_aside(bad, "its numbers make no sense")
+                left.remove(bad)
+        return batch
+
+    def _refill_one_by_one(self, ref: QueueRef, batch: Batch, rows: Sequence[ColdRow], until_ms: float) -> Batch:
+        """Some row made the script fail, nobody knows which. If all do it is not the rows' fault: they stay."""
+        failed: list[tuple[ColdRow, ScriptError]] = []
+        for row in rows:
+            try:
+                batch.apply([row], self._tiers.run(self._stubs.refill(ref, self._token(ref), until_ms, [row])))
+            except ScriptError as error:
+                failed.append((row, error))
+            if batch.full or len(failed) == HOPELESS:
+                break
+        if failed and not batch.gone:
+            raise failed[0][1]
+        for row, error in failed:
+            batch.set_aside(row, str(error)[:500])
+        return batch
+
+    def _token(self, ref: QueueRef) -> int:
+        return self._tokens[self._stubs.shard_of(ref)]
+
+    def _delete(self, conn: Connection, queue_id: int, batch: Batch) -> ColdNumbers:
+        """Step 4, all but the commit."""
+        if batch.gone or batch.expired:
+            self._store.delete(conn, [row.seq for row in (*batch.gone, *batch.expired)])
+        if batch.aside:
+            reasons = {row.seq: reason for row, reason in batch.aside}
+            self._store.quarantine(conn, reasons)
+            log.error("set aside rows that cannot be moved: %s", reasons, extra={"action": "quarantined"})
+        left = [*batch.gone, *batch.expired, *(row for row, _ in batch.aside)]
+        counts = {"refilled": len(batch.gone), "expired": len(batch.expired), "quarantined": len(batch.aside)}
+        delta, details = leaving(left, **counts)
+        numbers = self._store.change(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
+        return with_oldest(numbers, self._store.oldest_ms(conn, queue_id))
+
+    def _leave(self, ref: QueueRef, queue_id: int, room: Room) -> None:
+        """Nothing waits: close the epoch while nobody can spill, then reopen the queue."""
+        if not room.cold or not room.leave:
+            return
+        batch = Batch()
+        with self._store.transaction() as conn:
+            self._store.lock_mover(conn, queue_id)
+            self._store.lock_queue(conn, queue_id)
+            if rows := self._store.claim(conn, queue_id, min(self._options.batch, room.items), room.bytes):
+                batch = self._refill(ref, rows, room.now_ms + SURE_OF_LOCK_MS)
+                numbers = self._delete(conn, queue_id, batch)
+            else:
+                numbers = self._store.change(conn, queue_id, Delta(), {}, valkey_epoch=room.valkey_epoch or None)
+            closes = numbers.waiting == 0
+            if closes:
+                numbers = self._store.change(
+                    conn, queue_id, Delta(), {}, valkey_epoch=None, close_epoch=room.cold_epoch
+                )
+        self._tiers.tell(ref, numbers, batch.placed)
+        if closes:
+            self._tiers.run(self._stubs.reopen(ref, self._token(ref), room.cold_epoch, numbers.epoch))
+
+    # Sweeping
+
+    def _expire(self, ref: QueueRef) -> None:
+        queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
+        room = self._tiers.run(self._stubs.room(ref))
+        if room.unconfirmed:  # jobs of their own by now: their TTL is Valkey's business, they may even be done
+            self._tiers.confirm(ref, queue_id, room.unconfirmed)
+        while True:
+            count, numbers = self._store.expire(
+                queue_id,
+                room.now_ms,
+                SWEEP_BATCH,
+                room.valkey_epoch or None,
+                lambda: self._tiers.run(self._stubs.room(ref)).unconfirmed,
+            )
+            if numbers is not None:
+                self._tiers.tell(ref, numbers)
+            if count < SWEEP_BATCH:
+                return
+
+    def _move_dead(self, ref: QueueRef) -> None:
+        queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
+        while self._tiers.move_dead(ref, queue_id, self._options.batch) > 0:
+            pass
+
+
+def _refs(parts: Iterable[bytes]) -> list[QueueRef]:
+    return [keys.queue_of_part(part.decode()) for part in parts]
+
+
+def unfit(row: ColdRow) -> str | None:
+    """Why a row cannot be a job. Names must not run into each other; the script looks at the numbers."""
+    for what in ("job_id", "task", "flow", "flow_type"):
+        name: str = getattr(row, what)
+        if (name or what in ("job_id", "task")) and (problem := name_problem(name)):
+            return f"its {what} {problem}"
+    return None
+
+
+def poison(error: ScriptError, rows: Iterable[ColdRow]) -> ColdRow | None:
+    word, _, number = str(error).partition(" ")
+    return next((row for row in rows if word == "POISON" and str(row.seq) == number), None)

@@ -1,0 +1,1 @@
+DELETE FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)

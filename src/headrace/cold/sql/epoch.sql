@@ -1,0 +1,1 @@
+SELECT epoch FROM cold_queues WHERE id = %(queue_id)s

@@ -1,0 +1,1 @@
+SELECT seq FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)

@@ -1,0 +1,1 @@
+INSERT INTO cold_spills (id) VALUES (%(id)s)

@@ -1,0 +1,1 @@
+SELECT 1 FROM cold_spills WHERE id = %(id)s

@@ -1,0 +1,530 @@
+"""The rows in PostgreSQL: one method per transaction. Knows nothing of Valkey.
+
+Every method that changes rows changes the queue's counters in the same transaction (`change_queue`), and returns the
+numbers as they are after it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from typing import Any
+
+from headrace.errors import ColdFull, CommitUnclear, DatabaseUnavailable
+from headrace.model.names import EnvRef, QueueRef
+from headrace.postgres.connect import (
+    Connection,
+    Copy,
+    DuplicateKey,
+    Pool,
+    class_row,
+    connection,
+    dict_row,
+    scalar_row,
+    xact_status,
+)
+from headrace.postgres.queries import load_query
+from headrace.queue.details import Detail
+from headrace.queue.overflow import EpochClosed, SpillJob
+from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, DeadRow
+
+SQL = files("headrace.cold") / "sql"
+
+Kind = tuple[str, str, str]
+"""What a job is, for the counts: task, flow, flow type."""
+
+UNCLEAR_S = 30.0
+UNCLEAR_PAUSE_S = 0.2
+DUPLICATE_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a transaction did to a queue. Counters may shrink, totals only grow."""
+
+    waiting: int = 0
+    waiting_bytes: int = 0
+    delayed: int = 0
+    delayed_bytes: int = 0
+    dead: int = 0
+    spilled: int = 0
+    redriven: int = 0
+    refilled: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most that may wait in PostgreSQL per queue; None: any."""
+
+    max_items: int | None = None
+    max_bytes: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Backlog:
+    queue_id: int
+    ref: QueueRef
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row of a job, waiting or dead."""
+
+    seq: int
+    queue_id: int
+    org: str
+    project: str
+    env: str
+    queue: str
+    job_id: str
+    task: str
+    flow: str
+    flow_type: str
+    payload: bytes
+    size: int
+    priority: int
+    attempts: int
+    max_attempts: int
+    enqueued_ms: int
+    due_ms: float | None
+    expires_ms: int | None
+    delayed: bool
+    error: str | None
+
+    @property
+    def ref(self) -> QueueRef:
+        return QueueRef(self.org, self.project, self.env, self.queue)
+
+
+class Store:
+    def __init__(self, pool: Pool, limits: Limits = NO_LIMITS) -> None:
+        self._pool = pool
+        self._limits = limits
+        self._ids: dict[QueueRef, int] = {}
+
+    def close(self) -> None:
+        self._pool.close()
+
+    @contextmanager
+    def transaction(self) -> Generator[Connection]:
+        with connection(self._pool) as conn:
+            yield conn
+
+    # Queues
+
+    def queue_id(self, ref: QueueRef, shard: int) -> int:
+        """Made when it is first needed, and never removed."""
+        if (known := self._ids.get(ref)) is None:
+            known = self._find_queue(ref)
+            if known is None:
+                with self.transaction() as conn:
+                    conn.execute(load_query(SQL, "add_queue"), {**vars(ref), "shard": shard})
+                known = self._find_queue(ref)
+            assert known is not None, "it was added, and nobody removes queues"
+            self._ids[ref] = known
+        return known
+
+    def _find_queue(self, ref: QueueRef) -> int | None:
+        with self.transaction() as conn:
+            row = conn.execute(load_query(SQL, "find_queue"), vars(ref)).fetchone()
+        return None if row is None else int(row[0])
+
+    def known_queue(self, ref: QueueRef) -> int | None:
+        if ref not in self._ids and (found := self._find_queue(ref)) is not None:
+            self._ids[ref] = found
+        return self._ids.get(ref)
+
+    def numbers(self, shard: int) -> list[tuple[Backlog, ColdNumbers]]:
+        """Of every queue of a shard that ever had a job here."""
+        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(load_query(SQL, "numbers"), {"shard": shard})
+            return [(_backlog(row), _numbers(row)) for row in cursor]
+
+    def backlog(self, shard: int, now_ms: float, until_ms: float) -> list[Backlog]:
+        """Queues of the shard with rows that wait, are due until then, or have outlived their TTL."""
+        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(load_query(SQL, "backlog"), {"shard": shard, "until": until_ms, "now": now_ms})
+            return [_backlog({"queue_id": row["id"], **row}) for row in cursor]
+
+    # Spill
+
+    def spill(
+        self, ref: QueueRef, shard: int, jobs: Sequence[SpillJob], *, valkey_epoch: int, cold_epoch: int
+    ) -> tuple[list[bool], ColdNumbers]:
+        """Keep the jobs, all or none. For each: True, or False if one of that id waits here already."""
+        queue_id = self.queue_id(ref, shard)
+        first: dict[str, int] = {}
+        for number, job in enumerate(jobs):
+            first.setdefault(job.new.id, number)
+        known: set[str] = set()
+        for _ in range(DUPLICATE_TRIES):
+            kept = {number for job_id, number in first.items() if job_id not in known}
+            try:
+                numbers = self._spill([jobs[number] for number in sorted(kept)], queue_id, valkey_epoch, cold_epoch)
+            except DuplicateKey:
+                known = self._known_ids(queue_id, jobs)  # found out only now: the usual case need not
+                continue
+            return [number in kept for number in range(len(jobs))], numbers
+        raise DatabaseUnavailable("Other producers spill jobs of the same ids all the time. Nothing was written.")
+
+    def _spill(self, jobs: Sequence[SpillJob], queue_id: int, valkey_epoch: int, cold_epoch: int) -> ColdNumbers:
+        delayed = [job for job in jobs if job.delayed]
+        delta = Delta(
+            waiting=len(jobs) - len(delayed),
+            waiting_bytes=sum(len(job.new.payload) for job in jobs if not job.delayed),
+            delayed=len(delayed),
+            delayed_bytes=sum(len(job.new.payload) for job in delayed),
+            spilled=len(jobs),
+        )
+        # Jobs that are not yet due overtake nobody: they may come under any epoch.
+        epoch = cold_epoch if delta.waiting else None
+        spill_id, xact = uuid.uuid4(), None
+        try:
+            with self.transaction() as conn:
+                self._copy_in(conn, queue_id, jobs)
+                conn.execute(load_query(SQL, "remember_spill"), {"id": spill_id})
+                # Last, because from here until the commit other producers of this queue wait.
+                numbers, xact = self._change(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
+                details = Counter((job.new.task, job.new.flow, job.new.flow_type) for job in jobs if not job.delayed)
+                self._count_details(conn, queue_id, details)
+        except CommitUnclear:
+            if xact is None or not self._was_spilled(spill_id, xact):
+                raise
+            numbers = self.numbers_of(queue_id)
+        return numbers
+
+    def _copy_in(self, conn: Connection, queue_id: int, jobs: Iterable[SpillJob]) -> None:
+        with conn.cursor() as cursor, cursor.copy(load_query(SQL, "copy_in")) as copy:
+            copy_rows(copy, queue_id, jobs)
+
+    def _known_ids(self, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
+        with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
+            cursor.execute(load_query(SQL, "known_ids"), {"queue_id": queue_id, "ids": [job.new.id for job in jobs]})
+            return set(cursor)
+
+    def _was_spilled(self, spill_id: uuid.UUID, xact: int) -> bool:
+        """The connection was lost during the commit. PostgreSQL knows whether it happened; wait until it answers."""
+        deadline = time.monotonic() + UNCLEAR_S
+        while True:
+            try:
+                if xact_status(self._pool, xact) != "in progress":
+                    with self.transaction() as conn:
+                        return conn.execute(load_query(SQL, "was_spilled"), {"id": spill_id}).fetchone() is not None
+            except DatabaseUnavailable:
+                if time.monotonic() > deadline:
+                    return False
+            time.sleep(UNCLEAR_PAUSE_S)
+
+    def numbers_of(self, queue_id: int) -> ColdNumbers:
+        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(load_query(SQL, "numbers_of"), {"queue_id": queue_id})
+            row = cursor.fetchone()
+        assert row is not None, "nobody removes queues"
+        return _numbers(row)
+
+    # Parts of a mover's transaction
+
+    def lock_mover(self, conn: Connection, queue_id: int) -> None:
+        """Nobody else moves, cancels or redrives jobs of this queue until the transaction ends."""
+        conn.execute(load_query(SQL, "lock_mover"), {"queue_id": queue_id})
+
+    def lock_queue(self, conn: Connection, queue_id: int) -> None:
+        """Nobody spills either."""
+        conn.execute(load_query(SQL, "lock_queue"), {"queue_id": queue_id})
+
+    def claim(self, conn: Connection, queue_id: int, most: int, size: int) -> list[ColdRow]:
+        return self._rows(conn, "claim", {"queue_id": queue_id, "most": most, "bytes": max(size, 1)})
+
+    def claim_delayed(self, conn: Connection, queue_id: int, most: int, size: int, until_ms: float) -> list[ColdRow]:
+        values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "until": until_ms}
+        return self._rows(conn, "claim_delayed", values)
+
+    def _rows(self, conn: Connection, query: str, values: Mapping[str, Any]) -> list[ColdRow]:
+        with conn.cursor(row_factory=class_row(ColdRow), binary=True) as cursor:
+            return cursor.execute(load_query(SQL, query), values).fetchall()
+
+    def existing(self, conn: Connection, seqs: Sequence[int]) -> set[int]:
+        with conn.cursor(row_factory=scalar_row) as cursor:
+            return set(cursor.execute(load_query(SQL, "existing"), {"seqs": list(seqs)}))
+
+    def delete(self, conn: Connection, seqs: Sequence[int]) -> None:
+        conn.execute(load_query(SQL, "delete_rows"), {"seqs": list(seqs)})
+
+    def quarantine(self, conn: Connection, reasons: Mapping[int, str]) -> None:
+        conn.execute(load_query(SQL, "quarantine"), {"seqs": list(reasons), "reasons": list(reasons.values())})
+
+    def change(
+        self,
+        conn: Connection,
+        queue_id: int,
+        delta: Delta,
+        details: Mapping[Kind, int],
+        *,
+        valkey_epoch: int | None,
+        close_epoch: int | None = None,
+    ) -> ColdNumbers:
+        """Count what this transaction did. No spill of `close_epoch`, or of any before, is taken from now on."""
+        numbers, _ = self._change(conn, queue_id, delta, None, valkey_epoch, close_epoch)
+        self._count_details(conn, queue_id, details)
+        return numbers
+
+    def oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
+        row = conn.execute(load_query(SQL, "oldest"), {"queue_id": queue_id}).fetchone()
+        return None if row is None else row[0]
+
+    def expire(
+        self,
+        queue_id: int,
+        now_ms: float,
+        most: int,
+        valkey_epoch: int | None,
+        had: Callable[[], Iterable[int]],
+    ) -> tuple[int, ColdNumbers | None]:
+        """Give up rows whose TTL is over; how many. Not those that Valkey `had` already: only their row was left."""
+        with self.transaction() as conn:
+            self.lock_mover(conn, queue_id)
+            with conn.cursor(row_factory=dict_row) as cursor:
+                values = {"queue_id": queue_id, "now": now_ms, "most": most, "had": list(had())}
+                rows = cursor.execute(load_query(SQL, "expire"), values).fetchall()
+            if not rows:
+                return 0, None
+            waiting = [row for row in rows if not row["delayed"]]
+            delta = _leaving(rows, expired=len(rows))
+            numbers = self.change(conn, queue_id, delta, _details(waiting, -1), valkey_epoch=valkey_epoch)
+        return len(rows), numbers
+
+    def confirm(self, queue_id: int, placed: Sequence[int]) -> tuple[ColdNumbers, float | None]:
+        """These rows are in Valkey, and whoever placed them did not come to delete them: the numbers after that, and
+        since when the oldest waits."""
+        with self.transaction() as conn:
+            self.lock_mover(conn, queue_id)
+            with conn.cursor(row_factory=dict_row) as cursor:
+                rows = cursor.execute(load_query(SQL, "confirm"), {"seqs": list(placed)}).fetchall()
+            details = _details((row for row in rows if not row["delayed"]), -1)
+            numbers = self.change(conn, queue_id, _leaving(rows, refilled=len(rows)), details, valkey_epoch=None)
+            return numbers, self.oldest_ms(conn, queue_id)
+
+    def promote(self, conn: Connection, queue_id: int, until_ms: float, most: int) -> tuple[Delta, Counter[Kind]]:
+        """Rows that are due and found no room wait for it like the others from now on."""
+        with conn.cursor(row_factory=dict_row) as cursor:
+            values = {"queue_id": queue_id, "until": until_ms, "most": most}
+            rows = cursor.execute(load_query(SQL, "promote"), values).fetchall()
+        size = sum(row["size"] for row in rows)
+        delta = Delta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
+        return delta, _details(rows, 1)
+
+    # Single jobs
+
+    def find(self, env: EnvRef, job_id: str) -> Found | None:
+        """A job that waits, else one that is dead."""
+        with self.transaction() as conn, conn.cursor(row_factory=class_row(Found)) as cursor:
+            for query in ("find_job", "find_dead"):
+                if found := cursor.execute(load_query(SQL, query), {**vars(env), "job_id": job_id}).fetchone():
+                    return found
+        return None
+
+    def cancel(self, found: Found, had: Callable[[], Iterable[int]]) -> ColdNumbers | None:
+        """None: it is not here any more, or Valkey `had` it already and only its row was left."""
+        with self.transaction() as conn:
+            self.lock_mover(conn, found.queue_id)
+            if found.seq in set(had()) or not self.existing(conn, [found.seq]):
+                return None
+            self.delete(conn, [found.seq])
+            row = vars_of(found)
+            details = _details([] if found.delayed else [row], -1)
+            return self.change(conn, found.queue_id, _leaving([row], cancelled=1), details, valkey_epoch=None)
+
+    # Dead jobs
+
+    def keep_dead(
+        self, queue_id: int, read: Callable[[], Sequence[DeadRow]], valkey_epoch: int | None
+    ) -> tuple[Sequence[DeadRow], ColdNumbers | None]:
+        """Take what `read` gives. It reads under the lock, so that no job is among it that was redriven meanwhile."""
+        with self.transaction() as conn:
+            self.lock_mover(conn, queue_id)
+            rows = read()
+            added = 0
+            for row in rows:
+                added += conn.execute(load_query(SQL, "keep_dead"), {"queue_id": queue_id, **vars(row)}).rowcount
+            if not added:
+                return rows, None
+            return rows, self.change(conn, queue_id, Delta(dead=added), {}, valkey_epoch=valkey_epoch)
+
+    def redrive(self, queue_id: int, which: DeadFilter, most: int, now_ms: float) -> tuple[int, ColdNumbers | None]:
+        """Dead jobs wait again; how many."""
+        values = {
+            **{"queue_id": queue_id, "ids": list(which.ids) or None, "task": which.task, "error": which.error},
+            **{"from_ms": which.buried_from_ms, "until_ms": which.buried_until_ms, "most": most, "now": now_ms},
+        }
+        with self.transaction() as conn:
+            self.lock_mover(conn, queue_id)
+            with conn.cursor(row_factory=dict_row) as cursor:
+                rows = cursor.execute(load_query(SQL, "redrive"), values).fetchall()
+            if not rows:
+                return 0, None
+            size = sum(row["size"] for row in rows)
+            delta = Delta(waiting=len(rows), waiting_bytes=size, dead=-len(rows), redriven=len(rows))
+            numbers = self.change(conn, queue_id, delta, _details(rows, 1), valkey_epoch=None)
+        return len(rows), numbers
+
+    # Details and settings
+
+    def details(self, env: EnvRef | None = None) -> list[Detail]:
+        """How many wait here and since when, by what they are part of."""
+        names = vars(env) if env else {"org": None, "project": None, "env": None}
+        with self.transaction() as conn:
+            rows = conn.execute(load_query(SQL, "details"), names).fetchall()
+        return [Detail(QueueRef(*row[:4]), *row[4:]) for row in rows]
+
+    def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
+        names = {"queue": "", **vars(ref)}
+        with self.transaction() as conn:
+            for name, value in values.items():
+                query = "forget_setting" if value is None else "record_setting"
+                conn.execute(load_query(SQL, query), {**names, "name": name, "value": value})
+
+    def settings(self) -> list[tuple[QueueRef | EnvRef, str, str]]:
+        with self.transaction() as conn:
+            rows = conn.execute(load_query(SQL, "settings")).fetchall()
+        return [(QueueRef(*row[:4]) if row[3] else EnvRef(*row[:3]), row[4], row[5]) for row in rows]
+
+    # Audit
+
+    def recount(self, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
+        """What is missing in the counters: (of the queue, of its details). Empty: they agree with the rows.
+
+        A statement sees one state of the database, so nothing need be locked to compare."""
+        with self.transaction() as conn:
+            return self._recount(conn, queue_id)
+
+    def repair(self, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
+        """Set the counters to what the rows say, while nobody changes either; returns what was missing in them."""
+        with self.transaction() as conn:
+            self.lock_mover(conn, queue_id)
+            self.lock_queue(conn, queue_id)
+            off, details = self._recount(conn, queue_id)
+            off.pop("unaccounted", None)
+            self.change(conn, queue_id, Delta(**off), details, valkey_epoch=None)
+        return off, details
+
+    def _recount(self, conn: Connection, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
+        with conn.cursor(row_factory=dict_row) as cursor:
+            queue = cursor.execute(load_query(SQL, "recount"), {"queue_id": queue_id}).fetchone()
+            details = cursor.execute(load_query(SQL, "recount_details"), {"queue_id": queue_id}).fetchall()
+        assert queue is not None
+        return (
+            Counter({name: value for name, value in queue.items() if value}),
+            Counter({(row["task"], row["flow"], row["flow_type"]): row["missing"] for row in details}),
+        )
+
+    def tidy(self) -> None:
+        """Forget spills that nobody asks about any more, and details that are empty."""
+        with self.transaction() as conn:
+            conn.execute(load_query(SQL, "tidy_spills"))
+            conn.execute(load_query(SQL, "tidy_details"))
+
+    # The one way counters change
+
+    def _change(
+        self,
+        conn: Connection,
+        queue_id: int,
+        delta: Delta,
+        epoch: int | None,
+        valkey_epoch: int | None,
+        close_epoch: int | None = None,
+        limits: Limits = NO_LIMITS,
+    ) -> tuple[ColdNumbers, int]:
+        values = {
+            **vars_of(delta),
+            **{"queue_id": queue_id, "epoch": epoch, "valkey_epoch": valkey_epoch, "close": close_epoch},
+            **{"max_items": limits.max_items, "max_bytes": limits.max_bytes},
+        }
+        with conn.cursor(row_factory=dict_row) as cursor:
+            row = cursor.execute(load_query(SQL, "change_queue"), values).fetchone()
+            if row is None:
+                self._refuse(conn, queue_id, epoch)
+                raise ColdFull
+            return _numbers(row), row["xact"]
+
+    def _refuse(self, conn: Connection, queue_id: int, epoch: int | None) -> None:
+        with conn.cursor(row_factory=scalar_row) as cursor:
+            now: Any = cursor.execute(load_query(SQL, "epoch"), {"queue_id": queue_id}).fetchone()
+        if epoch is not None and now > epoch:
+            raise EpochClosed(now)
+
+    def _count_details(self, conn: Connection, queue_id: int, details: Mapping[Kind, int]) -> None:
+        if details:
+            tasks, flows, flow_types = (list(values) for values in zip(*details, strict=True))
+            counts = list(details.values())
+            values = {"queue_id": queue_id, "tasks": tasks, "flows": flows, "flow_types": flow_types, "counts": counts}
+            conn.execute(load_query(SQL, "count_details"), values)
+
+
+_COPY_TYPES = (
+    *("int8", "text", "text", "text", "text", "bytea", "int4", "int2", "int4", "int8", "float8", "int8", "bool"),
+)
+
+
+def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
+    """Write jobs in the columns of copy_in.sql."""
+    copy.set_types(_COPY_TYPES)
+    for job in jobs:
+        new = job.new
+        copy.write_row(
+            (
+                *(queue_id, new.id, new.task, new.flow, new.flow_type, new.payload, len(new.payload)),
+                *(new.priority, new.max_attempts, job.enqueued_ms, job.due_ms, job.expires_ms, job.delayed),
+            )
+        )
+
+
+_NUMBERS = [field.name for field in fields(ColdNumbers) if field.name != "oldest_ms"]
+
+
+def vars_of(data: Any) -> dict[str, Any]:
+    return {field.name: getattr(data, field.name) for field in fields(data)}
+
+
+def _numbers(row: Mapping[str, Any]) -> ColdNumbers:
+    return ColdNumbers(**{name: row[name] for name in _NUMBERS})
+
+
+def _backlog(row: Mapping[str, Any]) -> Backlog:
+    return Backlog(row["queue_id"], QueueRef(row["org"], row["project"], row["env"], row["queue"]))
+
+
+def _details(rows: Iterable[Mapping[str, Any]], sign: int) -> Counter[Kind]:
+    counts: Counter[Kind] = Counter()
+    for row in rows:
+        counts[row["task"], row["flow"], row["flow_type"]] += sign
+    return counts
+
+
+def _leaving(rows: Sequence[Mapping[str, Any]], **totals: int) -> Delta:
+    delayed = [row for row in rows if row["delayed"]]
+    delayed_bytes = sum(row["size"] for row in delayed)
+    return Delta(
+        waiting=len(delayed) - len(rows),
+        waiting_bytes=delayed_bytes - sum(row["size"] for row in rows),
+        delayed=-len(delayed),
+        delayed_bytes=-delayed_bytes,
+        **totals,
+    )
+
+
+def leaving(rows: Sequence[ColdRow], **totals: int) -> tuple[Delta, Counter[Kind]]:
+    """What it means for the counters that these rows are no longer here."""
+    as_mappings = [vars(row) for row in rows]
+    return _leaving(as_mappings, **totals), _details((row for row in as_mappings if not row["delayed"]), -1)

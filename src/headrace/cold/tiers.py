@@ -1,0 +1,158 @@
+"""Both tiers as producers and operators see them: what does not fit into Valkey is kept in PostgreSQL.
+
+    client = SyncClient(url, options, Tiers(url, postgres_url, options))
+
+A job is accepted when PostgreSQL has committed it. Telling Valkey afterwards is a courtesy that may fail: whoever tells
+it next tells the whole truth.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from headrace.cold.store import NO_LIMITS, Found, Limits, Store
+from headrace.errors import QueueUnavailable
+from headrace.model.job import JobInfo, JobState
+from headrace.model.names import EnvRef, QueueRef
+from headrace.postgres.connect import open_pool
+from headrace.queue.overflow import SpillJob
+from headrace.queue.queue import QueueOptions
+from headrace.queue.scripts import ColdNumbers, DeadFilter, DeadRow, Enqueued
+from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.scripts import Call, run
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FAR_MS = 60_000
+KEEP_MS = 60_000
+PAGE = 500
+
+
+class Tiers:
+    """Fulfils `headrace.queue.overflow.Overflow`. Safe to share between threads."""
+
+    def __init__(
+        self,
+        valkey_url: str,
+        postgres_url: str,
+        options: QueueOptions | None = None,
+        limits: Limits = NO_LIMITS,
+        far_ms: int = FAR_MS,
+        keep_ms: int = KEEP_MS,
+    ) -> None:
+        self.far_ms = far_ms
+        self._keep_ms = keep_ms  # how long the id of a dead job stays taken once it is in PostgreSQL
+        self.stubs = (options or QueueOptions()).stubs()
+        self.store = Store(open_pool(postgres_url), limits)
+        self.valkey: Valkey = connect(valkey_url)
+
+    def close(self) -> None:
+        self.store.close()
+        self.valkey.close()
+
+    def run(self, call: Call[T]) -> T:
+        return run(self.valkey, call)
+
+    # What producers do
+
+    def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Sequence[bool]:
+        kept, numbers = self.store.spill(
+            ref, self.stubs.shard_of(ref), jobs, valkey_epoch=told.valkey_epoch, cold_epoch=told.cold_epoch
+        )
+        if numbers.waiting == sum(not job.delayed for job in jobs) > 0:  # they are all there is
+            numbers = with_oldest(numbers, min(job.due_ms for job in jobs if not job.delayed))
+        self.tell(ref, numbers)
+        return kept
+
+    def find(self, env: EnvRef, job_id: str) -> JobInfo | None:
+        found = self.store.find(env, job_id)
+        return None if found is None else job_info(env, found)
+
+    def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
+        found = self.store.find(env, job_id)
+        if found is None or found.error is not None:
+            return None if found is None else JobState.DEAD
+        numbers = self.store.cancel(found, lambda: self.run(self.stubs.room(found.ref)).unconfirmed)
+        if numbers is None:  # it came to Valkey meanwhile
+            return self.run(self.stubs.cancel(env, job_id))
+        self.tell(found.ref, numbers)
+        return waiting_state(found)
+
+    # What operators do
+
+    def redrive(self, ref: QueueRef, which: DeadFilter) -> int:
+        """Those in Valkey come here first: from there on one place knows which jobs are dead."""
+        queue_id = self.store.queue_id(ref, self.stubs.shard_of(ref))
+        while self.move_dead(ref, queue_id, PAGE) == PAGE:
+            pass
+        moved = 0
+        while True:
+            now_ms = self.run(self.stubs.room(ref)).now_ms
+            count, numbers = self.store.redrive(queue_id, which, PAGE, now_ms)
+            if numbers is not None:
+                self.tell(ref, numbers)
+            moved += count
+            if count < PAGE:
+                return moved
+
+    def move_dead(self, ref: QueueRef, queue_id: int, most: int) -> int:
+        """Dead jobs leave Valkey's memory; how many. One that is in both places, after a crash, is forgotten there."""
+        epoch = self.run(self.stubs.room(ref)).valkey_epoch
+
+        def read() -> Sequence[DeadRow]:
+            return self.run(self.stubs.dead(ref, most))
+
+        rows, numbers = self.store.keep_dead(queue_id, read, epoch)
+        if rows:
+            self.run(self.stubs.forget(ref, rows, self._keep_ms))
+        if numbers is not None:
+            self.tell(ref, numbers)
+        return len(rows)
+
+    def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[int]) -> None:
+        """A mover died after it placed these rows. Valkey has their jobs, so they are deleted, whether there is room
+        for more or not; then it may forget their numbers."""
+        numbers, oldest_ms = self.store.confirm(queue_id, placed)
+        self.tell(ref, with_oldest(numbers, oldest_ms), placed)
+
+    def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
+        self.store.record_settings(ref, values)
+
+    def tell(self, ref: QueueRef, numbers: ColdNumbers, gone: Sequence[int] = ()) -> None:
+        try:
+            self.run(self.stubs.settle(ref, numbers, gone))
+        except QueueUnavailable as error:
+            log.warning("told nobody what PostgreSQL holds: %s", error, extra={"action": "unavailable"})
+
+
+def with_oldest(numbers: ColdNumbers, oldest_ms: float | None) -> ColdNumbers:
+    return replace(numbers, oldest_ms=oldest_ms)
+
+
+def waiting_state(found: Found) -> JobState:
+    return JobState.SCHEDULED if found.delayed else JobState.COLD
+
+
+def job_info(env: EnvRef, found: Found) -> JobInfo:
+    return JobInfo(
+        environment=env,
+        id=found.job_id,
+        state=waiting_state(found) if found.error is None else JobState.DEAD,
+        queue=found.queue,
+        task=found.task,
+        payload=found.payload,
+        flow=found.flow,
+        flow_type=found.flow_type,
+        priority=found.priority,
+        attempts=found.attempts,
+        max_attempts=found.max_attempts,
+        enqueued_at_ms=found.enqueued_ms,
+        due_at_ms=None if found.due_ms is None else int(found.due_ms),
+        expires_at_ms=found.expires_ms,
+        error=found.error,
+    )

@@ -1,0 +1,330 @@
+"""Events → rows of the warehouse, in Arrow and numpy: no Python code runs per event.
+
+`bucketize` makes partial sums of the events it is given, next to where they were read; `merge` adds partial sums up.
+Both are pure and `merge(bucketize(a), bucketize(b))` equals `bucketize(a + b)`, so it does not matter how a range of
+events was split among partitions, nor whether it was streamed or replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from headrace.model.event import COUNT_COLUMN, TICK
+from headrace.model.histogram import PER_DOUBLING, ZERO
+
+pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
+
+Ints = npt.NDArray[np.int64]
+
+BUCKET_S = 5
+AT_SEQUENCE_BITS = 20
+
+NAMES = ("organization_id", "project_id", "environment_id", "queue_name")
+_EVENT_NAMES = ("org", "project", "env", "queue")
+COUNTS = tuple(COUNT_COLUMN.values())
+HIGHS = (
+    *("max_queue_length", "max_cold_queue_length", "max_concurrency_current", "max_env_queue_length"),
+    *("max_env_concurrency", "max_oldest_message_age_ms", "max_bytes"),
+)
+LAST = (
+    *("depth", "cold_depth", "scheduled", "running", "limit", "oldest_at", "bytes", "cold_bytes"),
+    *("env_depth", "env_running", "env_limit"),
+)
+"""Gauges of the newest event of a bucket, in one tuple with the time of that event. −1: no limit; 0: nothing waits."""
+SUMS = ("total_wait_duration_ms", "wait_duration_count", "total_run_duration_ms", "run_duration_count")
+HISTOGRAMS = ("wait_histogram", "run_histogram")
+
+_LAST_TYPE = pa.struct([("at", pa.int64()), *((name, pa.int64()) for name in LAST)])
+_MAP_TYPE = pa.map_(pa.int16(), pa.int64())
+_ODOMETERS_TYPE = pa.map_(pa.int16(), pa.int64())
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in NAMES),
+        ("bucket_start", pa.timestamp("s", "UTC")),
+        ("epoch", pa.int64()),
+        *((name, pa.int64()) for name in (*COUNTS, *HIGHS, *SUMS)),
+        ("last", _LAST_TYPE),
+        *((name, _MAP_TYPE) for name in HISTOGRAMS),
+        ("first_odometers", _ODOMETERS_TYPE),
+        ("last_odometers", _ODOMETERS_TYPE),
+    ]
+)
+
+
+@dataclass
+class Rows:
+    """Partial sums as columns of numbers. An event is a row of its own; so is a bucket of many events."""
+
+    keys: pa.Table  # names, as text
+    bucket: Ints
+    epoch: Ints
+    counts: Ints  # row × verb
+    highs: Ints
+    sums: Ints
+    at: Ints  # of the newest event
+    last: Ints
+    odometers: Odometers
+    histograms: Sequence[Samples]
+
+
+@dataclass
+class Samples:
+    """Entries of a map column: row, key, count."""
+
+    row: Ints
+    key: Ints
+    count: Ints
+
+
+@dataclass
+class Odometers:
+    """Entries of the two odometer columns: row, verb, and the lowest and highest reading."""
+
+    row: Ints
+    verb: Ints
+    first: Ints
+    last: Ints
+
+
+def bucketize(events: pa.Table) -> pa.Table:
+    """Partial sums of decoded events. Ticks have no queue and are left out."""
+    of_queues = events.filter(pc.not_equal(events["op"], TICK))
+    return _to_table(_combine(_from_events(of_queues)))
+
+
+def merge(partials: Iterable[pa.Table]) -> pa.Table:
+    """One row per queue, epoch and bucket, in the order of these."""
+    table = pa.concat_tables([SCHEMA.empty_table(), *partials])
+    return _to_table(_combine(_from_table(table)))
+
+
+# Reading --------------------------------------------------------------------------------------------
+
+
+def _from_events(events: pa.Table) -> Rows:
+    at_ms, n = _ints(events, "at_ms"), _ints(events, "n")
+    verb = _verbs(events)
+    counted = verb >= 0
+    counts = np.zeros((events.num_rows, len(COUNTS)), np.int64)
+    counts[np.flatnonzero(counted), verb[counted]] = n[counted]
+    oldest = _ints(events, "oldest_ms")
+    gauges = {
+        name: _ints(events, name) for name in ("depth", "cold_depth", "running", "env_depth", "env_running", "bytes")
+    }
+    age = np.where(oldest > 0, np.maximum(at_ms - oldest, 0), 0)
+    waits, runs = _durations(events, "waits"), _durations(events, "runs")
+    metered = np.flatnonzero(counted & _known(events, "odometer"))
+    odometer = _ints(events, "odometer")[metered]
+    return Rows(
+        keys=events.select(list(_EVENT_NAMES)).rename_columns(list(NAMES)),
+        bucket=at_ms // (BUCKET_S * 1000) * BUCKET_S,
+        epoch=_ints(events, "epoch"),
+        counts=counts,
+        highs=np.column_stack(
+            [
+                *(gauges[name] for name in ("depth", "cold_depth", "running", "env_depth", "env_running")),
+                *(age, gauges["bytes"]),
+            ]
+        ),
+        sums=np.column_stack([*waits.totals(events.num_rows), *runs.totals(events.num_rows)]),
+        at=at_ms * 2**AT_SEQUENCE_BITS + _ints(events, "at_seq"),
+        last=np.column_stack(
+            [
+                *(gauges["depth"], gauges["cold_depth"], _ints(events, "scheduled"), gauges["running"]),
+                *(_ints(events, "limit", -1), oldest, gauges["bytes"], _ints(events, "cold_bytes")),
+                *(gauges["env_depth"], gauges["env_running"], _ints(events, "env_limit", -1)),
+            ]
+        ),
+        odometers=Odometers(metered, verb[metered], odometer - n[metered], odometer),
+        histograms=[waits.samples(), runs.samples()],
+    )
+
+
+@dataclass(frozen=True)
+class Durations:
+    """The values of a list column, and the rows they belong to."""
+
+    row: Ints
+    value: Ints
+
+    def totals(self, rows: int) -> tuple[Ints, Ints]:
+        """Per row: their sum, and how many they are."""
+        total = np.zeros(rows, np.int64)
+        np.add.at(total, self.row, self.value)
+        return total, np.bincount(self.row, minlength=rows).astype(np.int64)
+
+    def samples(self) -> Samples:
+        """As entries of a histogram; see model/histogram.py."""
+        key = np.full(len(self.value), ZERO, np.int64)
+        positive = self.value > 0
+        key[positive] = np.ceil(PER_DOUBLING * np.log2(self.value[positive])).astype(np.int64)
+        return Samples(self.row, key, np.ones(len(key), np.int64))
+
+
+def _durations(events: pa.Table, name: str) -> Durations:
+    column = events[name].combine_chunks()
+    row = pc.list_parent_indices(column).to_numpy(zero_copy_only=False).astype(np.int64)
+    value = pc.list_flatten(column).to_numpy(zero_copy_only=False).astype(np.int64)
+    return Durations(row, np.maximum(value, 0))
+
+
+def _verbs(events: pa.Table) -> Ints:
+    """The number of each event's count column; −1: it counts nothing (resync), or is no verb that we know."""
+    known = pa.array([str(op) for op in COUNT_COLUMN])
+    return pc.fill_null(pc.index_in(events["op"], value_set=known), -1).to_numpy().astype(np.int64)
+
+
+def _ints(events: pa.Table, name: str, absent: int = 0) -> Ints:
+    return pc.fill_null(events[name], absent).to_numpy().astype(np.int64)
+
+
+def _known(events: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    return pc.is_valid(events[name]).to_numpy()
+
+
+def _from_table(table: pa.Table) -> Rows:
+    last = table["last"].combine_chunks()
+    first_row, first_verb, first = _map_entries(table["first_odometers"])
+    _, _, highest = _map_entries(table["last_odometers"])
+    bucket = table["bucket_start"].cast(pa.int64()).to_numpy()
+    return Rows(
+        keys=table.select(list(NAMES)),
+        bucket=bucket,
+        epoch=_ints(table, "epoch"),
+        counts=_stacked(table, COUNTS),
+        highs=_stacked(table, HIGHS),
+        sums=_stacked(table, SUMS),
+        at=last.field("at").to_numpy(zero_copy_only=False).astype(np.int64),
+        last=np.column_stack([last.field(name).to_numpy(zero_copy_only=False) for name in LAST]).astype(np.int64),
+        odometers=Odometers(first_row, first_verb, first, highest),  # both maps have the same keys, in the same order
+        histograms=[Samples(*_map_entries(table[name])) for name in HISTOGRAMS],
+    )
+
+
+def _stacked(table: pa.Table, names: Sequence[str]) -> Ints:
+    return np.column_stack([_ints(table, name) for name in names])
+
+
+def _map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
+    """Rows, keys and values of all entries of a map column."""
+    maps = column.combine_chunks()
+    if isinstance(maps, pa.ChunkedArray):
+        maps = pa.concat_arrays(maps.chunks) if maps.num_chunks else pa.array([], column.type)
+    lengths = np.diff(maps.offsets.to_numpy())
+    rows = np.repeat(np.arange(len(maps)), lengths)
+    return rows, maps.keys.to_numpy().astype(np.int64), maps.items.to_numpy().astype(np.int64)
+
+
+# Adding up ------------------------------------------------------------------------------------------
+
+
+def _combine(rows: Rows) -> Rows:
+    """One row per key, epoch and bucket. Everything below is a sum, a maximum or the newest of a group."""
+    group, heads = _groups(rows)
+    size = len(heads)
+    order = np.lexsort((rows.at, group))  # by group, and within it by time
+    starts = np.flatnonzero(np.r_[True, np.diff(group[order]) > 0]) if len(order) else np.zeros(0, np.int64)
+    newest = order[np.r_[starts[1:], len(order)] - 1] if len(order) else order
+
+    def reduced(what: Any, values: Ints) -> Ints:
+        if not size:
+            return values[:0]
+        return what.reduceat(values[order], starts, axis=0)
+
+    return Rows(
+        keys=rows.keys.take(heads),
+        bucket=rows.bucket[heads],
+        epoch=rows.epoch[heads],
+        counts=reduced(np.add, rows.counts),
+        highs=reduced(np.maximum, rows.highs),
+        sums=reduced(np.add, rows.sums),
+        at=rows.at[newest],
+        last=rows.last[newest],
+        odometers=_combine_odometers(rows.odometers, group),
+        histograms=[_combine_samples(samples, group) for samples in rows.histograms],
+    )
+
+
+def _groups(rows: Rows) -> tuple[Ints, Ints]:
+    """For each row the number of its group, and for each group one of its rows; groups in the order of their keys."""
+    codes: list[Ints] = []
+    for name in NAMES:
+        encoded = rows.keys[name].combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        # Ranked, so that the order of groups does not depend on which name was seen first.
+        rank = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False).astype(str)))
+        codes.append(rank[encoded.indices.to_numpy()] if len(encoded) else np.zeros(0, np.int64))
+    columns = [*codes, rows.bucket, rows.epoch]
+    if not len(rows.bucket):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    order = np.lexsort(columns[::-1])
+    changed = np.zeros(len(order), bool)
+    changed[0] = True
+    for column in columns:
+        changed[1:] |= np.diff(column[order]) != 0
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(changed) - 1
+    return group, order[changed]
+
+
+def _combine_samples(samples: Samples, group: Ints) -> Samples:
+    row, key, starts, order = _by_row_and_key(group[samples.row], samples.key)
+    count = np.add.reduceat(samples.count[order], starts) if len(starts) else samples.count[:0]
+    return Samples(row, key, count)
+
+
+def _combine_odometers(odometers: Odometers, group: Ints) -> Odometers:
+    row, verb, starts, order = _by_row_and_key(group[odometers.row], odometers.verb)
+    if not len(starts):
+        return Odometers(row, verb, odometers.first[:0], odometers.last[:0])
+    first = np.minimum.reduceat(odometers.first[order], starts)
+    return Odometers(row, verb, first, np.maximum.reduceat(odometers.last[order], starts))
+
+
+def _by_row_and_key(row: Ints, key: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Distinct (row, key) in order, where each begins in the order of entries, and that order."""
+    order = np.lexsort((key, row))
+    if not len(order):
+        return row[:0], key[:0], order, order
+    sorted_row, sorted_key = row[order], key[order]
+    starts = np.flatnonzero(np.r_[True, (np.diff(sorted_row) != 0) | (np.diff(sorted_key) != 0)])
+    return sorted_row[starts], sorted_key[starts], starts, order
+
+
+# Writing --------------------------------------------------------------------------------------------
+
+
+def _to_table(rows: Rows) -> pa.Table:
+    size = len(rows.bucket)
+    last = pa.StructArray.from_arrays(
+        [pa.array(rows.at), *(pa.array(rows.last[:, i]) for i in range(len(LAST)))], fields=list(_LAST_TYPE)
+    )
+    odometers = rows.odometers
+    arrays: list[Any] = [
+        *(rows.keys[name].combine_chunks() for name in NAMES),
+        pa.array(rows.bucket).cast(pa.timestamp("s", "UTC")),
+        pa.array(rows.epoch),
+        *(pa.array(rows.counts[:, i]) for i in range(len(COUNTS))),
+        *(pa.array(rows.highs[:, i]) for i in range(len(HIGHS))),
+        *(pa.array(rows.sums[:, i]) for i in range(len(SUMS))),
+        last,
+        *(_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
+        _map_array(size, odometers.row, odometers.verb, odometers.first),
+        _map_array(size, odometers.row, odometers.verb, odometers.last),
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _map_array(size: int, row: Ints, key: Ints, value: Ints) -> pa.Array:
+    """Entries are in the order of their rows."""
+    offsets = np.r_[0, np.cumsum(np.bincount(row, minlength=size))].astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(offsets), pa.array(key.astype(np.int16)), pa.array(value))

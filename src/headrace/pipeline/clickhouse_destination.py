@@ -1,0 +1,133 @@
+"""ClickHouse as a destination of the spool: every record at least once, every row counted once.
+
+A record's payload is an Arrow IPC stream, its meta names the table, and its token is what ClickHouse knows it by.
+Records are cut into blocks *before* their first send, always in the same way, because ClickHouse recognises a
+repetition only if it has the same blocks: up to 50,000 rows are one block under the record's own token, more are
+several, under token/0, token/1 and so on.
+
+It lives here, one room above the spool and the warehouse, because it is the one thing that needs to know both: the
+spool stays free of ClickHouse and Arrow, the warehouse of the spool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from headrace.spool.destination import Auth, Batch, Permanent, Retryable, SendError, TooLarge
+from headrace.spool.record import NewRecord, Record
+from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed
+
+# Never change these two without emptying spools first: a record that is sent again must be cut as it was.
+MAX_BLOCK_ROWS = 50_000
+MAX_BLOCK_BYTES = 64 * 2**20  # far below the size from which ClickHouse makes two blocks of one insert
+
+TABLE = "table"
+UNCUT = "uncut"  # in the meta of a record that is one block already, whatever its size
+_TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The body of a batch, which is one block to ClickHouse."""
+
+    table: str
+    columns: tuple[str, ...]
+    arrow_file: bytes
+
+
+class ClickHouseDestination:
+    name = "clickhouse"
+    window_blocks = DEDUPLICATION_WINDOW
+
+    def __init__(self, writer: BlockWriter) -> None:
+        self._writer = writer
+
+    def prepare(self, record: Record) -> Sequence[Batch]:
+        table = _table_of(record)
+        cut = _cut(record)
+        return [_batch(table, rows, token) for rows, token in zip(cut, _tokens(record, len(cut)), strict=True)]
+
+    def send(self, batch: Batch) -> None:
+        rows: Rows = batch.body
+        try:
+            self._writer.insert(rows.table, rows.columns, rows.arrow_file, batch.token)
+        except InsertFailed as error:
+            raise send_error(error) from error
+
+    def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
+        cut = _cut(record)
+        if cut[refused].num_rows < 2:
+            return ()
+        pieces: list[tuple[pa.Table, str]] = []
+        for number, (rows, batch) in enumerate(zip(cut, batches, strict=True)):
+            if number != refused:
+                pieces.append((rows, batch.token))
+                continue
+            half = rows.num_rows // 2
+            pieces += [(rows.slice(0, half), f"{batch.token}/0"), (rows.slice(half), f"{batch.token}/1")]
+        meta = {**record.meta, UNCUT: "1"}
+        return [NewRecord(to_payload(rows), token, meta) for rows, token in pieces]
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def to_payload(rows: pa.Table) -> bytes:
+    """Rows as the payload of a record."""
+    sink = pa.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()
+
+
+def send_error(error: InsertFailed) -> SendError:
+    match error.reason:
+        case "bad_rows":
+            return Permanent(str(error))
+        case "too_large":
+            return TooLarge(str(error))
+        case "auth":
+            return Auth(str(error))
+        case "busy":
+            return Retryable(str(error), kind="rate_limit", refused=True)
+        case "unavailable":
+            return Retryable(str(error), unclear=error.unclear, kind="timeout" if error.unclear else "unavailable")
+
+
+def _table_of(record: Record) -> str:
+    table = record.meta.get(TABLE, "")
+    if not _TABLE_NAME.fullmatch(table):
+        raise Permanent(f"Record {record.id} is for the table {table!r}, which is no name of a table.")
+    if not record.token:
+        raise Permanent(f"Record {record.id} has no token: sent twice, it would count twice.")
+    return table
+
+
+def _cut(record: Record) -> list[pa.Table]:
+    try:
+        rows = pyarrow.ipc.open_stream(record.payload).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Permanent(f"Record {record.id} holds no Arrow stream: {error}.") from error
+    if UNCUT in record.meta:
+        return [rows]
+    # By bytes only if they are many: the average row decides, so that every block has the same number of rows.
+    most = min(MAX_BLOCK_ROWS, max(1, rows.num_rows * MAX_BLOCK_BYTES // max(rows.nbytes, 1)))
+    return [rows.slice(start, most) for start in range(0, rows.num_rows, most)]
+
+
+def _tokens(record: Record, blocks: int) -> list[str]:
+    return [record.token] if blocks == 1 else [f"{record.token}/{number}" for number in range(blocks)]
+
+
+def _batch(table: str, rows: pa.Table, token: str) -> Batch:
+    sink = pa.BufferOutputStream()
+    options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
+    with pyarrow.ipc.new_file(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows.combine_chunks())
+    data = sink.getvalue().to_pybytes()
+    return Batch(Rows(table, tuple(rows.schema.names), data), token, len(data))

@@ -1,0 +1,195 @@
+"""Connections, transactions, and what their failures mean.
+
+    with open_pool(url) as pool, connection(pool) as conn:   # committed if the block succeeds, else rolled back
+        conn.execute(load_query(SQL, "spill"), {"id": …})
+
+What is in the URL beats what is set here. Rooms above take psycopg's types from this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, cast
+
+import psycopg
+from psycopg import Copy
+from psycopg import errors as reported
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.rows import class_row, dict_row, scalar_row
+
+from headrace.errors import (
+    CommitUnclear,
+    DatabaseFull,
+    DatabaseUnavailable,
+    HeadraceError,
+    MigrationError,
+    SettingsError,
+)
+from headrace.postgres.pool import Connection, Pool
+
+__all__ = [
+    "Connection",
+    "Copy",
+    "DuplicateKey",
+    "Pool",
+    "XactStatus",
+    "available",
+    "class_row",
+    "connect",
+    "connection",
+    "dict_row",
+    "open_pool",
+    "scalar_row",
+    "xact_id",
+    "xact_status",
+]
+
+TIMEOUT_S = 10.0
+STATEMENT_TIMEOUT_S = 30.0
+IDLE_IN_TRANSACTION_S = 10.0
+"""A process that was stopped in the middle of a transaction must not hold its locks for long."""
+
+PARAMETERS: dict[str, Any] = {
+    "application_name": "headrace",
+    "connect_timeout": 5,
+    # A server whose machine vanished sends nothing: notice it within half a minute.
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+
+FULL = (reported.DiskFull, reported.OutOfMemory)
+# Connections that are lost, refused or cut off; waits that took too long; transactions that lost against another one.
+UNAVAILABLE = (
+    psycopg.OperationalError,
+    reported.IdleInTransactionSessionTimeout,
+    reported.TransactionTimeout,
+    reported.ReadOnlySqlTransaction,  # a standby answers, or the server protects a disk that is nearly full
+)
+NOT_MIGRATED = (reported.UndefinedTable, reported.UndefinedColumn, reported.UndefinedFunction)
+
+DuplicateKey = reported.UniqueViolation
+
+XactStatus = Literal["committed", "aborted", "in progress"]
+
+
+def open_pool(
+    url: str, *, max_size: int = 8, timeout_s: float = TIMEOUT_S, statement_timeout_s: float = STATEMENT_TIMEOUT_S
+) -> Pool:
+    """A pool that has not connected yet: the first `connection` does, so the server may be down until then.
+
+    `timeout_s` is how long a thread waits while all connections are in use.
+    """
+    return Pool(partial(psycopg.connect, **_parameters(url, statement_timeout_s)), max_size, timeout_s)
+
+
+def connect(url: str, *, statement_timeout_s: float = STATEMENT_TIMEOUT_S) -> Connection:
+    """One connection outside any pool, for the caller to close; in autocommit, so use `transaction()`."""
+    with available():
+        return psycopg.connect(**_parameters(url, statement_timeout_s), autocommit=True)
+
+
+@contextmanager
+def connection(pool: Pool) -> Generator[Connection]:
+    """One transaction: committed when the block ends, rolled back when it raises.
+
+    Raises DatabaseUnavailable or DatabaseFull when nothing was written, CommitUnclear when that is not known. Call
+    neither commit() nor rollback() in it.
+    """
+    with available():
+        conn = pool.take()
+        try:
+            try:
+                yield conn
+            except BaseException:
+                _roll_back(conn)
+                raise
+            _commit(conn)
+        finally:
+            pool.give_back(conn)
+
+
+@contextmanager
+def available() -> Generator[None]:
+    """What the server could not do becomes an error of ours; other errors that it reports pass."""
+    try:
+        yield
+    except FULL as error:
+        raise _ours(DatabaseFull, error) from error
+    except UNAVAILABLE as error:
+        raise _ours(DatabaseUnavailable, error) from error
+    except NOT_MIGRATED as error:
+        raise MigrationError(
+            "The tables in PostgreSQL are not those of this release. Nothing was written. Run `headrace migrate`. "
+            f"({_words(error)})"
+        ) from error
+
+
+def xact_id(conn: Connection) -> int:
+    """The transaction's number, by which `xact_status` finds it after the connection is lost."""
+    row = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    assert row is not None, "a SELECT without FROM has one row"
+    return cast(int, row[0])
+
+
+def xact_status(pool: Pool, xid: int) -> XactStatus | None:
+    """What became of a transaction, after CommitUnclear; None if it is so long ago that PostgreSQL has forgotten.
+
+    "in progress" is no verdict yet: ask again. After a crash of the server the number of a transaction that was lost
+    with it can be given to another one, so "committed" alone does not prove that the rows are there: look for them.
+    """
+    try:
+        with connection(pool) as conn:
+            row = conn.execute("SELECT pg_xact_status(%s::text::xid8)", [xid]).fetchone()
+    except reported.InvalidParameterValue:
+        return "aborted"  # "is in the future": the server crashed and has never heard of it
+    return cast("XactStatus | None", row and row[0])
+
+
+def _parameters(url: str, statement_timeout_s: float) -> dict[str, Any]:
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:  # its text may hold the password
+        raise SettingsError("The PostgreSQL URL cannot be read. See postgres.url (HEADRACE_POSTGRES_URL).") from None
+    limits = {
+        "statement_timeout": statement_timeout_s,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_S,
+    }
+    options = [f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()]
+    if "options" in given:
+        options.append(str(given["options"]))  # of two settings the later one counts
+    return {**PARAMETERS, **given, "options": " ".join(options)}
+
+
+def _commit(conn: Connection) -> None:
+    if conn.info.transaction_status == TransactionStatus.INERROR:
+        # PostgreSQL would answer COMMIT with a ROLLBACK, and nobody would notice.
+        _roll_back(conn)
+        raise reported.InFailedSqlTransaction("a statement failed and its error was swallowed: rolled back")
+    try:
+        conn.commit()
+    except psycopg.Error as error:
+        if conn.broken:
+            raise _ours(CommitUnclear, error) from error
+        raise
+
+
+def _roll_back(conn: Connection) -> None:
+    try:
+        conn.rollback()
+    except psycopg.Error:
+        pass  # the connection is gone, and the transaction with it
+
+
+def _ours(kind: type[HeadraceError], error: psycopg.Error) -> HeadraceError:
+    return kind(f"{kind()} ({_words(error)})")
+
+
+def _words(error: psycopg.Error) -> str:
+    """The server's or libpq's first line; the rest is about statements."""
+    return str(error).partition("\n")[0]

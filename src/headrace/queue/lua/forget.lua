@@ -1,0 +1,18 @@
+-- forget: dead jobs that PostgreSQL keeps now. One that was redriven or buried again meanwhile is left alone. As with
+-- jobs that are done, the id stays taken for a while: a producer that never saw its answer and asks again must not run it.
+--@flags allow-oom
+--@include keys
+-- KEYS[1]    the queue's dead jobs (routes the script to its shard)
+-- ARGV       prefix, maxlen, E, keep ms, then for each job: J, buried ms
+-- Returns    how many
+local forgotten = 0
+for i = 5, #ARGV, 2 do
+  if redis.call('ZSCORE', KEYS[1], ARGV[i]) == ARGV[i + 1] then
+    local EJ = ARGV[3] .. ':' .. ARGV[i]
+    redis.call('ZREM', KEYS[1], ARGV[i])
+    redis.call('DEL', job_key(EJ))
+    redis.call('SET', body_key(EJ), DEAD_ELSEWHERE, 'PX', ARGV[4])
+    forgotten = forgotten + 1
+  end
+end
+return forgotten

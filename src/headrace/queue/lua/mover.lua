@@ -1,0 +1,4 @@
+-- Whoever moves jobs between the tiers. Needs keys.lua.
+
+-- Another mover was elected since this token was given out.
+local function fenced(token) return redis.call('HGET', META, 'mover_token') ~= token end

@@ -1,0 +1,71 @@
+-- refill: jobs come back from PostgreSQL, in the order given, until the warm tier is full.
+--@include keys, state, mover
+-- KEYS[1]    the queue's hash (routes the script to its shard)
+-- ARGV       prefix, maxlen, mover's token, until when its lock in PostgreSQL is sure to be held (ms), E, Q, org, project,
+--            env, queue, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), then for each row: its
+--            number, J, body, payload bytes, enqueued ms, due ms, priority, expires ms ('': never), max attempts
+-- Returns    {queue's epoch, for each row 1 (placed), 0 (was placed before), -1 (its id is in use), 2 (its TTL is over)};
+--            shorter than the rows if there was no more room. FENCED if another mover took over or the time is up; POISON and the
+--            number of a row that makes no sense. In both cases nothing was written.
+local E, Q = ARGV[5], ARGV[6]
+local FIRST, EACH = 14, 9
+local shard_max = tonumber(ARGV[13])
+if fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over') end
+-- It was paused: its rows may have been cancelled or expired since it claimed them.
+if NOW > tonumber(ARGV[4]) then return redis.error_reply('FENCED the lock of this mover may be gone') end
+
+-- Before anything is written: what a script wrote before it failed stays written.
+local NUMBERS = { 3, 4, 5, 6, 8 }
+local function sound(i)
+  for _, offset in ipairs(NUMBERS) do
+    local number = tonumber(ARGV[i + offset])
+    if not number or number ~= number or math.abs(number) > 1e16 then return false end
+  end
+  return ARGV[i + 1] ~= '' and (ARGV[i + 7] == '' or tonumber(ARGV[i + 7]) ~= nil)
+end
+for i = FIRST, #ARGV, EACH do
+  if not sound(i) then return redis.error_reply('POISON ' .. ARGV[i]) end
+end
+
+local queue = queue_of(E, Q)
+if not queue.epoch then create(queue, ARGV[7], ARGV[8], ARGV[9], ARGV[10]) end
+local max_items, max_bytes = caps_of(queue, ARGV[11], ARGV[12])
+local moved = {}
+local unconfirmed = redis.call('EXISTS', moving_key(E, Q)) == 1
+
+local function place(row, J, body, size, enqueued, due, priority, expires, max_attempts)
+  local EJ = E .. ':' .. J
+  -- Until PostgreSQL has confirmed that the row is gone its number stays here, however soon the job is done.
+  if unconfirmed and redis.call('SISMEMBER', moving_key(E, Q), row) == 1 then return 0 end
+  if expires ~= '' and tonumber(expires) <= NOW then return 2 end
+  if not redis.call('SET', body_key(EJ), body, 'NX') then
+    if redis.call('GET', body_key(EJ)) ~= DEAD_ELSEWHERE then return -1 end
+    redis.call('SET', body_key(EJ), body) -- redriven there
+  end
+  local detail = body:match('^[^\t]*\t([^\n]*)')
+  local scheduled = due > NOW
+  redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', scheduled and 'scheduled' or 'ready',
+    'enqueued', enqueued, 'due', precise(due), 'priority', priority, 'attempts', 0, 'max_attempts', max_attempts,
+    'detail', detail)
+  if expires ~= '' then
+    redis.call('HSET', job_key(EJ), 'expires', expires)
+    redis.call('ZADD', EXPIRIES, expires, EJ)
+  end
+  if scheduled then add_scheduled(queue, J, due) else add_ready(queue, J, due, priority, detail) end
+  queue.warm_bytes = queue.warm_bytes + size
+  moved[#moved + 1] = row
+  count(queue, 'refill')
+  return 1
+end
+
+local answers = {}
+for i = FIRST, #ARGV, EACH do
+  local size = tonumber(ARGV[i + 3])
+  if not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max) then break end
+  answers[#answers + 1] = place(ARGV[i], ARGV[i + 1], ARGV[i + 2], size, ARGV[i + 4], tonumber(ARGV[i + 5]),
+    tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8])
+end
+save_all(ARGV[2])
+-- Last: were this to fail on the way, rows that are half here must not pass for placed.
+in_chunks('SADD', moving_key(E, Q), moved)
+return { queue.epoch, answers }

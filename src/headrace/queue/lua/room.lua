@@ -1,0 +1,20 @@
+-- room: what a mover must know of a queue before it moves anything.
+--@include keys, state
+-- KEYS[1]    the queue's hash (routes the script to its shard)
+-- ARGV       prefix, maxlen, E, Q, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap)
+-- Returns    {now ms, queue's epoch (0: there is no such queue), cold mode 1 or 0, cold epoch, jobs and bytes that fit,
+--            refill 1 or 0, may leave cold mode 1 or 0, row numbers that were placed and not confirmed}
+local E, Q = ARGV[3], ARGV[4]
+local queue = queue_of(E, Q)
+local max_items, max_bytes = caps_of(queue, ARGV[5], ARGV[6])
+local shard_max = tonumber(ARGV[7])
+local full = fullness(queue, max_items, max_bytes)
+local bytes = max_bytes - queue.warm_bytes
+if shard_max > 0 then
+  local used = tonumber(redis.call('HGET', META, 'bytes') or 0)
+  full, bytes = math.max(full, used / shard_max), math.min(bytes, shard_max - used)
+end
+local cold = queue.cold or new_cold()
+return { precise(NOW), queue.epoch or '0', cold.on, cold.epoch, math.max(0, max_items - held_by(queue)),
+  math.max(0, bytes), full < REFILL_BELOW and 1 or 0, full <= LEAVE_AT and 1 or 0,
+  redis.call('SMEMBERS', moving_key(E, Q)) }

@@ -1,0 +1,123 @@
+"""One block of rows into any table, under a token; and what it means when ClickHouse does not take it.
+
+Whoever inserts again after a failure has to know two things: whose fault it was, and whether the rows may be there
+already. Both are read from the answer here, because the error codes are ClickHouse's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from clickhouse_connect.driver.exceptions import ClickHouseError, Error, OperationalError
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+
+from headrace.errors import HeadraceError, ServiceUnavailable
+from headrace.warehouse.connect import INSERT_SETTINGS, Client
+
+DEDUPLICATION_WINDOW = 10_000
+"""Blocks of a table among which a repeated token is recognised; what the migrations say."""
+
+Reason = Literal["unavailable", "busy", "bad_rows", "too_large", "auth"]
+
+# An error after the first table was written leaves that part in place (a failed view does), so the fate of an insert
+# that ClickHouse answers with an error is unclear unless the error is one of these, which precede the first write.
+_AUTH = frozenset({192, 193, 194, 497, 516})  # unknown user, wrong password, required password, access, authentication
+_BUSY = frozenset({202})  # too many queries at once
+_NO_TABLE = frozenset({16, 60, 81})  # column, table, database: `headrace migrate` was not run. The rows are good.
+# What cannot be parsed or converted: the rows are bad, and will be tomorrow.
+_BAD_ROWS = frozenset({6, 26, 27, 32, 33, 36, 41, 44, 50, 53, 69, 70, 72, 117, 131, 321, 349, 407, 485, 504, 524})
+
+
+class InsertFailed(HeadraceError):
+    """ClickHouse did not take a block."""
+
+    def __init__(self, message: str, reason: Reason, *, unclear: bool) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+        self.unclear = unclear  # the rows may be there; the same token again is safe, other blocks are not
+
+
+class BlockWriter:
+    """Inserts from any number of threads, each with a client of its own while it lasts."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._idle: SimpleQueue[Client] = SimpleQueue()
+
+    def insert(self, table: str, columns: Sequence[str], arrow_file: bytes, token: str) -> None:
+        """An Arrow file with one batch. The same token again changes nothing, in any table that a view fills."""
+        settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
+        try:
+            with self._client() as client:
+                client.raw_insert(table, columns, arrow_file, settings, "Arrow")
+        except (ClickHouseError, ServiceUnavailable) as error:
+            raise failure_of(error) from error
+
+    def close(self) -> None:
+        while client := self._take():
+            client.close()
+
+    @contextmanager
+    def _client(self) -> Generator[Client]:
+        client = self._take() or self._connect()
+        try:
+            yield client
+        finally:
+            self._idle.put(client)
+
+    def _take(self) -> Client | None:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return None
+
+
+def failure_of(error: Exception) -> InsertFailed:
+    reason, unclear = _judge(error)
+    return InsertFailed(f"ClickHouse did not take the block ({reason}): {error}", reason, unclear=unclear)
+
+
+def _judge(error: Exception) -> tuple[Reason, bool]:
+    if isinstance(error, ServiceUnavailable):  # while connecting, before anything was sent
+        return "unavailable", False
+    if isinstance(error, Error) and error.code is not None:
+        return _judge_code(error.code)
+    if status := re.search(r"received HTTP status (\d{3})", str(error)):
+        return _judge_status(int(status[1]))
+    if isinstance(error, OperationalError) and _was_never_sent(error.__cause__):
+        return "unavailable", False
+    return "unavailable", True
+
+
+def _judge_code(code: int) -> tuple[Reason, bool]:
+    if code in _AUTH:
+        return "auth", False
+    if code in _BUSY:
+        return "busy", False
+    if code in _BAD_ROWS:
+        return "bad_rows", False
+    return "unavailable", code not in _NO_TABLE
+
+
+def _judge_status(status: int) -> tuple[Reason, bool]:
+    """An answer without ClickHouse's own code is one of a proxy, which refused, or lost what it passed on."""
+    match status:
+        case 413:
+            return "too_large", False
+        case 401 | 403 | 407:
+            return "auth", False
+        case 429:
+            return "busy", False
+        case 503:
+            return "unavailable", False
+        case _:
+            return "unavailable", True
+
+
+def _was_never_sent(cause: BaseException | None) -> bool:
+    reason = cause.reason if isinstance(cause, MaxRetryError) else cause
+    return isinstance(reason, NewConnectionError | ConnectTimeoutError)

@@ -1,0 +1,178 @@
+"""What tests of the exporter need: a small HTTP server that fails as it is told, and a destination that speaks to it.
+
+The server knows tokens as ClickHouse does: a repeated one is applied once. So `applied` shows what was counted, and
+`requests` what was sent.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
+
+from headrace.spool.destination import Batch, Permanent, Retryable
+from headrace.spool.http_answer import error_of, retry_after_s
+from headrace.spool.record import NewRecord, Record
+
+POISON = b"poison"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int = 200
+    retry_after: str | None = None
+    applies: bool | None = None  # None: as the status says
+    hangs: bool = False  # no answer until the server is closed
+    breaks: bool = False  # the connection closes in the middle of the answer
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.lock = threading.Lock()
+        self.script: deque[Answer] = deque()  # for the next requests; then `otherwise`
+        self.once: dict[bytes, Answer] = {}  # for the next request with this body, before the script
+        self.otherwise = Answer()
+        self.max_bytes = 2**30  # larger ones are refused with 413, before anything else
+        self.requests: list[tuple[str, bytes]] = []
+        self.applied: dict[str, bytes] = {}
+        self.at_once = 0
+        self.most_at_once = 0
+        self.gate = threading.Event()  # closed: every answer waits
+        self.gate.set()
+        self.closing = threading.Event()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def answer(self, token: str, body: bytes) -> Answer:
+        with self.lock:
+            self.requests.append((token, body))
+            if len(body) > self.max_bytes:
+                return Answer(413)
+            answer = self.once.pop(body, None) or (self.script.popleft() if self.script else self.otherwise)
+            if answer.status < 300 if answer.applies is None else answer.applies:
+                self.applied.setdefault(token, body)
+            return answer
+
+    def bodies(self) -> list[bytes]:
+        with self.lock:
+            return list(self.applied.values())
+
+    def sent(self) -> list[bytes]:
+        with self.lock:
+            return [body for _, body in self.requests]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        server = cast("ScriptedServer", self.server)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with server.lock:
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
+        try:
+            answer = server.answer(self.headers["X-Token"], body)
+            while not server.gate.wait(0.05) and not server.closing.is_set():
+                pass
+            self.reply(server, answer)
+        finally:
+            with server.lock:
+                server.at_once -= 1
+
+    def reply(self, server: ScriptedServer, answer: Answer) -> None:
+        if answer.hangs:
+            server.closing.wait(30)
+            self.close_connection = True
+            return
+        if answer.breaks:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        if answer.retry_after is not None:
+            self.send_header("Retry-After", answer.retry_after)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(port: int = 0) -> Generator[ScriptedServer]:
+    server = ScriptedServer(port)
+    thread = threading.Thread(target=lambda: server.serve_forever(0.02))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass
+class HttpDestination:
+    """Payloads as they are; a payload of several lines is several batches."""
+
+    port: int
+    timeout_s: float = 30.0
+    window_blocks: int | None = 10_000
+    name: str = "http"
+    prepared: list[int] = field(default_factory=list[int])
+    closed: bool = False
+
+    def prepare(self, record: Record) -> Sequence[Batch]:
+        self.prepared.append(record.id)
+        if record.payload == POISON:
+            raise Permanent("poison")
+        lines = record.payload.split(b"\n")
+        tokens = [record.token] if len(lines) == 1 else [f"{record.token}/{n}" for n in range(len(lines))]
+        return [Batch(line, token, len(line)) for line, token in zip(lines, tokens, strict=True)]
+
+    def send(self, batch: Batch) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout_s)
+        sent = False
+        try:
+            connection.connect()
+            sent = True
+            connection.request("POST", "/", batch.body, {"X-Token": batch.token})
+            response = connection.getresponse()
+            said = response.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            raise Retryable(f"no answer: {error!r}", unclear=sent, kind="timeout" if sent else "refused") from error
+        finally:
+            connection.close()
+        wait_s = retry_after_s(response.headers["Retry-After"], datetime.now(UTC))
+        if error := error_of(response.status, said, wait_s):
+            raise error
+
+    def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
+        pieces: list[NewRecord] = []
+        for number, batch in enumerate(batches):
+            body: bytes = batch.body
+            if number != refused:
+                pieces.append(NewRecord(body, batch.token, record.meta))
+            elif len(body) < 2:
+                return ()
+            else:
+                half = len(body) // 2
+                for index, piece in enumerate((body[:half], body[half:])):
+                    pieces.append(NewRecord(piece, f"{batch.token}/{index}", record.meta))
+        return pieces
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,147 @@
+"""`headrace spool` on real directories: at rest, in use, damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli import main
+from headrace.cli.spool_options import backoff, exporter_options, memory_bytes, send_limit, spool_options, spool_path
+from headrace.pipeline.clickhouse_destination import to_payload
+from headrace.settings import load
+from headrace.spool.spool import Spool, SpoolOptions
+from headrace.warehouse.connect import Client
+from tests.integration.test_spool_clickhouse import TABLE, counted, everywhere, rows
+
+
+def run(arguments: Sequence[object], **settings: str) -> Result:
+    flags = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+    return CliRunner().invoke(main.headrace, [*flags, "spool", *map(str, arguments)])
+
+
+def document(result: Result) -> dict[str, Any]:
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A spool at rest: three records, one of them tried, and a dead letter."""
+    path = tmp_path / "spool"
+    with Spool.open(SpoolOptions(path=path)) as spool:
+        for number in range(4):
+            spool.put(
+                f"payload {number}".encode() * 20, token=f"t{number}", meta={"table": "x"}, marks={"a": str(number)}
+            )
+        dead, tried = spool.lease(), spool.lease()
+        assert dead
+        assert tried
+        spool.reject(dead.id, "bad")
+        spool.nack(tried.id)
+    return path
+
+
+def damage(path: Path) -> None:
+    segment = max(path.glob("*.seg*"), key=lambda file: file.stat().st_size)
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"t3")
+    data[at] ^= 0xFF
+    segment.write_bytes(data)
+
+
+def test_inspect(path: Path) -> None:
+    found = document(run(["inspect", path, "--json"]))
+    assert (found["records"], found["tried_before"], found["dead"], found["quarantined"]) == (3, 1, 1, 0)
+    assert (found["in_use"], found["problems"], found["marks"]) == (False, 0, {"a": "3"})
+    assert "payload" not in run(["inspect", path]).stdout
+    assert "records" in run(["inspect", path]).stdout
+
+
+def test_a_spool_in_use_can_be_looked_at_and_not_drained(path: Path, tmp_path: Path) -> None:
+    with Spool.open(SpoolOptions(path=path)):
+        assert document(run(["inspect", path, "--json"]))["in_use"] is True
+        assert run(["verify", path]).exit_code == 0
+        drained = run(["drain", path, "--to-file", tmp_path / "out"])
+    assert drained.exit_code == 5
+    assert "error: " in drained.stderr
+
+
+def test_verify_says_what_is_damaged(path: Path) -> None:
+    assert document(run(["verify", path, "--json"])) == {"ok": True, "records": 4, "lost": 0, "findings": []}
+    damage(path)
+    result = run(["verify", path, "--json"])
+    assert result.exit_code == 1
+    assert (document(result)["ok"], document(result)["lost"]) == (False, 1)
+    assert "problem" in run(["verify", path]).stdout
+
+
+def test_quarantine_lists_damaged_bytes_and_dead_letters(path: Path) -> None:
+    damage(path)
+    Spool.open(SpoolOptions(path=path)).close()
+    found = document(run(["quarantine", path, "--json"]))
+    assert len(found["quarantined"]) == 1
+    assert [each["facts"]["reason"] for each in found["dead"]] == ["bad"]
+    assert "bad" in run(["quarantine", path]).stdout
+
+
+def test_drain_to_a_file_empties_the_spool(path: Path, tmp_path: Path) -> None:
+    result = run(["drain", path, "--to-file", tmp_path / "out", "--json"])
+    assert (result.exit_code, document(result)) == (0, {"sent": 3, "dead": 0, "corrupt": 0, "left": 0})
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert sorted((line["token"], line["text"][:9]) for line in lines) == [
+        ("t1", "payload 1"), ("t2", "payload 2"), ("t3", "payload 3")
+    ]  # fmt: skip
+    assert document(run(["inspect", path, "--json"]))["records"] == 0
+
+
+def test_drain_to_clickhouse(tmp_path: Path, clickhouse_url: str, warehouse: Client) -> None:
+    with Spool.open(SpoolOptions(path=tmp_path / "spool")) as spool:
+        spool.put(to_payload(rows(3)), token="t", meta=TABLE)
+    where = {"spool__path": str(tmp_path / "spool"), "clickhouse__url": clickhouse_url}
+    result = run(["drain"], **where, warehouse__database=str(warehouse.database))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "sent 1, dead 0, corrupt 0, left 0\n"
+    assert counted(warehouse) == everywhere(3)
+
+
+def test_what_cannot_be_sent_in_time_stays(tmp_path: Path) -> None:
+    with Spool.open(SpoolOptions(path=tmp_path / "spool")) as spool:
+        spool.put(to_payload(rows(3)), token="t", meta=TABLE)
+    result = run(["drain", tmp_path / "spool", "--timeout", "1s", "--json"], clickhouse__url="http://127.0.0.1:9")
+    assert (result.exit_code, document(result)) == (1, {"sent": 0, "dead": 0, "corrupt": 0, "left": 1})
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "drain", "quarantine"])
+def test_no_such_spool(tmp_path: Path, command: str) -> None:
+    result = run([command, tmp_path / "none", *(["--to-file", tmp_path / "out"] if command == "drain" else [])])
+    assert result.exit_code == 1
+    assert "There is no spool" in result.stderr
+    assert not (tmp_path / "none").exists()
+
+
+class TestOptions:
+    def test_zeros_and_shares_become_numbers(self) -> None:
+        settings = load({"spool.max_bytes": "10%", "spool.workers": "0"}, {}, None).settings
+        assert spool_options(settings).max_bytes == memory_bytes() // 10
+        assert exporter_options(settings, clickhouse=True).workers % 2 == 0
+        assert exporter_options(settings, clickhouse=True).bounds.most % 4 == 0
+        assert send_limit(settings).try_begin()
+
+    def test_clickhouse_is_tried_again_sooner(self) -> None:
+        settings = load({}, {}, None).settings
+        assert (backoff(settings, clickhouse=True).base_s, backoff(settings, clickhouse=True).longest_s) == (1.0, 30.0)
+        assert (backoff(settings, clickhouse=False).base_s, backoff(settings, clickhouse=False).longest_s) == (
+            5.0,
+            300.0,
+        )
+
+    def test_backoff_switched_off_is_a_steady_pace(self) -> None:
+        steady = backoff(load({"spool.backoff": "false"}, {}, None).settings, clickhouse=False)
+        assert [steady.delay_s(failures, 0.0) for failures in (1, 5, 50)] == [5.0, 5.0, 5.0]
+
+    def test_the_default_path_is_in_the_data_directory(self) -> None:
+        assert spool_path(load({}, {}, None).settings) == Path(".headrace/spool")

@@ -1,0 +1,400 @@
+"""The room of psycopg: connections that come back, transactions whose fate is known, migrations."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli import main
+from headrace.cli.doctor import postgres_tables
+from headrace.cli.findings import Finding
+from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.embedded.postgres import EmbeddedPostgres
+from headrace.embedded.process import LOOPBACK, choose_port
+from headrace.errors import CommitUnclear, DatabaseFull, DatabaseUnavailable, MigrationError, SettingsError
+from headrace.postgres.connect import Pool, available, connect, connection, open_pool, xact_id, xact_status
+from headrace.postgres.migrate import migrate, pending
+from headrace.postgres.queries import load_query
+from headrace.warehouse.connect import connect as connect_clickhouse
+from headrace.warehouse.migrate import migrations as warehouse_migrations
+from tests.conftest import READY_S, QuickPostgres, Servers, database_url, wait_until
+
+AT_ONCE_S = 2.0
+"""Far below any timeout of ours, far above what a busy machine needs."""
+
+
+@pytest.fixture
+def pool(postgres_url: str) -> Iterator[Pool]:
+    with open_pool(postgres_url, max_size=2, timeout_s=0.1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def numbers(pool: Pool) -> Pool:
+    with connection(pool) as conn:
+        conn.execute("CREATE TABLE numbers (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
+    return pool
+
+
+class Undo(Exception):
+    """With the number of the transaction that it ended."""
+
+
+def add(pool: Pool, n: int, error: type[Undo] | None = None) -> int:
+    """The number of the transaction."""
+    with connection(pool) as conn:
+        conn.execute("INSERT INTO numbers VALUES (%s)", [n])
+        if error is not None:
+            raise error(xact_id(conn))
+        return xact_id(conn)
+
+
+def held(pool: Pool) -> list[int]:
+    with connection(pool) as conn:
+        return [row[0] for row in conn.execute("SELECT n FROM numbers ORDER BY n")]
+
+
+def session(pool: Pool) -> int:
+    with connection(pool) as conn:
+        return conn.info.backend_pid
+
+
+class TestConnections:
+    def test_a_transaction_is_kept_or_undone_as_a_whole(self, numbers: Pool) -> None:
+        add(numbers, 1)
+        with pytest.raises(Undo):
+            add(numbers, 2, Undo)
+        assert held(numbers) == [1]
+
+    def test_connections_are_used_again(self, pool: Pool) -> None:
+        assert session(pool) == session(pool)
+
+    def test_what_is_in_the_url_counts(self, postgres_url: str) -> None:
+        url = f"{postgres_url}?application_name=mine&options=-c%20statement_timeout%3D77"
+        with open_pool(url) as pool, connection(pool) as conn:
+            assert conn.execute("SHOW application_name").fetchone() == ("mine",)
+            assert conn.execute("SHOW statement_timeout").fetchone() == ("77ms",)
+            assert conn.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("10s",)
+
+    def test_a_url_that_cannot_be_read_is_refused_without_showing_it(self) -> None:
+        with pytest.raises(SettingsError, match="HEADRACE_POSTGRES_URL") as refused:
+            open_pool("postgresql://me:secret@host/db?no_such_thing=1")
+        assert "secret" not in str(refused.value)
+
+    def test_when_all_are_in_use_the_next_one_waits_and_is_told(self, pool: Pool) -> None:
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(connection(pool))
+            with pytest.raises(DatabaseUnavailable, match="all 2 connections were in use"), connection(pool):
+                pass
+        assert session(pool)
+
+    def test_many_threads_share_few(self, postgres_url: str) -> None:
+        with open_pool(postgres_url, max_size=3) as pool, ThreadPoolExecutor(16) as threads:
+            used = set(threads.map(session, [pool] * 200))
+        assert len(used) <= 3
+
+    def test_a_closed_pool_lends_nothing_and_closes_what_comes_back(self, pool: Pool) -> None:
+        with connection(pool) as conn:
+            pool.close()
+            assert not conn.closed
+        assert conn.closed
+        with pytest.raises(DatabaseUnavailable, match="were closed"), connection(pool):
+            pass
+
+    def test_a_forked_child_leaves_its_parents_connections_alone(self, numbers: Pool) -> None:
+        mine = session(numbers)
+        if (child := os.fork()) == 0:
+            try:
+                theirs = session(numbers)
+                add(numbers, theirs)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert session(numbers) == mine
+        assert len(held(numbers)) == 1
+        assert held(numbers) != [mine]
+
+    def test_a_swallowed_error_is_not_taken_for_success(self, numbers: Pool) -> None:
+        def swallow() -> None:
+            with connection(numbers) as conn:
+                conn.execute("INSERT INTO numbers VALUES (1)")
+                try:
+                    conn.execute("SELECT 1/0")
+                except psycopg.errors.DivisionByZero:
+                    pass
+
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="swallowed"):
+            swallow()
+        assert held(numbers) == []
+
+
+class TestOutages:
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+        port = choose_port("postgres", 0)
+        server = QuickPostgres(tmp_path / "data", tmp_path / "log", port)
+        server.start()
+        server.wait_ready(READY_S)
+        yield server
+        server.stop()
+
+    def test_the_first_call_after_a_restart_works(self, server: EmbeddedPostgres) -> None:
+        with open_pool(server.url) as pool:
+            with ExitStack() as stack:  # now it holds as many as it may, and all of them will be stale
+                for _ in range(8):
+                    stack.enter_context(connection(pool))
+            server.stop()
+            with pytest.raises(DatabaseUnavailable, match="Connection refused"):
+                session(pool)
+            server.start()
+            server.wait_ready(READY_S)
+            began = time.monotonic()
+            assert session(pool) == session(pool)
+            assert time.monotonic() - began < AT_ONCE_S
+
+    def test_what_a_restart_cut_off_is_replaced_without_a_word(self, server: EmbeddedPostgres) -> None:
+        with open_pool(server.url) as pool:
+            with ExitStack() as stack:
+                cut_off = {stack.enter_context(connection(pool)).info.backend_pid for _ in range(8)}
+            server.stop()
+            server.start()
+            server.wait_ready(READY_S)
+            began = time.monotonic()
+            assert session(pool) not in cut_off
+            assert time.monotonic() - began < AT_ONCE_S
+
+    def test_a_transaction_that_the_server_left_is_unavailable_not_unclear(self, server: EmbeddedPostgres) -> None:
+        def interrupted(pool: Pool) -> None:
+            with connection(pool) as conn:
+                conn.execute("CREATE TABLE never (n int)")
+                server.stop()
+                conn.execute("SELECT 1")
+
+        with open_pool(server.url) as pool:
+            with pytest.raises(DatabaseUnavailable) as gone:
+                interrupted(pool)
+            assert not isinstance(gone.value, CommitUnclear)
+
+    def test_a_lost_commit_is_unclear_and_can_be_asked_for(self, server: EmbeddedPostgres) -> None:
+        """The commit waits for a standby that never comes, so that its answer can be lost for certain."""
+        with open_pool(server.url) as pool:
+            with connection(pool) as conn:
+                conn.execute("CREATE TABLE numbers (n int)")
+            with connect(server.url) as admin:
+                admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+                admin.execute("SELECT pg_reload_conf()")
+                wait_until(lambda: admin.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",), "reload")
+            told: list[int] = []
+
+            def lose_the_commit() -> None:
+                with connection(pool) as conn:
+                    conn.execute("INSERT INTO numbers VALUES (1)")
+                    told.extend([xact_id(conn), conn.info.backend_pid])
+
+            with ThreadPoolExecutor(1) as threads:
+                lost = threads.submit(lose_the_commit)
+                with connect(server.url) as admin:
+                    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                    wait_until(lambda: admin.execute(waiting).fetchone(), "the commit waits")
+                    assert xact_status(pool, told[0]) == "in progress"
+                    admin.execute("SELECT pg_terminate_backend(%s)", [told[1]])
+                with pytest.raises(CommitUnclear, match="everything was written, or nothing"):
+                    lost.result(READY_S)
+            wait_until(lambda: xact_status(pool, told[0]) == "committed", "it was committed")
+            assert held(pool) == [1]
+
+    def test_a_pool_for_a_server_that_is_not_there(self) -> None:
+        began = time.monotonic()
+        pool = open_pool(f"postgresql://me:secret@{LOOPBACK}:{choose_port('nobody', 0)}/db")
+        with pytest.raises(DatabaseUnavailable, match=r"(?s)Nothing was written.*Connection refused") as told:
+            session(pool)
+        assert time.monotonic() - began < AT_ONCE_S
+        assert "secret" not in str(told.value)
+
+
+class TestVerdicts:
+    def test_the_fate_of_transactions(self, numbers: Pool) -> None:
+        committed = add(numbers, 1)
+        with connection(numbers) as conn:
+            running = xact_id(conn)
+            assert xact_status(numbers, running) == "in progress"
+        with pytest.raises(Undo) as undone:
+            add(numbers, 2, Undo)
+        assert xact_status(numbers, committed) == "committed"
+        assert xact_status(numbers, undone.value.args[0]) == "aborted"
+        assert xact_status(numbers, running + 1_000_000) == "aborted"  # lost in a crash: never heard of
+        assert xact_status(numbers, 1) in ("committed", None)
+
+    def test_a_commit_that_is_refused_is_not_unclear(self, numbers: Pool) -> None:
+        """The key is checked at the commit."""
+        add(numbers, 1)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            add(numbers, 1)
+        assert held(numbers) == [1]
+
+    def test_a_statement_that_takes_too_long(self, postgres_url: str) -> None:
+        with open_pool(postgres_url, statement_timeout_s=0.05) as pool:
+            with pytest.raises(DatabaseUnavailable, match="statement timeout"), connection(pool) as conn:
+                conn.execute("SELECT pg_sleep(10)")
+            assert session(pool)
+
+    def test_a_session_that_was_ended_from_outside(self, numbers: Pool) -> None:
+        def ended() -> None:
+            with connection(numbers) as conn, connection(numbers) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 5000)", [conn.info.backend_pid])
+                conn.execute("SELECT 1")
+
+        with pytest.raises(DatabaseUnavailable, match="terminating connection"):
+            ended()
+        assert held(numbers) == []
+
+    @pytest.mark.parametrize("error", [psycopg.errors.DiskFull, psycopg.errors.OutOfMemory])
+    def test_a_full_server(self, error: type[psycopg.Error]) -> None:
+        with pytest.raises(DatabaseFull, match="could not extend file"), available():
+            raise error("could not extend file\nHINT: Check free disk space.")
+
+    def test_a_missing_table_says_what_to_run(self, pool: Pool) -> None:
+        with pytest.raises(MigrationError, match="headrace migrate"), connection(pool) as conn:
+            conn.execute("SELECT * FROM not_there")
+
+    def test_other_errors_pass(self, pool: Pool) -> None:
+        with pytest.raises(psycopg.errors.DivisionByZero), connection(pool) as conn:
+            conn.execute("SELECT 1/0")
+
+
+def test_queries_are_files(pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "add.sql").write_text("SELECT %(a)s::int + 1 -- one more, 100%%")
+    (tmp_path / "copy.sql").write_text("COPY pairs (a, b) FROM STDIN")
+    with connection(pool) as conn:
+        assert conn.execute(load_query(tmp_path, "add"), {"a": 1}).fetchone() == (2,)
+        conn.execute("CREATE TEMPORARY TABLE pairs (a int, b text)")
+        with conn.cursor() as cursor, cursor.copy(load_query(tmp_path, "copy")) as copy:
+            copy.write_row((1, "ü"))
+        assert conn.execute("SELECT * FROM pairs").fetchall() == [(1, "ü")]
+
+
+MIGRATE = """
+import sys
+from pathlib import Path
+from headrace.postgres.migrate import migrate
+print(migrate(sys.argv[1], {"room": Path(sys.argv[2])}))
+"""
+
+
+class TestMigrations:
+    @pytest.fixture
+    def rooms(self, tmp_path: Path) -> dict[str, Path]:
+        folder = tmp_path / "room"
+        folder.mkdir()
+        (folder / "001_first.sql").write_text("CREATE TABLE first (n int);\nCREATE INDEX ON first (n);\n")
+        (folder / "002_second.sql").write_text("ALTER TABLE first ADD COLUMN m int DEFAULT 5 % 3;\n")
+        (folder / "notes.txt").write_text("not SQL")
+        return {"room": folder}
+
+    def test_each_file_once_and_in_order(self, postgres_url: str, rooms: dict[str, Path]) -> None:
+        both = ["room/001_first.sql", "room/002_second.sql"]
+        assert pending(postgres_url, rooms) == both
+        assert migrate(postgres_url, rooms) == both
+        assert pending(postgres_url, rooms) == migrate(postgres_url, rooms) == []
+        (rooms["room"] / "003_third.sql").write_text("DROP TABLE first;")
+        assert migrate(postgres_url, rooms) == ["room/003_third.sql"]
+
+    def test_rooms_do_not_mix(self, postgres_url: str, rooms: dict[str, Path], tmp_path: Path) -> None:
+        migrate(postgres_url, rooms)
+        (tmp_path / "001_first.sql").write_text("CREATE TABLE another (n int);")
+        assert migrate(postgres_url, {**rooms, "other": tmp_path}) == ["other/001_first.sql"]
+
+    def test_processes_wait_for_each_other(self, postgres_url: str, rooms: dict[str, Path]) -> None:
+        (rooms["room"] / "001_first.sql").write_text("SELECT pg_sleep(0.5); CREATE TABLE first (n int);")
+        command = [sys.executable, "-c", MIGRATE, postgres_url, str(rooms["room"])]
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        said = [process.communicate(timeout=READY_S)[0] for process in running]
+        assert [process.returncode for process in running] == [0, 0, 0]
+        for name in ("001_first.sql", "002_second.sql"):
+            assert "".join(said).count(name) == 1
+
+    def test_a_changed_file_is_refused(self, postgres_url: str, rooms: dict[str, Path]) -> None:
+        migrate(postgres_url, rooms)
+        (rooms["room"] / "001_first.sql").write_text("CREATE TABLE first (n bigint);")
+        (rooms["room"] / "003_third.sql").write_text("DROP TABLE first;")
+        words = r"room/001_first.sql was applied with other contents.*Nothing was changed"
+        with pytest.raises(MigrationError, match=words):
+            migrate(postgres_url, rooms)
+        with pytest.raises(MigrationError, match=words):
+            pending(postgres_url, rooms)
+        with connect(postgres_url) as conn:
+            assert conn.execute("SELECT to_regclass('first')").fetchone() == ("first",)
+
+    def test_a_file_that_fails_leaves_nothing(self, postgres_url: str, rooms: dict[str, Path]) -> None:
+        broken = rooms["room"] / "002_second.sql"
+        broken.write_text("CREATE TABLE second (n int);\nSELECT * FROM nowhere;\n")
+        with pytest.raises(MigrationError, match=r"(?s)room/002_second.sql failed and was undone.*nowhere"):
+            migrate(postgres_url, rooms)
+        assert pending(postgres_url, rooms) == ["room/002_second.sql"]
+        broken.write_text("CREATE TABLE second (n int);")
+        assert migrate(postgres_url, rooms) == ["room/002_second.sql"]
+
+    def test_a_user_without_rights_is_told_what_postgres_says(self, postgres_url: str, rooms: dict[str, Path]) -> None:
+        with connect(postgres_url) as conn:
+            conn.execute("CREATE ROLE guest LOGIN")
+        try:
+            with pytest.raises(MigrationError, match="permission denied"):
+                migrate(postgres_url.replace("headrace@", "guest@"), rooms)
+        finally:
+            with connect(postgres_url) as conn:
+                conn.execute("DROP ROLE guest")
+
+    def test_a_server_that_is_not_there(self, rooms: dict[str, Path]) -> None:
+        with pytest.raises(DatabaseUnavailable, match="Connection refused"):
+            migrate(f"postgresql://{LOOPBACK}:{choose_port('nobody', 0)}/db", rooms)
+
+
+def test_doctor_says_whether_tables_are_missing(postgres_url: str, servers: Servers) -> None:
+    assert postgres_tables(postgres_url) == Finding("postgres tables", True, "up to date")
+    empty = database_url(servers.postgres_template(), "postgres")
+    missing = ", ".join(pending(empty, POSTGRES_ROOMS))
+    assert "cold/001_cold.sql" in missing
+    assert postgres_tables(empty) == Finding("postgres tables", False, f"missing: {missing}", "Run `headrace migrate`.")
+
+
+def test_the_command_migrates_both(
+    postgres_url: str, clickhouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = f"test_{uuid4().hex}"
+    env = {
+        "HEADRACE_POSTGRES_URL": postgres_url,
+        "HEADRACE_CLICKHOUSE_URL": clickhouse_url,
+        "HEADRACE_WAREHOUSE_DATABASE": database,
+    }
+
+    def applied() -> list[str]:
+        done = CliRunner().invoke(main.headrace, ["migrate", "--json"], env=env)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout.splitlines()[-1])["applied"]
+
+    with connect(postgres_url) as conn:
+        conn.execute("DROP SCHEMA public CASCADE")
+        conn.execute("CREATE SCHEMA public")
+    try:
+        names = applied()
+        assert names[0] == "cold/001_cold.sql"
+        assert [name for name in names if "/" not in name] == [migration.name for migration in warehouse_migrations()]
+        assert applied() == []
+        env["HEADRACE_POSTGRES_URL"] = ""
+        assert "only ClickHouse" in CliRunner().invoke(main.headrace, ["migrate"], env=env).stderr
+    finally:
+        connect_clickhouse(clickhouse_url).command(f"DROP DATABASE {database} SYNC")

@@ -1,0 +1,130 @@
+"""Bugs of the two tiers that the chaos runs found, each in its plainest form."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from headrace.cold.mover import Mover
+from headrace.cold.store import Store
+from headrace.cold.tiers import Tiers
+from headrace.model.job import JobState, LeasedJob, NewJob
+from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.scripts import Caps
+from headrace.queue.state import QueueState, read_states
+from headrace.valkey.scripts import run
+from tests.conftest import ODD_NAMES
+
+REF = ODD_NAMES
+CAP = 2
+
+
+@dataclass
+class Bench:
+    client: SyncClient
+    tiers: Tiers
+    mover: Mover
+
+    def __post_init__(self) -> None:
+        self.stubs = self.client.options.stubs()
+        self.shard = self.stubs.shard_of(REF)
+        self.mover.elect()
+
+    @property
+    def state(self) -> QueueState:
+        return next(state for state in read_states(self.client.redis, 2) if state.ref == REF)
+
+    def enqueue(self, *ids: str, **fields: Any) -> list[bool]:
+        return self.client.enqueue_many(REF, [NewJob("send", b"12", id=job_id, **fields) for job_id in ids])
+
+    def dequeue(self) -> list[LeasedJob]:
+        return run(self.client.redis, self.stubs.dequeue(self.shard, 100, 60_000))
+
+    def ack(self) -> list[str]:
+        jobs = self.dequeue()
+        run(self.client.redis, self.stubs.ack(self.shard, [(job, 1) for job in jobs], 0))
+        return [job.id for job in jobs]
+
+    def bury(self) -> None:
+        """What waits fails for good, and PostgreSQL takes it."""
+        run(self.client.redis, self.stubs.bury(self.shard, [(job, "no") for job in self.dequeue()]))
+        self.mover.sweep(self.shard)
+        assert self.client.redis.zcard(f"hr:{{{self.shard}}}:leases") == 0
+
+
+@pytest.fixture
+def bench(valkey_url: str, postgres_url: str) -> Iterator[Bench]:
+    options = QueueOptions(caps=Caps(items=CAP))
+    tiers = Tiers(valkey_url, postgres_url, options)
+    with SyncClient(valkey_url, options, tiers) as client:
+        yield Bench(client, tiers, Mover(tiers))
+
+
+def test_a_row_that_is_in_valkey_already_does_not_expire_in_postgres(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mover dies between placing the job in Valkey and deleting its row; before the next one comes the TTL is over.
+    The job was counted as expired, although it was done."""
+    bench.enqueue("a", "b")
+    bench.enqueue("c", ttl_ms=400)
+    assert bench.ack() == ["a", "b"]
+    began = time.monotonic()
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "delete", die)
+        bench.mover.sweep(bench.shard)
+    assert bench.ack() == ["c"]
+    time.sleep(max(0.0, 0.45 - (time.monotonic() - began)))  # the TTL itself is what is waited for
+    bench.mover.sweep(bench.shard)
+    state = bench.state
+    assert (state.odometers["ack"], state.odometers["refill"], state.odometers.get("expire", 0)) == (3, 1, 0)
+    assert (state.depth, state.cold, state.cold_mode) == (0, 0, False)
+
+
+def test_a_dead_job_that_postgres_keeps_is_not_accepted_again(bench: Bench) -> None:
+    """A producer that was killed, or refused in part, asks again with the same ids: what is dead must not run again."""
+    assert bench.enqueue("a") == [True]
+    bench.bury()
+    assert bench.enqueue("a") == [False]
+    found = bench.client.get(REF.environment, "a")
+    assert found is not None
+    assert found.state == JobState.DEAD
+    assert bench.client.cancel(REF.environment, "a") == JobState.DEAD
+
+
+def test_a_dead_job_whose_id_is_still_taken_can_be_redriven(bench: Bench) -> None:
+    assert bench.enqueue("a") == [True]
+    bench.bury()
+    assert bench.client.redrive(REF) == 1
+    bench.mover.sweep(bench.shard)
+    assert bench.ack() == ["a"]
+    assert bench.state.dead == 0
+    assert bench.enqueue("a") == [True]
+
+
+def test_a_shard_that_is_idle_does_not_hold_up_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mover waited a quarter of a second for the idle shard's queues between any two refills of the other one."""
+    waits: list[float] = []
+    wait = bench.tiers.valkey.bzpopmin
+
+    def note(key: str, timeout: float) -> object:
+        waits.append(timeout)
+        return wait(key, timeout=timeout)
+
+    monkeypatch.setattr(bench.tiers.valkey, "bzpopmin", note)
+    bench.mover.turn()
+    assert min(waits) > 0.1
+    bench.enqueue("a", "b", "c")
+    bench.ack()
+    bench.mover.turn()
+    assert bench.ack() == ["c"]
+    waits.clear()
+    bench.mover.turn()
+    assert max(waits) < 0.1

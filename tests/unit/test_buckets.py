@@ -1,0 +1,118 @@
+"""Partial sums of events against a model that adds one event at a time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.model.event import COLUMNS, COUNT_COLUMN, RESYNC, TICK
+from headrace.model.histogram import Histogram, added, bucket_of, percentile
+from headrace.pipeline.buckets import LAST, bucketize, merge
+from headrace.pipeline.decode import SCHEMA
+
+OPS = [*map(str, COUNT_COLUMN), RESYNC, TICK, "verb of the future"]
+numbers = st.integers(0, 3000)
+events = st.fixed_dictionaries(
+    {
+        "at_ms": st.integers(1_000_000, 1_020_000),
+        "org": st.sampled_from(["a", "ü"]),
+        "queue": st.sampled_from(["q", "r"]),
+        "op": st.sampled_from(OPS),
+        "n": st.integers(1, 9),
+        "epoch": st.sampled_from([5, 6]),
+        "depth": numbers,
+        "limit": st.none() | numbers,
+        "oldest_ms": st.none() | st.integers(990_000, 1_010_000),
+        "waits": st.lists(st.integers(-5, 100_000), max_size=3),
+        "runs": st.none() | st.lists(numbers, max_size=2),
+    }
+)
+
+
+def at_ms(event: dict[str, Any]) -> int:
+    return event["at_ms"]
+
+
+def age_ms(event: dict[str, Any]) -> int:
+    return max(0, event["at_ms"] - (event["oldest_ms"] or event["at_ms"]))
+
+
+def to_table(found: list[dict[str, Any]]) -> pa.Table:
+    """Fields that a test does not name are 1, or empty."""
+    empty: dict[str, Any] = {column.name: 1 if column.kind == "int" else "" for column in COLUMNS}
+    odometers: Counter[Any] = Counter()
+    rows: list[dict[str, Any]] = []
+    for seq, event in enumerate(found):
+        key = (event["org"], event["queue"], event["epoch"], event["op"])
+        odometers[key] += event["n"]
+        rows.append({**empty, "shard": 0, "at_seq": seq, **event, "odometer": odometers[key]})
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(events, max_size=30), st.data())
+def test_any_split_of_events_adds_up_to_the_same(found: list[dict[str, Any]], data: st.DataObject) -> None:
+    table = to_table(sorted(found, key=at_ms))
+    cut = data.draw(st.integers(0, len(found)))
+    whole = merge([bucketize(table)])
+    assert merge([bucketize(table.slice(cut)), bucketize(table.slice(0, cut))]) == whole
+    assert whole.to_pylist() == expected(table.to_pylist())
+
+
+def expected(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    groups: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for event in found:
+        if event["op"] != TICK:
+            second = event["at_ms"] // 5000 * 5
+            groups[event["org"], event["project"], event["env"], event["queue"], second, event["epoch"]].append(event)
+    return [row(key, groups[key]) for key in sorted(groups)]
+
+
+def row(key: tuple[Any, ...], group: list[dict[str, Any]]) -> dict[str, Any]:
+    *names, second, epoch = key
+    newest = group[-1]
+    waits = [max(0, wait) for event in group for wait in event["waits"] or []]
+    runs = [run for event in group for run in event["runs"] or []]
+    counted = [(number, op) for number, op in enumerate(COUNT_COLUMN) if any(event["op"] == op for event in group)]
+    of = {op: [event for event in group if event["op"] == op] for _, op in counted}
+    gauges = {
+        **{name: newest.get(name) for name in LAST},
+        **{"limit": -1 if newest["limit"] is None else newest["limit"], "oldest_at": newest["oldest_ms"] or 0},
+    }
+    return {
+        **dict(zip(("organization_id", "project_id", "environment_id", "queue_name"), names, strict=True)),
+        "bucket_start": pa.scalar(second, pa.timestamp("s", "UTC")).as_py(),
+        "epoch": epoch,
+        **{column: sum(event["n"] for event in of.get(op, [])) for op, column in COUNT_COLUMN.items()},
+        "max_queue_length": max(event["depth"] for event in group),
+        **dict.fromkeys(("max_cold_queue_length", "max_concurrency_current", "max_env_queue_length"), 1),
+        "max_env_concurrency": 1,
+        "max_oldest_message_age_ms": max(map(age_ms, group)),
+        "max_bytes": 1,
+        **{"total_wait_duration_ms": sum(waits), "wait_duration_count": len(waits)},
+        **{"total_run_duration_ms": sum(runs), "run_duration_count": len(runs)},
+        "last": {"at": newest["at_ms"] * 2**20 + newest["at_seq"], **gauges},
+        "wait_histogram": sorted(Counter(map(bucket_of, waits)).items()),
+        "run_histogram": sorted(Counter(map(bucket_of, runs)).items()),
+        "first_odometers": [(number, min(e["odometer"] - e["n"] for e in of[op])) for number, op in counted],
+        "last_odometers": [(number, max(e["odometer"] for e in of[op])) for number, op in counted],
+    }
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1), st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
+def test_percentiles_are_within_two_and_a_half_percent(values: list[int], share: float) -> None:
+    """Whatever histograms the values were added up from."""
+    half = len(values) // 2
+    histogram: Histogram = added([Counter(map(bucket_of, values[:half])), Counter(map(bucket_of, values[half:]))])
+    exact = sorted(values)[max(1, -(-len(values) * int(share * 100) // 100)) - 1]
+    found = percentile(histogram, share)
+    assert found is not None
+    assert abs(found - exact) <= 0.025 * exact
+
+
+def test_nothing_measured_has_no_percentile() -> None:
+    assert percentile({}, 0.5) is None

@@ -1,0 +1,134 @@
+"""How records become blocks, and what ClickHouse's answers mean; without a ClickHouse."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from headrace.errors import ServiceUnavailable
+from headrace.pipeline import clickhouse_destination
+from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, Rows, send_error, to_payload
+from headrace.spool.destination import Auth, Batch, Permanent, Retryable, SendError, TooLarge
+from headrace.spool.record import NewRecord, Record
+from headrace.warehouse.blocks import BlockWriter, failure_of
+from headrace.warehouse.connect import Client
+
+
+def nobody() -> Client:
+    raise AssertionError("nothing is sent here")
+
+
+DESTINATION = ClickHouseDestination(BlockWriter(nobody))
+
+
+def record(rows: int, token: str = "t", **meta: str) -> Record:
+    return Record(
+        1, to_payload(pa.table({"n": pa.array(range(rows), pa.int64())})), token, {"table": "x", **meta}, 0, 0
+    )
+
+
+def numbers(batch: Batch) -> list[int]:
+    body: Rows = batch.body
+    return pyarrow.ipc.open_file(body.arrow_file).read_all()["n"].to_pylist()
+
+
+def pieces_as_records(pieces: list[NewRecord]) -> list[Record]:
+    return [Record(number, each.payload, each.token, each.meta, 0, 0) for number, each in enumerate(pieces)]
+
+
+class TestCutting:
+    def test_up_to_50_000_rows_are_one_block_under_the_records_own_token(self) -> None:
+        assert MAX_BLOCK_ROWS == 50_000
+        (batch,) = DESTINATION.prepare(record(50_000))
+        assert batch.token == "t"
+        assert len(numbers(batch)) == 50_000
+
+    def test_more_are_several_with_numbered_tokens(self) -> None:
+        batches = DESTINATION.prepare(record(100_001))
+        assert [batch.token for batch in batches] == ["t/0", "t/1", "t/2"]
+        assert [len(numbers(batch)) for batch in batches] == [50_000, 50_000, 1]
+        assert [number for batch in batches for number in numbers(batch)] == list(range(100_001))
+
+    def test_a_block_is_one_batch_of_arrow_however_the_stream_was_written(self) -> None:
+        parts = pa.concat_tables([pa.table({"n": [number]}) for number in range(5)])
+        (batch,) = DESTINATION.prepare(Record(1, to_payload(parts), "t", {"table": "x"}, 0, 0))
+        assert pyarrow.ipc.open_file(batch.body.arrow_file).num_record_batches == 1
+
+    def test_few_rows_of_many_bytes_are_cut_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(clickhouse_destination, "MAX_BLOCK_BYTES", 800)
+        assert [len(numbers(batch)) for batch in DESTINATION.prepare(record(250))] == [100, 100, 50]
+
+    @pytest.mark.parametrize("changed", [{"token": ""}, {"table": ""}, {"table": "a.b"}, {"table": "a b"}])
+    def test_a_record_without_token_or_table_is_bad(self, changed: dict[str, str]) -> None:
+        with pytest.raises(Permanent):
+            DESTINATION.prepare(record(1, **changed))
+
+    @pytest.mark.parametrize("payload", [b"", b"nonsense", b"\xff" * 100])
+    def test_what_is_no_arrow_is_bad(self, payload: bytes) -> None:
+        with pytest.raises(Permanent):
+            DESTINATION.prepare(Record(1, payload, "t", {"table": "x"}, 0, 0))
+
+
+class TestSplitting:
+    def test_halves_get_tokens_of_their_own(self) -> None:
+        whole = record(5)
+        pieces = DESTINATION.split(whole, DESTINATION.prepare(whole), 0)
+        assert [piece.token for piece in pieces] == ["t/0", "t/1"]
+        batches = [batch for each in pieces_as_records(list(pieces)) for batch in DESTINATION.prepare(each)]
+        assert [(batch.token, numbers(batch)) for batch in batches] == [("t/0", [0, 1]), ("t/1", [2, 3, 4])]
+
+    def test_the_blocks_that_were_not_refused_stay_what_they_were(self) -> None:
+        """Some of them may have been applied: the same token must mean the same rows."""
+        whole = record(120_000)
+        batches = DESTINATION.prepare(whole)
+        pieces = pieces_as_records(list(DESTINATION.split(whole, batches, 1)))
+        assert [piece.token for piece in pieces] == ["t/0", "t/1/0", "t/1/1", "t/2"]
+        again = [DESTINATION.prepare(piece) for piece in pieces]
+        assert [len(each) for each in again] == [1, 1, 1, 1]
+        assert numbers(again[0][0]) == numbers(batches[0])
+        assert numbers(again[3][0]) == numbers(batches[2])
+        assert numbers(again[1][0]) + numbers(again[2][0]) == numbers(batches[1])
+
+    def test_a_piece_is_never_cut_by_the_rules_for_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = record(10)
+        pieces = pieces_as_records(list(DESTINATION.split(whole, DESTINATION.prepare(whole), 0)))
+        monkeypatch.setattr(clickhouse_destination, "MAX_BLOCK_BYTES", 8)
+        assert [len(DESTINATION.prepare(piece)) for piece in pieces] == [1, 1]
+
+    def test_one_row_cannot_be_cut(self) -> None:
+        assert DESTINATION.split(record(1), DESTINATION.prepare(record(1)), 0) == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "unclear"),
+    [
+        (DatabaseError("memory", code=241), Retryable, True),
+        (DatabaseError("a view failed", code=159), Retryable, True),
+        (DatabaseError("too many parts", code=252), Retryable, True),
+        (DatabaseError("no table", code=60), Retryable, False),
+        (DatabaseError("too many queries", code=202), Retryable, False),
+        (DatabaseError("password", code=516), Auth, False),
+        (DatabaseError("type", code=53), Permanent, False),
+        (DatabaseError("HTTP driver received HTTP status 413"), TooLarge, False),
+        (DatabaseError("HTTP driver received HTTP status 401"), Auth, False),
+        (OperationalError("HTTP driver received HTTP status 503"), Retryable, False),
+        (OperationalError("HTTP driver received HTTP status 504"), Retryable, True),
+        (DatabaseError("HTTP driver received HTTP status 502"), Retryable, True),
+        (OperationalError("Error timed out executing HTTP request"), Retryable, True),
+        (DatabaseError("Received ClickHouse exception: Request Entity Too Large", code=241), Retryable, True),
+        (ServiceUnavailable(), Retryable, False),
+    ],
+    ids=str,
+)
+def test_what_an_answer_means(error: Exception, kind: type[SendError], unclear: bool) -> None:
+    """Memory errors look like "too large", and are not: only a clean 413 is."""
+    found = send_error(failure_of(error))
+    assert isinstance(found, kind)
+    assert found.unclear is unclear
+
+
+def test_busy_is_not_down() -> None:
+    assert not send_error(failure_of(DatabaseError("too many queries", code=202))).means_down
+    assert send_error(failure_of(DatabaseError("memory", code=241))).means_down
