@@ -182,8 +182,10 @@ def warehouse(clickhouse_url: str) -> Iterator[Client]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all: it takes ten seconds to start."""
     from headrace.pipeline.job import PipelineOptions, start_session
+    from headrace.spool.options import SpoolOptions
 
-    options = PipelineOptions("", "", "", shards=2, checkpoint=tmp_path_factory.mktemp("unused"))
+    unused = tmp_path_factory.mktemp("unused")
+    options = PipelineOptions("", "", "", shards=2, checkpoint=unused, spool=SpoolOptions(unused))
     session = start_session(options)
     yield session
     session.stop()

@@ -184,6 +184,9 @@ class PipelineSettings:
     )
     trigger: Seconds = setting(1.0, "How often a micro-batch starts.", duration("100ms", "1h"))
     max_events_per_trigger: int = setting(500_000, "Most events one micro-batch reads.", integer(1, 100_000_000))
+    metrics_port: int | None = setting(
+        None, "Port of /metrics of the pipeline, on loopback; none = it serves no metrics.", optional(integer(1, 65535))
+    )
     driver_memory: str = setting(
         "1g", "Java heap of the Spark driver.", text("a Java size such as `512m` or `2g`", r"[1-9]\d*[mg]")
     )
@@ -268,12 +271,6 @@ class SpoolSettings:
     )
     send_timeout: Seconds = setting(60.0, "How long a destination may take to answer.", duration("1s", "1h"))
     stop_timeout: Seconds = setting(30.0, "How long a stopping exporter lets sends finish.", duration("0s", "1h"))
-    failover_max_size: int = setting(
-        1000, "Records kept in memory while the disk cannot be written; never durable ones.", integer(1, 1_000_000)
-    )
-    failover_max_bytes: Amount = setting(
-        Amount(256 * 2**20), "Most bytes of these records; the oldest are lost.", amount("1MiB", "1TiB")
-    )
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 
+from headrace.embedded.process import choose_port
 from headrace.history.reconcile import Reconciliation, read_totals, reconcile
 from headrace.model.event import Op
 from headrace.model.histogram import ZERO, bucket_of
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline.job import PipelineOptions, run_until_failure, start_query
+from headrace.pipeline.job import IN_ORDER, PipelineOptions, exporting, run_until_failure, start_query
 from headrace.pipeline.sink import token_of
 from headrace.pipeline.transforms import summaries, total
 from headrace.queue import keys
 from headrace.queue.queue import SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.queue.state import read_states
+from headrace.spool.backoff import Backoff
+from headrace.spool.options import SpoolOptions
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
@@ -43,6 +49,8 @@ def options(valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: P
         database=str(warehouse.database),
         shards=2,
         checkpoint=tmp_path / "checkpoint",
+        spool=SpoolOptions(tmp_path / "spool"),
+        exporter=replace(IN_ORDER, backoff=Backoff(0.1, 2.0, 0.5), breaker_reset_s=0.5),
         trigger_s=0.1,
     )
 
@@ -65,18 +73,19 @@ def compare(valkey: Valkey, warehouse: Client) -> Reconciliation:
 
 
 def run_until_equal(spark: SparkSession, options: PipelineOptions, valkey: Valkey, warehouse: Client) -> Reconciliation:
-    query = start_query(spark, options)
-    try:
+    with exporting(options) as spool:
+        query = start_query(spark, options, spool)
+        try:
 
-        def equal() -> Reconciliation | None:
-            if (error := query.exception()) is not None:
-                raise error
-            found = compare(valkey, warehouse)
-            return found if found.difference == 0 else None
+            def equal() -> Reconciliation | None:
+                if (error := query.exception()) is not None:
+                    raise error
+                found = compare(valkey, warehouse)
+                return found if found.difference == 0 else None
 
-        return wait_until(equal, "history agrees with the queues", 120)
-    finally:
-        query.stop()
+            return wait_until(equal, "history agrees with the queues", 120)
+        finally:
+            query.stop()
 
 
 def test_every_count_arrives_once_in_every_tier(
@@ -131,11 +140,42 @@ def newest_entry(valkey: Valkey, shard: int) -> streams.Entry:
 def test_a_failing_warehouse_loses_nothing(
     spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client
 ) -> None:
+    """Batches go on into the spool; when the warehouse is back they arrive, once."""
     work(valkey, valkey_url, 10)
     warehouse.command("RENAME TABLE queue_metrics_5s_v1 TO hidden")
-    assert run_until_failure(spark, options, threading.Event()) is not None
-    warehouse.command("RENAME TABLE hidden TO queue_metrics_5s_v1")
+    stop = threading.Event()
+    with exporting(options) as spool, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_until_failure, spark, options, spool, stop)
+        try:
+            wait_until(lambda: spool.stats().pushed >= 2 and spool.stats().retries > 0, "it is tried in vain", 60)
+            work(valkey, valkey_url, 5)
+            wait_until(lambda: spool.stats().pushed >= 4, "the next batch is in the spool", 60)
+            warehouse.command("RENAME TABLE hidden TO queue_metrics_5s_v1")
+            wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues", 60)
+        finally:
+            stop.set()
+        assert running.result()
+
+
+def test_the_pipeline_serves_its_metrics(options: PipelineOptions) -> None:
+    port = choose_port("the metrics of a test", 0)
+    address = f"http://127.0.0.1:{port}/metrics"
+    with exporting(replace(options, metrics_port=port)), urlopen(address, timeout=10) as answer:
+        text = answer.read().decode()
+    assert 'headrace_spool_records{spool="pipeline"} 0.0' in text
+    assert 'headrace_export_healthy{destination="clickhouse",spool="pipeline"} 1.0' in text
+
+
+def test_a_lost_checkpoint_counts_nothing_twice(
+    spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
+) -> None:
+    """The spool knows up to where it has taken events; the anchors of the streams are read again, and left out."""
+    work(valkey, valkey_url, 10)
     run_until_equal(spark, options, valkey, warehouse)
+    again = replace(options, checkpoint=tmp_path / "another")
+    work(valkey, valkey_url, 10)
+    found = run_until_equal(spark, again, valkey, warehouse)
+    assert found.tiers["5s"][Op.ENQUEUE] == 60
 
 
 def events(spark: SparkSession, *changes: dict[str, Any]) -> Any:
@@ -226,9 +266,10 @@ def test_ticks_move_the_watermark_and_count_nothing(
     SyncClient(options.redis_url).check_shards()
     assert run(valkey, STUBS.tick(0, 5000))
     assert not run(valkey, STUBS.tick(0, 5000))  # once per period, whoever sweeps
-    query = start_query(spark, options)
-    try:
-        wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark", 60)
-    finally:
-        query.stop()
+    with exporting(options) as spool:
+        query = start_query(spark, options, spool)
+        try:
+            wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark", 60)
+        finally:
+            query.stop()
     assert all(not totals for totals in read_totals(warehouse).values())

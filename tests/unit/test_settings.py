@@ -283,9 +283,9 @@ class TestSpool:
         assert (spool.full_behavior, spool.segment_size, spool.always_queue) == ("block", 64 * 2**20, True)
 
     def test_sizes_may_be_shares_of_memory(self) -> None:
-        spool = load({"spool.max_bytes": "10%", "spool.failover_max_bytes": "2MiB"}, NOTHING, None).settings.spool
+        spool = load({"spool.max_bytes": "10%", "spool.inmemory_bytes": "2MiB"}, NOTHING, None).settings.spool
         assert spool.max_bytes.of(5000) == 500
-        assert spool.failover_max_bytes.of(5000) == 2 * 2**20
+        assert spool.inmemory_bytes.of(5000) == 2 * 2**20
 
     @pytest.mark.parametrize(
         ("key", "value"),

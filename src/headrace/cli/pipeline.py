@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import click
 
@@ -11,8 +12,9 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event
+from headrace.cli.spool_options import exporter_options, spool_options
 from headrace.embedded.java import find_java
-from headrace.pipeline.job import PipelineOptions, run_forever
+from headrace.pipeline.job import IN_ORDER, PipelineOptions, run_forever
 from headrace.settings import Settings
 
 
@@ -36,6 +38,11 @@ def options(settings: Settings) -> PipelineOptions:
         database=settings.warehouse.database,
         shards=settings.queue.shards,
         checkpoint=data_dir / "pipeline" / "checkpoint",
+        spool=spool_options(settings),
+        exporter=replace(exporter_options(settings, clickhouse=True), workers=IN_ORDER.workers, adaptive=False),
+        send_timeout_s=settings.spool.send_timeout,
+        stop_timeout_s=settings.spool.stop_timeout,
+        metrics_port=settings.pipeline.metrics_port,
         master=settings.pipeline.master,
         trigger_s=settings.pipeline.trigger,
         max_events_per_trigger=settings.pipeline.max_events_per_trigger,

@@ -1,7 +1,8 @@
-"""The streaming job: source → 5 s buckets → warehouse, until told to stop.
+"""The streaming job: source → 5 s buckets → spool → warehouse, until told to stop.
 
-A failed micro-batch ends the query; it is started again from its checkpoint after a pause that doubles from
-1 s to 30 s. Nothing is lost meanwhile: events wait in their streams.
+A micro-batch is done when it is in the spool; an exporter beside the query carries it on, so a warehouse that is away
+does not stop the reading. A failed micro-batch (Valkey is away, the spool is full) ends the query; it is started again
+from its checkpoint after a pause that doubles from 1 s to 30 s. Nothing is lost meanwhile: events wait in streams.
 """
 
 from __future__ import annotations
@@ -10,15 +11,25 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, start_http_server
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.pipeline.sink import WarehouseSink
+from headrace.pipeline.clickhouse_destination import ClickHouseDestination
+from headrace.pipeline.sink import SpoolSink
 from headrace.pipeline.source import FORMAT, RedisStreamSource
+from headrace.spool.backoff import Backoff
+from headrace.spool.exporter import Exporter, ExporterOptions
+from headrace.spool.metrics import SpoolCollector
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
+from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import connect
 
 log = logging.getLogger(__name__)
@@ -31,6 +42,9 @@ POLL_S = 0.2
 # earlier on two cores, and later batches are no slower.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+# One worker, so that records arrive in the order of their batches: what says how far history goes follows its rows.
+IN_ORDER = ExporterOptions(workers=1, backoff=Backoff(1.0, 2.0, 30.0))
+
 
 @dataclass(frozen=True)
 class PipelineOptions:
@@ -39,6 +53,11 @@ class PipelineOptions:
     database: str
     shards: int
     checkpoint: Path
+    spool: SpoolOptions
+    exporter: ExporterOptions = IN_ORDER
+    send_timeout_s: float = 60.0
+    stop_timeout_s: float = 30.0
+    metrics_port: int | None = None
     master: str = "local[*]"
     trigger_s: float = 1.0
     max_events_per_trigger: int = 500_000
@@ -72,7 +91,39 @@ def start_session(options: PipelineOptions) -> SparkSession:
     return session
 
 
-def start_query(session: SparkSession, options: PipelineOptions) -> StreamingQuery:
+@contextmanager
+def exporting(options: PipelineOptions) -> Generator[Spool]:
+    """A spool whose records are carried to ClickHouse for as long as this lasts. What is left is sent next time."""
+    spool = Spool.open(options.spool)
+    writer = BlockWriter(lambda: connect(options.clickhouse_url, options.database, int(options.send_timeout_s)))
+    exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter)
+    try:
+        exporter.start()
+        with _metrics_served(options.metrics_port, SpoolCollector("pipeline", spool, exporter)):
+            yield spool
+    finally:
+        exporter.stop(options.stop_timeout_s)
+        spool.close()
+        writer.close()
+
+
+@contextmanager
+def _metrics_served(port: int | None, collector: SpoolCollector) -> Generator[None]:
+    if port is None:
+        yield
+        return
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server, thread = start_http_server(port, "127.0.0.1", registry)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def start_query(session: SparkSession, options: PipelineOptions, spool: Spool) -> StreamingQuery:
     events = (
         session.readStream.format(FORMAT)
         .option("url", options.redis_url)
@@ -80,9 +131,8 @@ def start_query(session: SparkSession, options: PipelineOptions) -> StreamingQue
         .option("maxEventsPerTrigger", str(options.max_events_per_trigger))
         .load()
     )
-    sink = WarehouseSink(connect(options.clickhouse_url, options.database))
     return (
-        events.writeStream.foreachBatch(sink)
+        events.writeStream.foreachBatch(SpoolSink(spool))
         .option("checkpointLocation", str(options.checkpoint))
         .trigger(processingTime=f"{int(options.trigger_s * 1000)} milliseconds")
         .start()
@@ -90,12 +140,17 @@ def start_query(session: SparkSession, options: PipelineOptions) -> StreamingQue
 
 
 def run_forever(options: PipelineOptions, stop: threading.Event) -> None:
+    with exporting(options) as spool:
+        _run(options, spool, stop)
+
+
+def _run(options: PipelineOptions, spool: Spool, stop: threading.Event) -> None:
     session = start_session(options)
     pause = FIRST_PAUSE_S
     try:
         while not stop.is_set():
             try:
-                made_progress = run_until_failure(session, options, stop)
+                made_progress = run_until_failure(session, options, spool, stop)
             except Exception:
                 log.exception("the pipeline could not start its query", extra={"action": "start_failed"})
                 made_progress = False
@@ -105,9 +160,9 @@ def run_forever(options: PipelineOptions, stop: threading.Event) -> None:
         session.stop()
 
 
-def run_until_failure(session: SparkSession, options: PipelineOptions, stop: threading.Event) -> bool:
+def run_until_failure(session: SparkSession, options: PipelineOptions, spool: Spool, stop: threading.Event) -> bool:
     """Runs until stopped or a batch fails; says whether any batch succeeded."""
-    query = start_query(session, options)
+    query = start_query(session, options, spool)
     log.info("reading metric streams", extra={"action": "started"})
     try:
         while not stop.wait(POLL_S) and query.isActive:

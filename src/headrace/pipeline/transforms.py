@@ -6,7 +6,7 @@ Spark passes on untouched) and what was read: from which entry to which, and how
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ pc: Any = pyarrow.compute  # its functions are made when it is imported; no type
 
 CHUNK_EVENTS = 100_000  # summed up together: few enough for memory, many enough for speed
 
+NO_MARKS: Mapping[int, int] = {}
+
 SUMMARY = "shard int, first_at bigint, last_at bigint, events bigint, rows binary"
 
 
@@ -33,19 +35,28 @@ class Summary:
     rows: pa.Table
 
 
-def summaries(events: DataFrame) -> list[Summary]:
-    """Run the job; one summary per shard and partition that had events."""
-    found = events.mapInArrow(summarise, SUMMARY).toArrow().to_pylist()
+def summaries(events: DataFrame, marks: Mapping[int, int] = NO_MARKS) -> list[Summary]:
+    """Run the job; one summary per shard and partition that had events after its shard's mark."""
+    known = dict(marks)
+
+    def summarised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return summarise(batches, known)
+
+    found = events.mapInArrow(summarised, SUMMARY).toArrow().to_pylist()
     return [Summary(**{**each, "rows": _unpacked(each["rows"])}) for each in found]
 
 
-def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A partition holds events of one shard."""
+def summarise(batches: Iterable[pa.RecordBatch], marks: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
+    """A partition holds events of one shard. Those up to the shard's mark were taken before."""
     partials: list[pa.Table] = []
     shard = events = 0
     first_at, last_at = 2**63 - 1, 0
-    for chunk in _chunks(batches):
-        at = pc.add(pc.multiply(chunk["at_ms"], 2**AT_SEQUENCE_BITS), chunk["at_seq"])
+    for whole in _chunks(batches):
+        at = pc.add(pc.multiply(whole["at_ms"], 2**AT_SEQUENCE_BITS), whole["at_seq"])
+        fresh = pc.greater(at, marks.get(whole["shard"][0].as_py(), -1))
+        chunk, at = whole.filter(fresh), pc.filter(at, fresh)
+        if not chunk.num_rows:
+            continue
         first_at, last_at = min(first_at, pc.min(at).as_py()), max(last_at, pc.max(at).as_py())
         shard, events = chunk["shard"][0].as_py(), events + chunk.num_rows
         partials.append(bucketize(chunk))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
+from headrace.warehouse.connect import Client, available
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # readers need not have it installed
 
 TABLE = "pipeline_batches_v1"
 
@@ -17,7 +21,7 @@ class PipelineBatch:
     events: int
     rows: int
     duration_ms: int
-    freshness_max_ms: int
+    oldest_event_ms: int
     newest_event_ms: int
 
 
@@ -29,18 +33,19 @@ class Freshness:
     events: int
 
 
-def insert(client: Client, batch: PipelineBatch, token: str) -> None:
-    names = [field.name for field in fields(PipelineBatch)]
-    settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
-    with available(client.url):
-        client.insert(TABLE, [astuple(batch)], column_names=names, settings=settings)
+def to_arrow(batch: PipelineBatch) -> pa.Table:
+    import pyarrow as pa
+
+    numbers = ("batch_id", "events", "rows", "duration_ms", "oldest_event_ms", "newest_event_ms")
+    schema = pa.schema([("finished_at", pa.timestamp("ms", "UTC")), *((name, pa.int64()) for name in numbers)])
+    return pa.Table.from_pylist([asdict(batch)], schema=schema)
 
 
 def freshness_since(client: Client, since: datetime) -> Freshness:
     """Weighted by events; each counts with the age of the oldest event of its batch, so this is an upper bound."""
     query = (
-        "SELECT quantileExactWeighted(0.99)(freshness_max_ms, events) AS p99, sum(events) AS total "
-        f"FROM {TABLE} WHERE finished_at >= {{since:DateTime64(3, 'UTC')}}"
+        "SELECT quantileExactWeighted(0.99)(greatest(toUnixTimestamp64Milli(readable_at) - oldest_event_ms, 0), events)"
+        f" AS p99, sum(events) AS total FROM {TABLE} WHERE finished_at >= {{since:DateTime64(3, 'UTC')}}"
     )
     with available(client.url):
         p99, total = client.query(query, parameters={"since": since}).result_rows[0]

@@ -6,11 +6,12 @@ CREATE TABLE IF NOT EXISTS {database}.pipeline_batches_v1
   events            UInt64,
   rows              UInt64,
   duration_ms       UInt64,
-  -- Age of the oldest event of the batch when the batch became readable: an upper bound for every
-  -- event in it. Weigh by `events` for percentiles.
-  freshness_max_ms  UInt64,
-  -- Time of the newest event of the batch, in ms.
-  newest_event_ms   UInt64
+  -- Times of its oldest and newest event, in ms.
+  oldest_event_ms   UInt64,
+  newest_event_ms   UInt64,
+  -- When it came here, after its rows. readable_at - oldest_event_ms is an upper bound of how long any of its events
+  -- took. Weigh by `events` for percentiles.
+  readable_at       DateTime64(3, 'UTC') DEFAULT now64(3)
 )
 ENGINE = MergeTree
 PARTITION BY toYYYYMM(finished_at)

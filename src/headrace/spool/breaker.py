@@ -1,0 +1,171 @@
+"""The circuit breaker: after failures in a row nothing is sent for a while, then one probe.
+
+closed ──`threshold` failures in a row──► open ──`reset_s` later, the first who asks──► half_open
+half_open ──probe succeeds──► closed;  half_open ──probe fails──► open
+
+Promises: at most one probe at a time, and never two permits of one half-open state that both decide; a permit that is
+given back without a verdict (the answer said nothing about the destination, the thread died of an exception) frees the
+probe and changes nothing else; a verdict that arrives after the state has changed is ignored, so a straggler neither
+opens nor closes a breaker it was not sent under. Time is the clock that is passed in, which must never go back. Imports
+nothing of Headrace.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(frozen=True)
+class BreakerStats:
+    state: BreakerState
+    failures: int  # in a row, while closed
+    rejected: int  # times somebody who wanted to send was turned away
+    transitions: Mapping[tuple[BreakerState, BreakerState], int]
+
+    @property
+    def opened(self) -> int:
+        return sum(count for (_, to), count in self.transitions.items() if to is BreakerState.OPEN)
+
+
+class Breaker:
+    def __init__(
+        self,
+        threshold: int = 5,
+        reset_s: float = 30.0,
+        *,
+        enabled: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        on_change: Callable[[BreakerState, BreakerState], None] = lambda _before, _after: None,
+    ) -> None:
+        self._threshold = threshold
+        self._reset_s = reset_s
+        self._enabled = enabled
+        self._clock = clock
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._state = BreakerState.CLOSED
+        self._generation = 0  # of the current state; a permit remembers the one it was given in
+        self._failures = 0
+        self._reopens_at = 0.0
+        self._probe: Permit | None = None
+        self._rejected = 0
+        self._transitions: Counter[tuple[BreakerState, BreakerState]] = Counter()
+
+    @property
+    def state(self) -> BreakerState:
+        with self._lock:
+            return self._state
+
+    def ready(self) -> bool:
+        """Whether `permit` would give one now. Changes nothing, so that it can be asked before a record is taken."""
+        with self._lock:
+            return self._would_permit()
+
+    def turn_away(self) -> None:
+        """Counts one who asked `ready` and has to wait."""
+        with self._lock:
+            self._rejected += 1
+
+    def permit(self) -> Permit | None:
+        """Leave to send once, or None. Whoever has one must use it as a context manager."""
+        with self._lock:
+            if not self._would_permit():
+                self._rejected += 1
+                return None
+            before = self._state
+            if before is BreakerState.OPEN:
+                self._go(BreakerState.HALF_OPEN)
+            permit = Permit(self, self._generation, is_probe=self._state is BreakerState.HALF_OPEN)
+            if permit.is_probe:
+                self._probe = permit
+        if before is BreakerState.OPEN:
+            self._on_change(before, BreakerState.HALF_OPEN)
+        return permit
+
+    def stats(self) -> BreakerStats:
+        with self._lock:
+            return BreakerStats(self._state, self._failures, self._rejected, dict(self._transitions))
+
+    def _would_permit(self) -> bool:
+        match self._state:
+            case BreakerState.CLOSED:
+                return True
+            case BreakerState.OPEN:
+                return self._clock() >= self._reopens_at
+            case BreakerState.HALF_OPEN:
+                return self._probe is None
+
+    def settle(self, permit: Permit, generation: int, verdict: bool | None) -> None:
+        """Called by the permit, once. None: nothing was learnt about the destination."""
+        with self._lock:
+            if self._probe is permit:
+                self._probe = None
+            if generation != self._generation or not self._enabled:
+                return
+            before = self._state
+            self._judge(verdict)
+            after = self._state
+        if after is not before:
+            self._on_change(before, after)
+
+    def _judge(self, verdict: bool | None) -> None:
+        if verdict is None:
+            return
+        if verdict:
+            self._failures = 0
+            if self._state is BreakerState.HALF_OPEN:
+                self._go(BreakerState.CLOSED)
+            return
+        self._failures += 1
+        if self._state is BreakerState.HALF_OPEN or self._failures >= self._threshold:
+            self._reopens_at = self._clock() + self._reset_s
+            self._go(BreakerState.OPEN)
+
+    def _go(self, state: BreakerState) -> None:
+        self._transitions[self._state, state] += 1
+        self._state = state
+        self._generation += 1
+        if state is BreakerState.CLOSED:
+            self._failures = 0
+
+
+class Permit:
+    """Leave to send once. Give the verdict inside the `with`; leaving it without one frees the permit."""
+
+    def __init__(self, breaker: Breaker, generation: int, is_probe: bool = False) -> None:
+        self.is_probe = is_probe
+        self._breaker = breaker
+        self._generation = generation
+        self._settled = False
+
+    def succeeded(self) -> None:
+        self._settle(True)
+
+    def failed(self) -> None:
+        """The destination is down, slow or broken. An answer that blames the record or us is no failure."""
+        self._settle(False)
+
+    def __enter__(self) -> Permit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._settle(None)
+
+    def _settle(self, verdict: bool | None) -> None:
+        if not self._settled:
+            self._settled = True
+            self._breaker.settle(self, self._generation, verdict)

@@ -1,0 +1,137 @@
+"""Memory for records whose disk cannot be written, for those who would rather lose a record than wait.
+
+Only puts that are not durable may use it. A durable put goes to the disk or raises: whoever asked for durability must
+not be told "accepted" by a process that may die with the record.
+
+Bounded by records and bytes; the oldest make room for new ones, and each one that is lost is counted with its reason.
+What waits here goes back into the spool, a few at a time, as soon as the disk takes it; behind records that were put
+meanwhile, so order is not kept across an outage of the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.errors import SpoolDiskFull, SpoolError, SpoolWriteFailed
+from headrace.spool.record import NO_PAIRS, NewRecord
+from headrace.spool.spool import Spool
+
+log = logging.getLogger(__name__)
+
+DRAIN_EVERY_S = 5.0
+DRAIN_RECORDS = 10  # at once: a disk that has just come back is not met with everything
+
+
+@dataclass(frozen=True)
+class FailoverStats:
+    records: int
+    bytes: int
+    accepted: int
+    drained: int
+    lost: Mapping[str, int]  # by reason
+
+
+class Failover:
+    """Puts into a spool, or, where that is allowed, into memory."""
+
+    def __init__(self, spool: Spool, max_records: int = 1000, max_bytes: int = 256 * 2**20) -> None:
+        self._spool = spool
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._waiting: deque[NewRecord] = deque()
+        self._bytes = 0
+        self._accepted = 0
+        self._drained = 0
+        self._lost: Counter[str] = Counter()
+
+    def put(
+        self,
+        payload: bytes,
+        *,
+        token: str = "",
+        meta: Mapping[str, str] = NO_PAIRS,
+        marks: Mapping[str, str] = NO_PAIRS,
+        durable: bool = True,
+    ) -> int | None:
+        """The record's id; None if it waits in memory for the disk."""
+        if durable:
+            return self._spool.put(payload, token=token, meta=meta, marks=marks, durable=True)
+        if marks:
+            # A mark says "everything up to here is safe", and only the disk makes it so.
+            raise ValueError("marks need a durable put")
+        try:
+            return self._spool.put(payload, token=token, meta=meta, durable=False)
+        except (SpoolDiskFull, SpoolWriteFailed) as error:
+            if len(payload) > self._max_bytes:
+                raise
+            self._keep(NewRecord(payload, token, meta))
+            log.warning("a record waits in memory: %s", error, extra={"action": "failover"})
+            return None
+
+    def drain_once(self) -> int:
+        """Give back what the spool takes now; how many that were."""
+        for drained in range(DRAIN_RECORDS):
+            if not self._give_back_one():
+                return drained
+        return DRAIN_RECORDS
+
+    def run_forever(self, stop: threading.Event) -> None:
+        while not stop.wait(DRAIN_EVERY_S):
+            self.drain_once()
+
+    def close(self) -> int:
+        """One last try for everything; what still does not fit is lost. How many that are."""
+        while self._give_back_one():
+            pass
+        with self._lock:
+            lost = len(self._waiting)
+            self._lose(lost, "shutdown")
+        return lost
+
+    def stats(self) -> FailoverStats:
+        with self._lock:
+            return FailoverStats(len(self._waiting), self._bytes, self._accepted, self._drained, dict(self._lost))
+
+    def _keep(self, record: NewRecord) -> None:
+        with self._lock:
+            self._accepted += 1
+            self._waiting.append(record)
+            self._bytes += len(record.payload)
+            self._make_room()
+
+    def _give_back_one(self) -> bool:
+        with self._lock:
+            if not self._waiting:
+                return False
+            record = self._waiting.popleft()
+            self._bytes -= len(record.payload)
+        try:
+            self._spool.put(record.payload, token=record.token, meta=record.meta, durable=False)
+        except SpoolError:
+            self._back_to_the_head(record)
+            return False
+        with self._lock:
+            self._drained += 1
+        return True
+
+    def _back_to_the_head(self, record: NewRecord) -> None:
+        with self._lock:
+            self._waiting.appendleft(record)
+            self._bytes += len(record.payload)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self._waiting) > self._max_records or self._bytes > self._max_bytes:
+            self._lose(1, "evicted")
+
+    def _lose(self, count: int, reason: str) -> None:
+        for _ in range(count):
+            self._bytes -= len(self._waiting.popleft().payload)
+        if count:
+            self._lost[reason] += count
+            log.error("records were lost: %d %s", count, reason, extra={"action": "data_loss"})

@@ -1,0 +1,69 @@
+"""A file of JSON lines as the destination: to see what would be sent, and to save a spool whose destination is gone.
+
+One line per record. The payload is text where it is UTF-8, else base64. A line is on disk before the record is acked;
+a process killed in between writes it again, so the same `id` may appear twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.spool.destination import Batch, Retryable
+from headrace.spool.record import NewRecord, Record
+
+
+class FileDestination:
+    name = "file"
+    window_blocks = None
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._file = path.open("ab")
+
+    def prepare(self, record: Record) -> Sequence[Batch]:
+        line = json.dumps(_document(record), ensure_ascii=False).encode() + b"\n"
+        return [Batch(line, record.token, len(line))]
+
+    def send(self, batch: Batch) -> None:
+        with self._lock:
+            start = self._file.tell()
+            try:
+                self._file.write(batch.body)
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._take_back(start)
+                raise Retryable(f"{self._file.name} cannot be written: {error}.", kind="disk") from error
+
+    def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
+        return ()  # a file refuses nothing for its size
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+    def _take_back(self, start: int) -> None:
+        """Half a line would spoil the next one too."""
+        try:
+            os.ftruncate(self._file.fileno(), start)
+        except OSError:
+            pass  # the retry begins in the middle of a line; a reader sees one bad line
+
+
+def _document(record: Record) -> dict[str, object]:
+    document: dict[str, object] = {
+        "id": record.id,
+        "token": record.token,
+        "meta": dict(record.meta),
+        "put_at": record.put_at,
+        "attempts": record.attempts,
+    }
+    try:
+        return {**document, "text": record.payload.decode()}
+    except UnicodeDecodeError:
+        return {**document, "base64": base64.b64encode(record.payload).decode()}

@@ -1,0 +1,158 @@
+"""The seam between the spool and the file system: every call that can fail, block or be lost goes through here.
+
+Tests put another `Files` in its place: one that runs full, fails an fsync, or forgets after a "power loss" what was
+never synced. Paths are absolute; handles are numbers that only the same `Files` understands.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Files(Protocol):
+    def make_directory(self, path: Path) -> None: ...
+    def names(self, path: Path) -> list[str]: ...
+    def size(self, path: Path) -> int: ...
+    def open_read(self, path: Path) -> int: ...
+    def open_append(self, path: Path) -> int: ...
+    def create(self, path: Path) -> int: ...
+    def read(self, handle: int, length: int, offset: int) -> bytes: ...
+    def write(self, handle: int, data: bytes) -> None: ...
+    def truncate(self, handle: int, length: int) -> None: ...
+    def sync(self, handle: int) -> None: ...
+    def close(self, handle: int) -> None: ...
+    def rename(self, old: Path, new: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def sync_directory(self, path: Path) -> None: ...
+    def lock(self, path: Path) -> int: ...
+    def available(self, path: Path) -> int | None: ...
+
+
+class SystemFiles:
+    """The real thing."""
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        try:
+            return os.listdir(path)
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def open_read(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_append(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        """Less than `length` only at the end of the file."""
+        data = os.pread(handle, length, offset)
+        if not data or len(data) == length:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < length and (data := os.pread(handle, length - got, offset + got)):
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def write(self, handle: int, data: bytes) -> None:
+        """All of it, or an error; then some of it may be in the file."""
+        written = os.write(handle, data)
+        while written < len(data):
+            written += os.write(handle, memoryview(data)[written:])
+
+    def truncate(self, handle: int, length: int) -> None:
+        os.ftruncate(handle, length)
+
+    def sync(self, handle: int) -> None:
+        os.fdatasync(handle) if hasattr(os, "fdatasync") else os.fsync(handle)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def lock(self, path: Path) -> int:
+        """Held until the handle is closed or the process ends, however it ends. Raises BlockingIOError."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def available(self, path: Path) -> int | None:
+        try:
+            return shutil.disk_usage(path).free
+        except OSError:
+            return None
+
+
+def read_all(files: Files, path: Path) -> bytes:
+    """A small file, or nothing if there is none."""
+    try:
+        handle = files.open_read(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        return files.read(handle, files.size(path), 0)
+    finally:
+        files.close(handle)
+
+
+def write_atomically(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Afterwards the file has its old content or all of the new one, also after a crash in the middle. With `sync`, the
+    new one, and nobody can lose it any more."""
+    draft = path.with_name(path.name + ".tmp")
+    handle = files.create(draft)
+    try:
+        files.write(handle, data)
+        files.sync(handle)  # always: a rename may reach the disk before the data does
+    except BaseException:
+        files.close(handle)
+        discard(files, draft)
+        raise
+    files.close(handle)
+    files.rename(draft, path)
+    if sync:
+        files.sync_directory(path.parent)
+
+
+def discard(files: Files, path: Path) -> None:
+    """Remove what nobody needs; if that fails, it stays."""
+    try:
+        files.remove(path)
+    except OSError:
+        pass  # found again, and tried again, at the next open
+
+
+def is_no_space(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in NO_SPACE

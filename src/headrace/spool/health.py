@@ -1,0 +1,45 @@
+"""Is the destination well? Failures in a row, and how far the backoff has grown.
+
+Senders work side by side, so one outage fails several sends at once. They all count as failures, but the backoff grows
+once per round: a send that began before the last failure was known tells nothing new about how long to wait.
+"""
+
+from __future__ import annotations
+
+import threading
+
+UNHEALTHY_AFTER = 3
+
+
+class Health:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_a_row = 0
+        self._rounds = 0
+        self._failed_at = float("-inf")
+
+    @property
+    def healthy(self) -> bool:
+        with self._lock:
+            return self._in_a_row < UNHEALTHY_AFTER
+
+    @property
+    def failures_in_a_row(self) -> int:
+        with self._lock:
+            return self._in_a_row
+
+    def failed(self, began_at: float, now: float) -> int:
+        """Returns how many rounds in a row have failed, this one included."""
+        with self._lock:
+            self._in_a_row += 1
+            if began_at >= self._failed_at:
+                self._rounds += 1
+                self._failed_at = now
+            return self._rounds
+
+    def succeeded(self) -> bool:
+        """Whether it was ill until now."""
+        with self._lock:
+            was_ill = self._in_a_row >= UNHEALTHY_AFTER
+            self._in_a_row = self._rounds = 0
+            return was_ill

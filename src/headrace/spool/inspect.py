@@ -1,0 +1,150 @@
+"""A look at a spool's directory from outside: cold, or while another process works with it. Takes no lock, writes
+nothing. On a live directory the answer is a moment's view, and its last write may look unfinished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import SpoolError
+from headrace.spool.aside import DEAD, QUARANTINE, Aside, list_aside
+from headrace.spool.files import Files, SystemFiles, read_all
+from headrace.spool.record import HEADER_BYTES, Pairs, decode_head
+from headrace.spool.survey import Progress, Surveyed, marks_of, survey
+
+LOCK = "spool.lock"
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    name: str
+    base: int
+    last: int
+    created_at: float  # unix time; 0 if the header is damaged
+    file_bytes: int
+    journal_bytes: int
+    records: int  # readable
+    pending: int  # of these, without an end
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that `verify` found; `problem` ones cost or cost already, `note` ones do not."""
+
+    grade: Literal["problem", "note"]
+    segment: str
+    text: str
+    records: int = 0  # lost by it
+
+
+@dataclass(frozen=True)
+class Inspection:
+    path: Path
+    in_use: bool  # another process, or this one, has it open
+    holder: str  # its process id, if known
+    segments: list[SegmentInfo]
+    pending: int
+    pending_bytes: int  # as they were put
+    disk_bytes: int
+    oldest_put_at: float | None
+    newest_id: int
+    marks: Pairs
+    attempts: dict[int, int]  # of pending records that were leased before
+    quarantined: int
+    dead: int
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+def inspect(path: Path, *, files: Files | None = None, progress: Progress | None = None) -> Inspection:
+    """What is in there. Reads everything: a gigabyte takes some seconds, hence `progress`."""
+    files = files or SystemFiles()
+    path = path.absolute()
+    if not path.is_dir() and not files.names(path):
+        raise SpoolError(f"There is no spool at {path}.")
+    found = survey(files, path, progress)
+    try:
+        return Inspection(
+            path=path,
+            in_use=is_locked(files, path),
+            holder=read_all(files, path / LOCK).decode("ascii", "replace").strip(),
+            segments=[_describe(each) for each in found],
+            pending=sum(each.segment.live for each in found),
+            pending_bytes=sum(each.segment.live_charge() for each in found),
+            disk_bytes=sum(each.file_size + each.segment.journal.size for each in found),
+            oldest_put_at=_oldest(found),
+            newest_id=max((each.segment.last for each in found), default=0),
+            marks=marks_of(found),
+            attempts={seq: times for each in found for seq, times in each.leases.items()},
+            quarantined=len(list_quarantine(path, files=files)),
+            dead=len(list_dead(path, files=files)),
+            findings=[finding for each in found for finding in _findings(each)],
+        )
+    finally:
+        for each in found:
+            each.segment.close()
+
+
+def verify(path: Path, *, files: Files | None = None, progress: Progress | None = None) -> list[Finding]:
+    """Every checksum, every number. Empty: all is well."""
+    return inspect(path, files=files, progress=progress).findings
+
+
+def list_quarantine(path: Path, *, files: Files | None = None) -> list[Aside]:
+    return list_aside(path / QUARANTINE, files)
+
+
+def list_dead(path: Path, *, files: Files | None = None) -> list[Aside]:
+    return list_aside(path / DEAD, files)
+
+
+def is_locked(files: Files, path: Path) -> bool:
+    if LOCK not in files.names(path):
+        return False
+    try:
+        files.close(files.lock(path / LOCK))
+    except OSError:
+        return True
+    return False
+
+
+def _describe(each: Surveyed) -> SegmentInfo:
+    segment = each.segment
+    return SegmentInfo(
+        name=segment.path.name,
+        base=segment.base,
+        last=segment.last,
+        created_at=segment.created_at_us / 1e6,
+        file_bytes=each.file_size,
+        journal_bytes=segment.journal.size,
+        records=each.records,
+        pending=segment.live,
+    )
+
+
+def _oldest(found: list[Surveyed]) -> float | None:
+    for each in found:
+        if each.segment.live:
+            at = each.segment.offsets[each.segment.first_live()]
+            head = decode_head(each.segment.read_bytes(at, HEADER_BYTES), 0, each.segment.salt)
+            return head.put_at_us / 1e6 if head else None
+    return None
+
+
+def _findings(each: Surveyed) -> list[Finding]:
+    name = each.segment.path.name
+    result: list[Finding] = []
+    if not each.header_held:
+        result.append(Finding("problem", name, "its header is damaged"))
+    for first, last in each.missing:
+        result.append(Finding("problem", name, f"records {first} to {last} are lost", last - first + 1))
+    result += [
+        Finding("problem", name, f"damaged bytes {hole.at} to {hole.end}: {hole.reason}") for hole, _ in each.lost_holes
+    ]
+    if each.torn is not None:
+        text = f"an unfinished write of {each.torn.end - each.torn.at} bytes at its end; the next open cuts it off"
+        result.append(Finding("note", name, text))
+    if each.damaged_notes:
+        text = f"{each.damaged_notes} damaged notes in its journal; finished records may come again"
+        result.append(Finding("problem", name, text))
+    return result

@@ -1,0 +1,143 @@
+"""The memory layer: records that are not on disk yet, and those that are but need no reading.
+
+Numbers are in order, and everything here is younger than what is on disk alone. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from headrace.spool.record import HEADER_BYTES, Pairs, Part, pack_extras
+from headrace.spool.segment import Segment
+
+
+class Block:
+    """A record in memory."""
+
+    __slots__ = (
+        "charge",
+        "durable",
+        "end",
+        "extras",
+        "home",
+        "marks",
+        "meta",
+        "part",
+        "payload",
+        "place",
+        "put_at",
+        "sequence",
+        "token",
+    )
+
+    def __init__(self, payload: bytes, token: str, meta: Pairs, marks: Pairs, put_at: float, durable: bool) -> None:
+        self.sequence = 0
+        self.payload = payload
+        self.token = token
+        self.meta = meta
+        self.marks = marks
+        self.put_at = put_at
+        self.durable = durable  # somebody waits for it to be on disk; it is not leased before
+        self.part: Part | None = None
+        self.place: int | None = None
+        self.end = 0  # the journal's kind, once it is finished
+        self.home: Segment | None = None  # while it is being written: notes about it go there already
+        self.extras = pack_extras(token, meta, marks) if token or meta or marks else b""
+        self.charge = HEADER_BYTES + len(self.extras) + len(payload)
+
+    def set_marks(self, marks: Pairs) -> None:
+        self.marks = marks
+        self._pack()
+
+    def make_part(self, part: Part, place: int) -> None:
+        self.part, self.place = part, place
+        self._pack()
+
+    def _pack(self) -> None:
+        self.extras = pack_extras(self.token, self.meta, self.marks, self.part)
+        self.charge = HEADER_BYTES + len(self.extras) + len(self.payload)
+
+
+class Memory:
+    def __init__(self, max_blocks: int, max_bytes: int) -> None:
+        self.blocks: dict[int, Block] = {}  # not on disk, unfinished, in order
+        self.bytes = 0
+        self.fresh: deque[int] = deque()  # of these, the ones never leased; may hold some that are finished
+        self.recent: OrderedDict[int, Block] = OrderedDict()  # on disk as well, unfinished, in order
+        self.void_marks: dict[int, Pairs] = {}  # of records that were finished before they were written
+        self._recent_bytes = 0
+        self._max_blocks = max_blocks
+        self._max_bytes = max_bytes
+
+    @property
+    def overflows(self) -> bool:
+        return len(self.blocks) > self._max_blocks or self.bytes > self._max_bytes
+
+    def add(self, block: Block) -> None:
+        self.blocks[block.sequence] = block
+        self.bytes += block.charge
+
+    def next_fresh(self) -> Block | None:
+        while self.fresh:
+            block = self.blocks.get(self.fresh[0])
+            if block is not None:
+                return block
+            self.fresh.popleft()
+        return None
+
+    def find(self, sequence: int) -> Block | None:
+        return self.blocks.get(sequence) or self.recent.get(sequence)
+
+    def finish(self, sequence: int, kind: int) -> Block:
+        """It ends before it is written: on disk its number will be void, but its marks are kept."""
+        block = self.blocks.pop(sequence)
+        self.bytes -= block.charge
+        block.end = kind
+        if block.home is not None:
+            block.home.journal.note(kind, sequence)
+        if block.marks:
+            self.void_marks[sequence] = block.marks
+        return block
+
+    def forget_recent(self, sequence: int) -> None:
+        block = self.recent.pop(sequence, None)
+        if block is not None:
+            self._recent_bytes -= block.charge
+
+    def chunk(self, room: int) -> list[Block]:
+        """The oldest blocks that fit, one at least. The parts of one record are never torn apart."""
+        if self.bytes <= room:
+            return list(self.blocks.values())
+        taken: list[Block] = []
+        for block in self.blocks.values():
+            same = taken and block.part is not None and taken[-1].part is not None
+            if taken and room < block.charge and not (same and block.place == taken[-1].place):
+                break
+            room -= block.charge
+            taken.append(block)
+        return taken
+
+    def written(self, blocks: Iterable[Block], last: int) -> None:
+        """These are on disk now. They stay at hand as long as there is room, the newest longest."""
+        if next(reversed(self.blocks), 0) <= last:
+            self.recent.update(self.blocks)
+            self._recent_bytes += self.bytes
+            self.bytes = 0
+            self.blocks.clear()
+            self.fresh.clear()
+        else:
+            self._move_to_recent(blocks)
+            while self.fresh and self.fresh[0] <= last:
+                self.fresh.popleft()
+        if self.void_marks:
+            self.void_marks = {each: marks for each, marks in self.void_marks.items() if each > last}
+        while self.recent and (len(self.recent) > self._max_blocks or self._recent_bytes > self._max_bytes):
+            self._recent_bytes -= self.recent.popitem(last=False)[1].charge
+
+    def _move_to_recent(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if self.blocks.pop(block.sequence, None) is not None:
+                self.recent[block.sequence] = block
+                self.bytes -= block.charge
+                self._recent_bytes += block.charge

@@ -1,0 +1,44 @@
+"""`spool.meta`: a hint for people and tools, and one more witness of the highest sequence number.
+
+Files are the truth. Whatever this one says, or whether it is there at all, changes no record; a higher sequence number
+in it only makes the next one higher still.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from headrace.spool.files import Files, read_all, write_atomically
+
+NAME = "spool.meta"
+VERSION = 1
+HIGHEST_BELIEVED = 2**62
+
+
+def write_meta(files: Files, folder: Path, facts: Mapping[str, Any]) -> None:
+    text = json.dumps({"version": VERSION, **facts}, sort_keys=True)
+    data = json.dumps({"crc32c": google_crc32c.value(text.encode()), "meta": text})
+    write_atomically(files, folder / NAME, data.encode() + b"\n", sync=False)
+
+
+def read_meta(files: Files, folder: Path) -> dict[str, Any]:
+    """Empty if there is none or it cannot be believed."""
+    try:
+        outer: Any = json.loads(read_all(files, folder / NAME))
+        text: Any = outer["meta"]
+        if google_crc32c.value(text.encode()) != outer["crc32c"]:
+            return {}
+        found: Any = json.loads(text)
+    except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and found.get("version") == VERSION else {}
+
+
+def next_sequence_hint(meta: Mapping[str, Any]) -> int:
+    hint = meta.get("next_sequence")
+    return hint if isinstance(hint, int) and 0 < hint < HIGHEST_BELIEVED else 1

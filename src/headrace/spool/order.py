@@ -1,0 +1,77 @@
+"""Who is next among the records that came back: nacked ones, and parts that took another record's place.
+
+A record keeps its place in the order, whatever happened to it: once its delay is over it goes before everything
+younger. Until then it blocks nobody. Takes `now`, reads no clock. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+Place = tuple[int, int]
+"""Where a record stands: its place, and its own number among those that share the place."""
+
+
+class Returned:
+    def __init__(self) -> None:
+        self._due: dict[int, float] = {}  # every record that waits here, by number
+        self._ready: list[Place] = []
+        self._delayed: list[tuple[float, int, int]] = []
+        self._all: list[Place] = []  # for `oldest`; may hold some that have left
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._due
+
+    def add(self, place: Place, due: float | None = None) -> None:
+        sequence = place[1]
+        if due is None:
+            self._due[sequence] = 0.0
+            heappush(self._ready, place)
+        else:
+            self._due[sequence] = due
+            heappush(self._delayed, (due, *place))
+        if len(self._all) > 64 + 2 * len(self._due):
+            self._all = [each for each in set(self._all) if each[1] in self._due]
+            heapify(self._all)
+        heappush(self._all, place)
+
+    def ready(self, now: float) -> Place | None:
+        """The oldest whose delay is over."""
+        while self._delayed and self._delayed[0][0] <= now:
+            due, place, sequence = heappop(self._delayed)
+            if self._due.get(sequence) == due:
+                self._due[sequence] = 0.0
+                heappush(self._ready, (place, sequence))
+        while self._ready and self._due.get(self._ready[0][1]) != 0.0:
+            heappop(self._ready)
+        return self._ready[0] if self._ready else None
+
+    def oldest(self) -> Place | None:
+        """The oldest, delayed or not."""
+        while self._all and self._all[0][1] not in self._due:
+            heappop(self._all)
+        return self._all[0] if self._all else None
+
+    def remove(self, sequence: int) -> None:
+        """It was leased or has an end. Its heap entries go when they are met."""
+        self._due.pop(sequence, None)
+
+    def next_due(self) -> float | None:
+        """When to look again, if nothing is ready now."""
+        while self._delayed and self._due.get(self._delayed[0][2]) != self._delayed[0][0]:
+            heappop(self._delayed)
+        return self._delayed[0][0] if self._delayed else None
+
+    def end_delays(self) -> None:
+        """Whatever waits for its time is ready."""
+        for due, place, sequence in self._delayed:
+            if self._due.get(sequence) == due:
+                self._due[sequence] = 0.0
+                heappush(self._ready, (place, sequence))
+        self._delayed.clear()
+
+    def delayed(self, now: float) -> int:
+        return sum(due > now for due in self._due.values())

@@ -1,0 +1,451 @@
+"""A segment: an append-only file of records, and a compact index of what is in it.
+
+The file begins with its header, written twice, because the marks in it may exist nowhere else. Records follow in the
+order of their sequence numbers, without gaps: what is missing was lost, and can be counted. A damaged stretch ends at
+the next believable header of this segment; the salt in it keeps a payload that happens to hold another spool's bytes
+from being mistaken for one.
+
+The index costs 13 bytes per record, whatever waits. No locks here: one thread writes, reads are positional and have
+a handle of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+import google_crc32c
+
+from headrace.errors import SpoolFormatError
+from headrace.spool.files import Files, write_atomically
+from headrace.spool.journal import SUFFIX, Journal
+from headrace.spool.record import (
+    HEADER_BYTES,
+    MAGIC,
+    Body,
+    Head,
+    Pairs,
+    Record,
+    Run,
+    Unreadable,
+    body_holds,
+    decode_body,
+    decode_head,
+    decode_record,
+    pack_pairs,
+    salt_at,
+    scan_run,
+    unpack_pairs,
+)
+
+SEGMENT_MAGIC = b"HRSPOOL\n"
+SEGMENT_VERSION = 1
+SEGMENT_SUFFIX = ".seg"
+NAME_DIGITS = 16
+# magic, version, zero, length of one copy, salt, base sequence, created_at_us, reserved
+_HEADER = Struct("<8sHHIIQQQ")
+_CHECK = Struct("<I")
+LARGEST_HEADER = 2**24  # marks are small; a longer header is not believed
+
+READ_AHEAD = 2**20
+WAITING, OUT, DONE = 0, 1, 2  # OUT: leased, or waiting elsewhere than in the segment's own order
+
+
+class SegmentHeader(NamedTuple):
+    salt: int
+    base: int
+    created_at_us: int
+    reserved: int  # numbers up to this one may have been handed out
+    marks: Pairs
+    length: int  # of one copy
+
+
+def segment_name(base: int) -> str:
+    return f"{base:0{NAME_DIGITS}x}{SEGMENT_SUFFIX}"
+
+
+def base_of(name: str) -> int | None:
+    stem, dot, suffix = name.partition(".")
+    if dot + suffix != SEGMENT_SUFFIX or len(stem) != NAME_DIGITS:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
+def encode_header(salt: int, base: int, created_at_us: int, reserved: int, marks: Pairs) -> bytes:
+    """Both copies."""
+    packed = pack_pairs(marks)
+    length = _HEADER.size + len(packed) + _CHECK.size
+    one = _HEADER.pack(SEGMENT_MAGIC, SEGMENT_VERSION, 0, length, salt, base, created_at_us, reserved) + packed
+    return (one + _CHECK.pack(google_crc32c.value(one))) * 2
+
+
+def decode_header(data: bytes, base: int) -> SegmentHeader | None:
+    """The first copy whose checksum holds, if it belongs to a file of this name."""
+    at = data.find(SEGMENT_MAGIC)
+    while at >= 0:
+        found = _header_at(data, at)
+        if found is not None and found.base == base:
+            return found
+        at = data.find(SEGMENT_MAGIC, at + 1)
+    return None
+
+
+def _header_at(data: bytes, at: int) -> SegmentHeader | None:
+    if len(data) - at < _HEADER.size + _CHECK.size:
+        return None
+    _, version, _, length, salt, base, created_at_us, reserved = _HEADER.unpack_from(data, at)
+    end = at + length - _CHECK.size
+    if not _HEADER.size <= end - at <= len(data) - at - _CHECK.size:
+        return None
+    if _CHECK.unpack_from(data, end)[0] != google_crc32c.value(data[at:end]):
+        return None
+    if version > SEGMENT_VERSION:
+        raise SpoolFormatError(
+            f"A segment has format version {version}; this program knows {SEGMENT_VERSION}. Nothing was touched; use"
+            " the version that wrote it."
+        )
+    try:
+        marks = unpack_pairs(data[at + _HEADER.size : end])
+        return SegmentHeader(salt, base, created_at_us, reserved, marks, length)
+    except Unreadable:
+        return None
+
+
+class Found(NamedTuple):
+    """A record that is what was written."""
+
+    at: int
+    head: Head
+    body: Body | None  # decoded only if it has extras: token, marks, part
+
+
+class Hole(NamedTuple):
+    """Bytes that are no record, or no longer one."""
+
+    at: int
+    end: int
+    reason: str
+
+
+class Scan:
+    """Walks a segment's records, in windows: the file may be larger than memory should be. Plain records come in runs,
+    several times as fast as one by one; without `marks`, also those whose extras nobody asks for."""
+
+    def __init__(self, files: Files, handle: int, size: int, start: int, salt: int, *, marks: bool = True) -> None:
+        self._marks = marks
+        self._files = files
+        self._handle = handle
+        self._size = size
+        self._start = start
+        self._salt = salt
+        self._window = b""
+        self._window_at = 0
+
+    def __iter__(self) -> Iterator[Found | Run | Hole]:
+        at = self._start
+        while at < self._size:
+            here = self._bring(at, HEADER_BYTES)
+            run = scan_run(self._window, here, self._window_at, self._salt, with_extras=not self._marks)
+            if run is not None:
+                yield run
+                at = run.end
+                continue
+            head = decode_head(self._window, here, self._salt)
+            if head is not None and at + head.length <= self._size:
+                here = self._bring(at, head.length)
+                yield self._judge(at, here, head)
+                at += head.length
+            else:
+                end = self._next_header(at + 1)
+                yield Hole(at, end, "header" if head is None else "ends beyond the file")
+                at = end
+
+    def _judge(self, at: int, here: int, head: Head) -> Found | Hole:
+        try:
+            if head.extras:
+                return Found(at, head, decode_body(self._window, here, head))
+            if body_holds(self._window, here, head):
+                return Found(at, head, None)
+        except Unreadable:
+            pass  # the same end as a checksum that does not hold
+        return Hole(at, at + head.length, "checksum")
+
+    def _bring(self, at: int, length: int) -> int:
+        """Have these bytes in the window, as far as the file goes; where they begin in it."""
+        here = at - self._window_at
+        if here < 0 or here + length > len(self._window):
+            self._window = self._files.read(self._handle, min(max(length, READ_AHEAD), self._size - at), at)
+            self._window_at, here = at, 0
+        return here
+
+    def _next_header(self, at: int) -> int:
+        while at < self._size:
+            here = self._bring(at, min(READ_AHEAD, self._size - at))
+            found = self._window.find(MAGIC, here)
+            if found < 0:
+                at = max(at + 1, self._window_at + len(self._window) - len(MAGIC) + 1)
+                continue
+            at = self._window_at + found
+            if decode_head(self._window, self._bring(at, HEADER_BYTES), self._salt) is not None:
+                return at
+            at += 1
+        return self._size
+
+
+def find_salt(files: Files, handle: int, size: int) -> int | None:
+    """For a segment whose header is lost: the salt of its first believable record."""
+    at = 0
+    while at < size:
+        window = files.read(handle, READ_AHEAD + HEADER_BYTES, at)
+        here = window.find(MAGIC)
+        while here >= 0:
+            if decode_head(window, here, None) is not None:
+                return salt_at(window, here)
+            here = window.find(MAGIC, here + 1)
+        at += READ_AHEAD
+    return None
+
+
+class Segment:
+    """One file, its journal beside it, and the index of its records."""
+
+    def __init__(self, files: Files, path: Path, header: SegmentHeader, journal: Journal) -> None:
+        self.path = path
+        self.base = header.base
+        self.salt = header.salt
+        self.created_at_us = header.created_at_us
+        self.journal = journal
+        self.start = 2 * header.length  # of the records
+        self.size = self.start  # where the next record goes
+        self.last = header.base - 1  # highest sequence number that it accounts for
+        self.live = 0  # records without an end
+        self.fresh = 0  # of these, still in the segment's own order
+        self.offsets = array("I")
+        self.lengths = array("I")  # in the file
+        self.charges = array("I")  # what each record counts against max_bytes
+        self.states = bytearray()
+        self._runs: list[int] = []  # first sequence number of each stretch without gaps …
+        self._run_at: list[int] = []  # … and its place in the arrays
+        self._run_end = -1
+        self._low = 0  # everything before is done
+        self._files = files
+        self._reader: int | None = None
+        self._writer: int | None = None
+        self._window = b""
+        self._window_at = 0
+
+    @classmethod
+    def create(cls, files: Files, folder: Path, base: int, marks: Pairs, reserved: int, now_us: int) -> Segment:
+        """A new, empty one, durable together with its name. Replaces a file of this name, which had nothing to keep."""
+        salt = int.from_bytes(os.urandom(4), "little") or 1
+        data = encode_header(salt, base, now_us, reserved, marks)
+        path = folder / segment_name(base)
+        write_atomically(files, path, data, sync=False)
+        journal = Journal(files, path.with_suffix(SUFFIX), salt)
+        if journal.path.name in files.names(folder):
+            files.remove(journal.path)  # of the one that was replaced: another salt, nobody believes it
+        journal.create()
+        files.sync_directory(folder)
+        return cls(files, path, SegmentHeader(salt, base, now_us, reserved, marks, len(data) // 2), journal)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    # The index
+
+    def add(self, sequence: int, offset: int, length: int, charge: int) -> None:
+        self.add_run(sequence, (offset,), (length,), (charge,))
+
+    def add_run(self, first: int, offsets: Sequence[int], lengths: Sequence[int], charges: Sequence[int]) -> None:
+        """Several, one number after the other."""
+        count = len(offsets)
+        if first != self._run_end:
+            self._runs.append(first)
+            self._run_at.append(len(self.offsets))
+        self.offsets.extend(offsets)
+        self.lengths.extend(lengths)
+        self.charges.extend(charges)
+        self.states.extend(bytes((WAITING,)) * count)
+        self._run_end = first + count
+        self.last = first + count - 1
+        self.live += count
+        self.fresh += count
+
+    def index_of(self, sequence: int) -> int | None:
+        if len(self._runs) == 1:  # as it is in most segments
+            index = sequence - self._runs[0]
+            return index if 0 <= index < len(self.offsets) else None
+        run = bisect_right(self._runs, sequence) - 1
+        if run < 0:
+            return None
+        index = self._run_at[run] + sequence - self._runs[run]
+        end = self._run_at[run + 1] if run + 1 < len(self._run_at) else len(self.offsets)
+        return index if index < end else None
+
+    def sequence_at(self, index: int) -> int:
+        if len(self._runs) == 1:
+            return self._runs[0] + index
+        run = bisect_right(self._run_at, index) - 1
+        return self._runs[run] + index - self._run_at[run]
+
+    def next_fresh(self, index: int) -> int:
+        """The next record in the segment's own order from here, or -1."""
+        return self.states.find(WAITING, index) if self.fresh else -1
+
+    def first_live(self) -> int:
+        """The oldest record without an end; there must be one."""
+        while self.states[self._low] == DONE:
+            self._low += 1
+        return self._low
+
+    def live_sequences(self) -> list[int]:
+        return [self.sequence_at(index) for index, state in enumerate(self.states) if state != DONE]
+
+    def take(self, index: int) -> None:
+        """Out of the segment's own order: leased, or placed elsewhere."""
+        if self.states[index] == WAITING:
+            self.states[index] = OUT
+            self.fresh -= 1
+
+    def take_run(self, index: int, most: int) -> int:
+        """Take the fresh records from here on, as long as one number follows the other; how many."""
+        run = bisect_right(self._run_at, index)
+        end = self._run_at[run] if run < len(self._run_at) else len(self.states)
+        end = min(end, index + most)
+        taken = self.states.find(OUT, index, end)
+        done = self.states.find(DONE, index, end)
+        end = min(each for each in (taken, done, end) if each >= 0)
+        self.states[index:end] = bytes((OUT,)) * (end - index)
+        self.fresh -= end - index
+        return end - index
+
+    def live_charge(self) -> int:
+        """What the records without an end are charged together."""
+        if self.live == len(self.states):
+            return sum(self.charges)
+        return sum(charge for charge, state in zip(self.charges, self.states, strict=True) if state != DONE)
+
+    def end_run(self, index: int, count: int) -> int:
+        """All of them are out, and have an end now; what they were charged."""
+        self.states[index : index + count] = bytes((DONE,)) * count
+        self.live -= count
+        return sum(self.charges[index : index + count])
+
+    def end(self, index: int) -> None:
+        self.take(index)
+        self.states[index] = DONE
+        self.live -= 1
+
+    # Reading
+
+    def read(self, index: int, attempts: int) -> Record:
+        """Raises Unreadable if the bytes are no longer what was written, OSError if they cannot be had."""
+        at, end = self.span(index)
+        here = self._bring(at, end - at)
+        return decode_record(self._window, here, here + end - at, self.salt, attempts)
+
+    def read_run(self, index: int, attempts: Sequence[int]) -> list[Record]:
+        """Several in a row, as far as they hold; the first that does not is for `read` to judge."""
+        records: list[Record] = []
+        salt = self.salt
+        count = len(attempts)
+        spans = zip(self.offsets[index : index + count], self.lengths[index : index + count], attempts, strict=True)
+        try:
+            for at, length, tried in spans:
+                here = at - self._window_at
+                if here < 0 or here + length > len(self._window):
+                    here = self._bring(at, length)
+                records.append(decode_record(self._window, here, here + length, salt, tried))
+        except (Unreadable, OSError):
+            pass  # found again by whoever reads that one alone
+        return records
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Where a record begins and ends."""
+        at = self.offsets[index]
+        return at, at + self.lengths[index]
+
+    def read_bytes(self, at: int, length: int) -> bytes:
+        return self._files.read(self._read_handle(), length, at)
+
+    def _bring(self, at: int, length: int) -> int:
+        here = at - self._window_at
+        if here < 0 or here + length > len(self._window):
+            # Never beyond `size`: what lies there may be cut off and written anew.
+            wanted = min(max(length, READ_AHEAD), self.size - at)
+            self._window = self._files.read(self._read_handle(), wanted, at)
+            self._window_at, here = at, 0
+        return here
+
+    def _read_handle(self) -> int:
+        if self._reader is None:
+            self._reader = self._files.open_read(self.path)
+        return self._reader
+
+    # Writing
+
+    def append(self, pieces: Sequence[bytes], total: int, write_buffer: int) -> None:
+        """Write at the end. If this raises, `cut` brings the file back to what it was."""
+        if self._writer is None:
+            self._writer = self._files.open_append(self.path)
+        if total <= write_buffer:
+            self._files.write(self._writer, b"".join(pieces))
+            return
+        batch: list[bytes] = []
+        length = 0
+        for piece in pieces:
+            if batch and length + len(piece) > write_buffer:
+                self._files.write(self._writer, b"".join(batch))
+                batch, length = [], 0
+            batch.append(piece)
+            length += len(piece)
+        if batch:
+            self._files.write(self._writer, b"".join(batch))
+
+    def sync(self) -> None:
+        """Everything that was written to it, by this process or an earlier one."""
+        if self._writer is None:
+            self._writer = self._files.open_append(self.path)
+        self._files.sync(self._writer)
+
+    def cut(self) -> bool:
+        """Drop, through a handle of its own, what was written after `size`. False: the file cannot be trusted."""
+        self.stop_writing()
+        try:
+            handle = self._files.open_append(self.path)
+            try:
+                self._files.truncate(handle, self.size)
+            finally:
+                self._files.close(handle)
+        except OSError:
+            return False
+        return True
+
+    def stop_writing(self) -> None:
+        if self._writer is not None:
+            self._files.close(self._writer)
+            self._writer = None
+
+    def close(self) -> None:
+        self.stop_writing()
+        self.journal.close()
+        if self._reader is not None:
+            self._files.close(self._reader)
+            self._reader = None
+        self._window = b""
+
+    def remove(self) -> None:
+        """The segment first: a journal without a segment means nothing, but a segment without its journal would bring
+        every record again."""
+        self.close()
+        self._files.remove(self.path)
+        self._files.sync_directory(self.path.parent)
+        self._files.remove(self.journal.path)

@@ -1,0 +1,192 @@
+"""The segments of one directory: which is written to, which holds a number, when one can go.
+
+The concurrency is the spool's: `append` belongs to the one thread that writes, everything else happens under the
+spool's lock, except `remove`, which only touches a segment that nobody can find any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.spool.files import Files, discard, is_no_space, write_atomically
+from headrace.spool.journal import Kind
+from headrace.spool.options import FSYNC_BOUNDS_S
+from headrace.spool.record import Pairs
+from headrace.spool.segment import Hole, Scan, Segment
+
+log = logging.getLogger(__name__)
+
+Doomed = tuple[Segment, Segment | None]
+"""A finished segment, and the older one that has noted its leaving."""
+
+BALLAST = "spool.ballast"
+BALLAST_BYTES = 64 * 1024
+
+
+class SyncTimes:
+    """How long fsyncs took."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.longest = 0.0
+        self.buckets = [0] * (len(FSYNC_BOUNDS_S) + 1)
+        self._clock = clock
+
+    def time(self, sync: Callable[[], None]) -> None:
+        began = self._clock()
+        sync()
+        took = self._clock() - began
+        self.count += 1
+        self.seconds += took
+        self.longest = max(self.longest, took)
+        self.buckets[bisect_right(FSYNC_BOUNDS_S, took)] += 1
+
+
+class Store:
+    def __init__(self, files: Files, folder: Path, segments: Sequence[Segment]) -> None:
+        self.files = files
+        self.folder = folder
+        self.segments = list(segments)
+        self.active: Segment | None = None
+        self.times = SyncTimes()
+        self.rotations = 0
+        self.ballast = False
+        self._bases = [each.base for each in self.segments]
+        self._unread = deque(self.segments)  # those with records in their own order, oldest first
+        self._position = 0  # in the first of them
+
+    # Finding
+
+    def segment_of(self, sequence: int) -> Segment | None:
+        at = bisect_right(self._bases, sequence) - 1
+        return self.segments[at] if at >= 0 else None
+
+    def next_fresh(self) -> tuple[Segment, int] | None:
+        """The oldest record that was never taken out of its segment's order."""
+        while self._unread:
+            segment = self._unread[0]
+            found = segment.next_fresh(self._position)
+            if found >= 0:
+                self._position = found
+                return segment, found
+            self._position = len(segment)
+            if segment is self.active or len(self._unread) == 1:
+                return None  # more may come
+            self._unread.popleft()
+            self._position = 0
+        return None
+
+    def oldest_live(self) -> tuple[Segment, int] | None:
+        for segment in self.segments:
+            if segment.live:
+                return segment, segment.first_live()
+        return None
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(each.size + each.journal.size for each in self.segments)
+
+    # Writing
+
+    def open_segment(self, base: int, marks: Pairs, reserved: int, *, use_ballast: bool) -> Segment:
+        """A new segment, on disk and empty. With no space left, the ballast makes way, if that leads to more space."""
+        now_us = time.time_ns() // 1000
+        try:
+            return Segment.create(self.files, self.folder, base, marks, reserved, now_us)
+        except OSError as error:
+            if not (use_ballast and is_no_space(error)):
+                raise
+            discard(self.files, self.folder / BALLAST)
+            self.ballast = False
+            return Segment.create(self.files, self.folder, base, marks, reserved, now_us)
+
+    def adopt(self, segment: Segment) -> list[Doomed]:
+        """Write to this one from now on. Returns what is finished thereby."""
+        before = self.active
+        if self.segments and self.segments[-1].base == segment.base:  # had nothing that counts, and was replaced
+            self._forget(self.segments[-1])
+        if self.active is not None:
+            self.rotations += 1
+        self.active = segment
+        if segment not in self.segments:
+            self.segments.append(segment)
+            self._bases.append(segment.base)
+            self._unread.append(segment)
+        if before is not None and before is not segment:
+            before.stop_writing()
+            if not before.live and before in self.segments:
+                return self.forget_finished(before)
+        return []
+
+    def sync(self, segment: Segment) -> None:
+        self.times.time(segment.sync)
+
+    def rescan(self, segment: Segment) -> list[Hole]:
+        """After a failed fsync: read back, through a new handle, what was on disk before."""
+        handle = self.files.open_read(segment.path)
+        try:
+            scan = Scan(self.files, handle, segment.size, segment.start, segment.salt)
+            return [each for each in scan if isinstance(each, Hole)]
+        finally:
+            self.files.close(handle)
+
+    # Leaving
+
+    def forget_finished(self, segment: Segment) -> list[Doomed]:
+        """Nobody needs it any more: out of every list, and returned for `remove`."""
+        at = self.segments.index(segment)
+        older = self.segments[at - 1] if at > 0 else None
+        if older is not None:  # it stays, and must know that the gap up to the next one is no loss
+            older.journal.note(Kind.GONE, segment.base, self.segments[at + 1].base - segment.base)
+        self._forget(segment)
+        return [(segment, older)]
+
+    def _forget(self, segment: Segment) -> None:
+        at = self.segments.index(segment)
+        del self.segments[at], self._bases[at]
+        if segment in self._unread:
+            if self._unread[0] is segment:
+                self._position = 0
+            self._unread.remove(segment)
+
+    def remove(self, segment: Segment, older: Segment | None) -> None:
+        """Delete the files of a forgotten segment. The older one's note about the gap has to be on disk before."""
+        try:
+            if older is not None:
+                older.journal.sync()
+            segment.remove()
+        except OSError as error:  # it is finished, and the next open finds that out again
+            log.warning("%s cannot be removed: %s", segment.path, error, extra={"action": "spool_remove"})
+
+    # The ballast: a little space that is ours when the disk is full. It buys a new segment, so that the one before,
+    # whose records are finished or may be dropped, can be deleted.
+
+    def make_ballast(self) -> None:
+        """Random bytes, since some file systems store zeros as nothing. Without space there is none."""
+        path = self.folder / BALLAST
+        try:
+            if BALLAST not in self.files.names(self.folder):
+                write_atomically(self.files, path, os.urandom(BALLAST_BYTES), sync=False)
+            self.ballast = True
+        except OSError:
+            self.ballast = False
+
+    def figures(self) -> dict[str, Any]:
+        """By the names of `SpoolStats`."""
+        return {
+            "segments": len(self.segments),
+            "rotations": self.rotations,
+            "disk_bytes": self.disk_bytes,
+            "fsyncs": self.times.count,
+            "fsync_seconds": self.times.seconds,
+            "fsync_max_seconds": self.times.longest,
+            "fsync_buckets": tuple(self.times.buckets),
+        }

@@ -1,0 +1,295 @@
+"""From memory to disk, one thread at a time; the others wait for it and share its fsync.
+
+A batch is written to one segment, synced, and only then taken out of memory. If anything fails in between, the segment
+is cut back to where it was and the batch is still in memory, as if nothing had happened. After a failed fsync the
+kernel may have dropped pages that it still shows: the segment is then read back through a new handle, whatever does
+not hold is counted and quarantined, and the next batch goes to a new segment.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from headrace.spool.files import is_no_space
+from headrace.spool.journal import Kind, encode_note
+from headrace.spool.ledger import Ledger
+from headrace.spool.memory import Block, Memory
+from headrace.spool.options import SpoolOptions
+from headrace.spool.record import PART, Pairs, encode, encode_void, newest_marks
+from headrace.spool.segment import Hole, Segment
+from headrace.spool.store import Doomed, Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """How far the numbers have come. Guarded by the spool's lock."""
+
+    next: int  # the next record's number
+    written: int  # every number up to here is in a segment, or void
+    synced: int  # and on disk
+    reserved: int  # numbers up to this one are not used again, whatever happens
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is written next: these blocks, and every number from `first` to `last`, void where there is no block."""
+
+    first: int
+    last: int
+    blocks: list[Block]
+    void_marks: dict[int, Pairs]  # of numbers without a block
+
+    def marks(self) -> dict[str, str]:
+        """All of them, the newest value of each key."""
+        found = [*self.void_marks.items(), *((block.sequence, block.marks) for block in self.blocks if block.marks)]
+        return newest_marks([marks for _, marks in sorted(found, key=lambda each: each[0])])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    pieces: list[bytes]
+    offsets: list[int]  # of the blocks
+    lengths: list[int]
+    end: int
+
+
+class Writer:
+    """Its state is guarded by the lock it is given."""
+
+    def __init__(
+        self,
+        options: SpoolOptions,
+        store: Store,
+        memory: Memory,
+        ledger: Ledger,
+        progress: Progress,
+        lock: threading.Lock,
+    ) -> None:
+        self.settled = threading.Condition(lock)  # a write ended, well or not
+        self.failures = 0
+        self.failure: OSError | None = None
+        self.waiters = 0  # durable puts that wait
+        self.marks: dict[str, str] = {}  # of everything that is on disk
+        self.leases_of: Callable[[Block], int] = lambda block: 0
+        self.on_written: Callable[[Segment, Sequence[Block]], None] = lambda segment, blocks: None
+        self.on_damage: Callable[[Segment, Hole], None] = lambda segment, hole: None
+        self.doomed: list[Doomed] = []  # finished segments, to be removed without the lock
+        self.rotate_first = False
+        self._options = options
+        self._store = store
+        self._memory = memory
+        self._ledger = ledger
+        self._progress = progress
+        self._lock = lock
+        self._busy = False
+        self._last_group = 1
+
+    def wait(self, done: Callable[[], bool], *, sync: bool) -> OSError | None:
+        """Until `done`, by writing if nobody else does. None, or why a write that began after this call failed."""
+        with self._lock:
+            seen = self.failures
+            self.waiters += 1
+            try:
+                while not done():
+                    if self.failures != seen:
+                        return self.failure
+                    if self._busy:
+                        self.settled.wait()
+                    else:
+                        self._lead(sync)
+            finally:
+                self.waiters -= 1
+        return None
+
+    def _lead(self, sync: bool) -> None:
+        """Called, and left, with the lock held."""
+        self._busy = True
+        try:
+            self._wait_for_company()
+            target = self._progress.next - 1
+            self._last_group = self.waiters
+            while self._progress.written < target or (sync and self._progress.synced < target):
+                self._lock.release()
+                try:
+                    self._write_some(sync)
+                finally:
+                    self._lock.acquire()
+            self.failure = None
+        except OSError as error:
+            self.failures += 1
+            self.failure = error
+            self._ledger.last_error = str(error)
+            if is_no_space(error):
+                self._ledger.disk_full += 1
+            else:
+                self._ledger.write_errors += 1
+        finally:
+            self._busy = False
+            self.settled.notify_all()
+
+    def _wait_for_company(self) -> None:
+        """As many as shared the last fsync are likely to come again. One alone is never kept waiting."""
+        if self._options.sync == "group" and self._last_group > 1 and self.waiters < self._last_group:
+            self.settled.wait_for(lambda: self.waiters >= self._last_group, self._options.group_ms / 1000)
+
+    def hold(self) -> None:
+        """Be the one who writes, to do something else with the segment; `let_go` ends it. Lock held."""
+        while self._busy:
+            self.settled.wait()
+        self._busy = True
+
+    def let_go(self) -> None:
+        self._busy = False
+        self.settled.notify_all()
+
+    def _write_some(self, sync: bool) -> None:
+        with self._lock:
+            segment = self._store.active
+            behind = self._progress.written < self._progress.next - 1
+            batch = self._next_batch(segment) if segment is not None and behind else None
+            rotate = segment is None or self.rotate_first or (behind and batch is None)
+        if rotate:
+            self._rotate(segment)
+        elif segment is not None and batch is not None:
+            self._write(segment, batch, sync)
+        elif segment is not None:
+            self._sync(segment)
+
+    def _next_batch(self, segment: Segment) -> Batch | None:
+        """None if it does not fit in here any more."""
+        room = self._options.segment_size - segment.size
+        blocks = self._memory.chunk(room)
+        too_large = bool(blocks) and blocks[0].charge > room
+        if room <= 0 or (too_large and segment.size > segment.start):
+            return None
+        last = self._progress.next - 1
+        if len(blocks) < len(self._memory.blocks):
+            last = blocks[-1].sequence
+        void_marks = {each: marks for each, marks in self._memory.void_marks.items() if each <= last}
+        self._note_leases(Kind.LEASED, segment, blocks)  # first: a kill in between must not forget them
+        for block in blocks:
+            block.home = segment
+        return Batch(self._progress.written + 1, last, blocks, void_marks)
+
+    def _rotate(self, segment: Segment | None) -> None:
+        """A later segment means that the earlier one is on disk: sync it first."""
+        if segment is not None:
+            self._sync(segment)
+        with self._lock:
+            base, marks, reserved = self._progress.written + 1, dict(self.marks), self._progress.reserved
+        created = self._store.open_segment(base, marks, reserved, use_ballast=self.rotate_first)
+        with self._lock:
+            self.doomed += self._store.adopt(created)
+            self.rotate_first = False
+
+    def _write(self, segment: Segment, batch: Batch, sync: bool) -> None:
+        encoded = self._encode(segment, batch)
+        try:
+            self._append(segment, encoded)
+            if sync:
+                self._sync_file(segment)
+        except OSError:
+            with self._lock:
+                self._note_leases(Kind.RELEASED, segment, batch.blocks)  # noted again wherever they are written
+                for block in batch.blocks:
+                    block.home = None
+            raise
+        with self._lock:
+            self._install(segment, batch, encoded, sync)
+
+    def _note_leases(self, kind: Kind, segment: Segment, blocks: Sequence[Block]) -> None:
+        """A record that was leased from memory takes that along."""
+        notes = [encode_note(segment.salt, kind, each.sequence) for each in blocks for _ in range(self.leases_of(each))]
+        if notes:
+            segment.journal.write(b"".join(notes))
+
+    def _append(self, segment: Segment, encoded: Encoded) -> None:
+        try:
+            segment.append(encoded.pieces, encoded.end - segment.size, self._options.write_buffer)
+        except OSError:
+            if not segment.cut():
+                self._abandon(segment)
+            raise
+
+    def _encode(self, segment: Segment, batch: Batch) -> Encoded:
+        salt, durable = segment.salt, self._progress.synced
+        compress = self._options.compression == "snappy"
+        pieces: list[bytes] = []
+        offsets: list[int] = []
+        lengths: list[int] = []
+        at, expected = segment.size, batch.first
+        for block in batch.blocks:
+            sequence = block.sequence
+            if sequence > expected:
+                pieces.append(_void(salt, expected, sequence - 1, durable, batch.void_marks))
+                at += len(pieces[-1])
+            put_at_us, flags = int(block.put_at * 1e6), PART if block.part else 0
+            piece = encode(salt, sequence, block.payload, put_at_us, durable, block.place, block.extras, flags, compress)
+            pieces.append(piece)
+            length = len(piece)
+            offsets.append(at)
+            lengths.append(length)
+            at += length
+            expected = sequence + 1
+        if expected <= batch.last:
+            pieces.append(_void(salt, expected, batch.last, durable, batch.void_marks))
+            at += len(pieces[-1])
+        return Encoded(pieces, offsets, lengths, at)
+
+    def _install(self, segment: Segment, batch: Batch, encoded: Encoded, sync: bool) -> None:
+        """It is written: the index learns it, the memory layer may forget it."""
+        blocks = batch.blocks
+        if blocks and blocks[-1].sequence - blocks[0].sequence == len(blocks) - 1:
+            charges = [block.charge for block in blocks]
+            segment.add_run(blocks[0].sequence, encoded.offsets, encoded.lengths, charges)
+        else:
+            for block, at, length in zip(blocks, encoded.offsets, encoded.lengths, strict=True):
+                segment.add(block.sequence, at, length, block.charge)
+        for block in blocks:
+            if block.end:  # finished while it was being written
+                segment.end(cast(int, segment.index_of(block.sequence)))
+        self.on_written(segment, blocks)
+        segment.last = batch.last
+        segment.size = encoded.end
+        self._progress.written = batch.last
+        self.marks.update(batch.marks())
+        self._memory.written(batch.blocks, batch.last)
+        self._ledger.flushes += 1
+        if sync:
+            self._progress.synced = batch.last
+            segment.journal.note(Kind.DURABLE, batch.last)
+
+    def _sync(self, segment: Segment) -> None:
+        """What an earlier write left to the system."""
+        written = self._progress.written
+        self._sync_file(segment)
+        with self._lock:
+            self._progress.synced = max(self._progress.synced, written)
+            segment.journal.note(Kind.DURABLE, min(segment.last, written))
+
+    def _sync_file(self, segment: Segment) -> None:
+        try:
+            self._store.sync(segment)
+        except OSError:
+            segment.cut()
+            self._abandon(segment)
+            for hole in self._store.rescan(segment):
+                self.on_damage(segment, hole)
+            raise
+
+    def _abandon(self, segment: Segment) -> None:
+        """Write to another one from now on. If its tail cannot be cut off, the next one's base says what counts."""
+        segment.stop_writing()
+        with self._lock:
+            self._store.active = None
+
+
+def _void(salt: int, first: int, last: int, durable: int, void_marks: dict[int, Pairs]) -> bytes:
+    marks = newest_marks([void_marks[each] for each in sorted(void_marks) if first <= each <= last])
+    return encode_void(salt, first, last, durable=durable, marks=marks)

@@ -1,0 +1,96 @@
+"""The page about the spool's metrics repeats the declarations, and what is exposed is what is declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.spool.exporter import Exporter, ExporterOptions
+from headrace.spool.failover import Failover
+from headrace.spool.metrics import METRICS, Declared, SpoolCollector
+from headrace.spool.spool import Spool, SpoolOptions
+from tests.conftest import wait_until
+from tests.exporting import Answer, HttpDestination, serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "spool-metrics.md").read_text("utf-8")
+UNKNOWN_WHEN_EMPTY = {"headrace_spool_oldest_put_timestamp_seconds"}
+
+
+def row(each: Declared) -> str:
+    labels = ", ".join(f"`{label}`" for label in each.all_labels)
+    return f"| `{each.name}` | {each.kind} | {labels} | {each.help} |"
+
+
+def test_every_metric_is_documented_in_its_place_and_no_other() -> None:
+    documented = [line for line in PAGE.splitlines() if line.startswith("| `headrace_")]
+    assert documented == list(map(row, METRICS))
+
+
+def test_no_page_names_a_metric_that_does_not_exist() -> None:
+    known = {each.name for each in METRICS}
+    for page in Path(__file__).parents[2].joinpath("docs").rglob("*.md"):
+        named = set(re.findall(r"`(headrace_(?:spool|export)_[a-z_]*[a-z])", page.read_text("utf-8")))
+        assert not named - known, f"{page}: {named - known}"
+
+
+def test_names_follow_the_conventions() -> None:
+    assert len({each.name for each in METRICS}) == len(METRICS)
+    for each in METRICS:
+        assert each.name.endswith("_total") == (each.kind == "counter"), each.name
+        assert not re.search(r"_(ms|milliseconds|kib|mib|percent)\b", each.name), each.name
+
+
+@contextmanager
+def scraped(spool: Spool) -> Generator[dict[str, dict[tuple[str, ...], float]]]:
+    """Name → values by labels (sorted), after two records: one taken at once, one after a failure."""
+    with serving() as server:
+        server.script.extend([Answer(), Answer(503)])
+        exporter = Exporter(spool, HttpDestination(server.port), ExporterOptions(workers=1, preparers=1))
+        registry = CollectorRegistry()
+        registry.register(SpoolCollector("main", spool, exporter, Failover(spool)))
+        spool.put(b"one", token="1", durable=False)
+        spool.put(b"two", token="2", durable=False)
+        exporter.start()
+        try:
+            wait_until(lambda: exporter.stats().retries, "a failure")
+            text = generate_latest(registry).decode()
+        finally:
+            exporter.stop()
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        found[name] = {tuple(sorted(sample.labels.values())): sample.value for sample in family.samples}
+    yield found
+
+
+def test_what_is_exposed_is_what_is_declared(tmp_path: Path) -> None:
+    with Spool.open(SpoolOptions(path=tmp_path)) as spool, scraped(spool) as found:
+        assert set(found) == {each.name for each in METRICS}
+        labelled = {each.name for each in METRICS if each.labels}
+        assert {name for name, values in found.items() if not values} <= labelled
+        one = {name: next(iter(values.values()), None) for name, values in found.items()}
+    assert one["headrace_spool_pushed_total"] == 2
+    assert one["headrace_spool_acked_total"] == 1
+    assert one["headrace_spool_records"] == one["headrace_spool_delayed_records"] == 1
+    assert one["headrace_spool_unaccounted_records"] == 0
+    assert one["headrace_export_sent_records_total"] == 1
+    assert one["headrace_export_sent_bytes_total"] == 3
+    assert found["headrace_export_failures_total"] == {("http", "main", "server_error"): 1}
+    assert found["headrace_export_breaker_state"] == {
+        ("closed", "http", "main"): 1, ("http", "main", "open"): 0, ("half_open", "http", "main"): 0
+    }  # fmt: skip
+    assert found["headrace_export_data_loss_total"] == {("evicted", "main"): 0, ("main", "shutdown"): 0}
+
+
+def test_a_spool_alone_has_no_series_of_an_exporter(tmp_path: Path) -> None:
+    with Spool.open(SpoolOptions(path=tmp_path)) as spool:
+        families = {family.name: family for family in SpoolCollector("main", spool).collect()}
+        assert not [name for name in families if name.startswith("headrace_export")]
+        for name in UNKNOWN_WHEN_EMPTY:
+            assert families[name].samples == [], "unknown is no zero"
