@@ -328,11 +328,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
     given = parser.parse_args()
     size = QUICK if given.quick else Size()
+    waiting = backlog(size)  # first: it looks at how much the process grows
     figures = throughput(size, SMALL, size.small, "")
     figures |= throughput(size, LARGE, size.large, "_64k")
     figures |= ram_put(size)
     figures |= recovery(size)
-    figures |= backlog(size)
+    figures |= waiting
     finish("spool", figures, BARS, json_only=given.json, record=not given.quick)
 
 

@@ -596,3 +596,39 @@ def test_the_asynchronous_client_spills_too(valkey_url: str, postgres_url: str) 
             assert await client.cancel(REF.environment, "2") == JobState.COLD
 
     asyncio.run(scenario())
+
+
+def test_nobody_passes_a_mover_that_holds_the_queue(bench: Bench) -> None:
+    """A paused mover has claimed the head; a successor that took what follows would let it overtake."""
+    from threading import Thread
+
+    bench.enqueue(*range(CAP + 3))
+    bench.ack(bench.dequeue())
+    queue_id = bench.tiers.store.queue_id(REF, bench.shard)
+    thread = Thread(target=bench.mover.visit, args=[REF])
+    with bench.tiers.store.transaction() as conn:
+        bench.tiers.store.lock_mover(conn, queue_id)
+        thread.start()
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        wait_until(lambda: bench.sql(waiting), "the other one waits")
+        assert (bench.state.warm, bench.state.cold) == (0, 3)
+    thread.join()
+    assert (bench.state.warm, bench.state.cold) == (3, 0)
+
+
+def test_a_row_whose_job_is_in_valkey_cannot_be_cancelled_once_more(bench: Bench) -> None:
+    """A mover died after it had placed the job and before it deleted the row; the job is done by now."""
+    bench.enqueue(*range(CAP + 1))
+    bench.ack(bench.dequeue())
+    rows = bench.sql("SELECT seq FROM cold_queue_entries")
+    with bench.tiers.store.transaction() as conn:  # and nothing is deleted in it
+        claimed = bench.tiers.store.claim(conn, bench.tiers.store.queue_id(REF, bench.shard), 10, 1000)
+        room = bench.tiers.run(bench.stubs.room(REF))
+        token = bench.tiers.run(bench.stubs.elect(bench.shard, bench.mover.name, 15_000))
+        bench.tiers.run(bench.stubs.refill(REF, token, room.now_ms + 5000, claimed))
+    assert bench.sql("SELECT seq FROM cold_queue_entries") == rows
+    bench.ack(bench.dequeue())
+    assert bench.client.cancel(REF.environment, str(CAP)) is None
+    assert bench.drain() == []
+    assert (bench.state.odometers.get("cancel", 0), bench.state.odometers["ack"], bench.state.cold) == (0, 11, 0)
+    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import google_crc32c
 import pytest
@@ -12,10 +13,12 @@ import pytest
 from headrace.errors import SpoolFormatError
 from headrace.spool.aside import read_aside
 from headrace.spool.files import Files, SystemFiles
+from headrace.spool.journal import Kind, encode_note
 from headrace.spool.meta import write_meta
-from headrace.spool.segment import SEGMENT_MAGIC, encode_header
-from headrace.spool.spool import Spool, SpoolOptions, SpoolStats, list_quarantine, verify
+from headrace.spool.segment import SEGMENT_MAGIC, decode_header, encode_header
+from headrace.spool.spool import NewRecord, Spool, SpoolOptions, SpoolStats, list_quarantine, verify
 from headrace.spool.store import BALLAST
+from headrace.spool.survey import Surveyed, survey
 from tests.model.spool_files import CrashFiles, Inode
 
 COUNT = 5
@@ -37,11 +40,14 @@ def reopened(path: Path, files: Files | None = None) -> Spool:
     return Spool.open(options(path), files=files, background=False)
 
 
-def fill(path: Path, files: Files | None = None) -> None:
+def fill(path: Path, files: Files | None = None, *, plain: bool = False) -> None:
     """Five records of which the second is acked and the first was tried once; closed in good order."""
     with reopened(path, files) as spool:
         for number, payload in PAYLOADS.items():
-            spool.put(payload, token=f"t{number}", marks={"0": str(number)})
+            if plain:
+                spool.put(payload)
+            else:
+                spool.put(payload, token=f"t{number}", marks={"0": str(number)})
         first, second = spool.lease_many(2)
         spool.nack(first.id)
         spool.ack(second.id)
@@ -50,22 +56,31 @@ def fill(path: Path, files: Files | None = None) -> None:
 @pytest.fixture(scope="module")
 def image() -> Image:
     """In memory, for tests that open it a thousand times."""
+    return image_of(plain=False, sealed=False)
+
+
+def image_of(*, plain: bool, sealed: bool) -> Image:
+    """Sealed: there is a later segment, so all of this one was promised, and the later header has its marks."""
     files = CrashFiles()
-    fill(FOLDER, files)
+    fill(FOLDER, files, plain=plain)
+    if sealed:
+        reopened(FOLDER, files).close()
     return {name: bytes(inode.data) for name, inode in files.folders[FOLDER].names.items() if name != BALLAST}
 
 
 @pytest.fixture(scope="module")
-def spans() -> list[tuple[int, int]]:
+def spans(image: Image) -> list[tuple[int, int]]:
     """Where each record of the image begins and ends."""
-    files = CrashFiles()
-    fill(FOLDER, files)
-    with reopened(FOLDER, files) as spool:
+    return spans_of(image)
+
+
+def spans_of(image: Image) -> list[tuple[int, int]]:
+    with reopened(FOLDER, disk(image)) as spool:
         return record_spans(spool)
 
 
 def record_spans(spool: Spool) -> list[tuple[int, int]]:
-    segment = vars(spool)["_store"].segments[0]
+    segment = vars(spool)["_state"].store.segments[0]
     return [segment.span(index) for index in range(len(segment))]
 
 
@@ -124,7 +139,11 @@ def places(path: Path) -> list[tuple[int, int]]:
         return record_spans(spool)
 
 
-def test_a_flipped_bit_anywhere_in_the_segment(image: Image, spans: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_flipped_bit_anywhere_in_the_segment(plain: bool, sealed: bool) -> None:
+    image = image_of(plain=plain, sealed=sealed)
+    spans = spans_of(image)
     for at, broken in flipped(image[SEGMENT]):
         files = disk({**image, SEGMENT: broken})
         hit = {number for number, (start, end) in enumerate(spans, 1) if start <= at < end}
@@ -299,7 +318,7 @@ def test_damage_while_it_runs_costs_that_record_only(tmp_path: Path) -> None:
         for payload in PAYLOADS.values():
             spool.put(payload)
         file = segment_of(path)
-        at = vars(spool)["_store"].segments[0].offsets[2]
+        at = vars(spool)["_state"].store.segments[0].offsets[2]
         data = bytearray(file.read_bytes())
         data[at + 70] ^= 1
         file.write_bytes(data)
@@ -310,6 +329,94 @@ def test_damage_while_it_runs_costs_that_record_only(tmp_path: Path) -> None:
     with reopened(path) as spool:
         assert spool.stats().corrupt == 0
         assert spool.stats().size == 4
+
+
+def test_damage_while_it_is_leased_one_by_one_costs_that_record_only(tmp_path: Path) -> None:
+    """Neighbours are read together; what does not hold is left to be judged alone."""
+    path = tmp_path / "spool"
+    with Spool.open(options(path, inmemory_blocks=0), background=False) as spool:
+        for payload in PAYLOADS.values():
+            spool.put(payload)
+        file = segment_of(path)
+        at = vars(spool)["_state"].store.segments[0].offsets[2]
+        data = bytearray(file.read_bytes())
+        data[at + 70] ^= 1
+        file.write_bytes(data)
+        leased = list(iter(spool.lease, None))
+        assert [(record.id, record.payload) for record in leased] == [(id, PAYLOADS[id]) for id in (1, 2, 4, 5)]
+        assert (spool.stats().corrupt, spool.stats().quarantined) == (1, 1)
+        assert spool.stats().conserved
+    with reopened(path) as spool:
+        assert spool.stats().quarantine_bytes == sum(each.stat().st_size for each in (path / "quarantine").iterdir())
+
+
+def test_a_scan_in_runs_finds_what_a_scan_one_by_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are the quick way, the general one is the definition; on whatever a directory can look like."""
+    random = Random(5)
+    for _ in range(150):
+        image = damaged(random, mixed(random))
+        quick = [facts_of(each) for each in survey(disk(image), FOLDER)]
+        with monkeypatch.context() as patched:
+            patched.setattr("headrace.spool.scan.scan_run", no_run)
+            assert quick == [facts_of(each) for each in survey(disk(image), FOLDER)]
+
+
+def no_run(*_: object, **__: object) -> None:
+    """In place of `scan_run`."""
+
+
+def mixed(random: Random) -> Image:
+    """Plain records and others, voids, parts, gaps between segments."""
+    files = CrashFiles()
+    given = options(FOLDER, segment_size=4096, inmemory_blocks=4)
+    with Spool.open(given, files=files, background=False) as spool:
+        for _ in range(random.randrange(5, 60)):
+            payload = random.randbytes(random.choice((0, 20, 200, 900))) * random.choice((1, 3))
+            token = random.choice(("", "", "token"))
+            spool.put(payload, token=token, durable=random.random() < 0.5)
+            if random.random() < 0.2 and (record := spool.lease()) is not None:
+                end = random.randrange(3)
+                if end == 0:
+                    spool.ack(record.id)
+                elif end == 1:
+                    spool.replace(record.id, [NewRecord(b"a"), NewRecord(b"b")])
+                else:
+                    spool.nack(record.id)
+    return {name: bytes(inode.data) for name, inode in files.folders[FOLDER].names.items() if name != BALLAST}
+
+
+def damaged(random: Random, image: Image) -> Image:
+    """Some bytes flipped, overwritten or gone; a stretch of records written twice."""
+    name = random.choice([name for name in image if name.endswith(".seg")])
+    data = bytearray(image[name])
+    for _ in range(random.randrange(4)):
+        at = random.randrange(len(data) + 1)
+        how = random.randrange(4)
+        if how == 0 and at < len(data):
+            data[at] ^= 1 << random.randrange(8)
+        elif how == 1:
+            data[at : at + 100] = random.randbytes(random.randrange(200))
+        elif how == 2:
+            del data[at:]
+        else:
+            data += data[at:]
+    return {**image, name: bytes(data)}
+
+
+def facts_of(each: Surveyed) -> tuple[object, ...]:
+    segment = each.segment
+    index = (list(segment.offsets), list(segment.lengths), list(segment.charges), bytes(segment.states))
+    numbers = [segment.sequence_at(at) for at in range(len(segment))]
+    rest = (each.records, each.holes, each.gaps, each.parts, each.missing, each.lost_holes, each.torn)
+    return (segment.path.name, *index, numbers, segment.size, segment.last, segment.live, segment.fresh, *rest)
+
+
+def test_a_release_whose_lease_a_power_loss_took_cancels_no_later_lease(image: Image) -> None:
+    header = decode_header(image[SEGMENT], 1)
+    assert header is not None
+    notes = encode_note(header.salt, Kind.RELEASED, 3) + encode_note(header.salt, Kind.LEASED, 3)
+    with reopened(FOLDER, disk({**image, JOURNAL: image[JOURNAL] + notes})) as spool:
+        assert {record.id: record.attempts for record in spool.lease_many(10)} == {1: 1, 3: 1, 4: 0, 5: 0}
 
 
 def test_a_newer_format_is_refused_and_left_alone(copy: Callable[[], Path]) -> None:

@@ -228,7 +228,7 @@ def test_after_a_failed_sync_the_tail_is_left_and_read_back(files: CrashFiles) -
     for number in range(3):
         spool.put(b"%d" % number + b"x" * 100)
     segment = files.folders[FOLDER].names["0000000000000001.seg"]
-    at = vars(spool)["_store"].segments[0].offsets[1]
+    at = vars(spool)["_state"].store.segments[0].offsets[1]
     segment.data[at + 70] ^= 1
     files.failing_syncs = 1
     with pytest.raises(SpoolWriteFailed):

@@ -288,9 +288,9 @@ def test_a_record_that_kills_its_process_is_poison_in_the_end(spool_path: Path) 
 
 def die(spool: Spool) -> None:
     """As a killed process leaves it: the lock is gone, nothing more is written."""
-    store = vars(spool)["_store"]
+    store = vars(spool)["_state"].store
     store.files.close(vars(spool)["_directory_lock"])
-    vars(spool)["_closed"] = True
+    vars(spool)["_state"].closed = True
 
 
 # Limits

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -66,6 +66,7 @@ class Operations:
 
     options: QueueOptions
     overflow: Overflow | None = None
+    in_cold_mode: set[QueueRef] = field(default_factory=set[QueueRef])  # when we last asked: jobs need not travel there
 
     def enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
         check_queue(ref)
@@ -79,7 +80,13 @@ class Operations:
         far_ms = self.overflow.far_ms if self.overflow else None
         tell = 0
         for attempt in range(GIVE_UP_AFTER if left else 0):
-            told: Enqueued = yield self.options.stubs().enqueue(ref, [jobs[i] for i in left], far_ms, tell)
+            stubs, asked = self.options.stubs(), [jobs[i] for i in left]
+            told: Enqueued = yield stubs.enqueue(ref, asked, far_ms, tell, whole=ref not in self.in_cold_mode)
+            if Enqueued.SEND_WHOLE in told.answers:
+                self.in_cold_mode.discard(ref)
+                again = (Enqueued.SEND_WHOLE, Enqueued.SPILL)
+                left = [i for i, answer in zip(left, told.answers, strict=True) if answer in again]
+                continue
             for i, answer in zip(left, told.answers, strict=True):
                 accepted[i] = answer == Enqueued.ACCEPTED
             cold = [
@@ -89,6 +96,8 @@ class Operations:
             ]
             if not cold:
                 break
+            if any(far_ms is None or job.new.delay_ms < far_ms for _, job in cold):
+                self.in_cold_mode.add(ref)
             try:
                 kept = yield from self._spill(ref, [job for _, job in cold], told)
             except EpochClosed as closed:

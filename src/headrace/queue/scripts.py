@@ -46,9 +46,9 @@ class Enqueued:
     valkey_epoch: int  # of the queue
     cold_epoch: int
     now_ms: float
-    answers: Sequence[int]  # for each job one of the three below
+    answers: Sequence[int]  # for each job one of those below
 
-    KNOWN, ACCEPTED, SPILL = 0, 1, 2
+    KNOWN, ACCEPTED, SPILL, SEND_WHOLE = 0, 1, 2, 3
 
     @property
     def accepted(self) -> list[bool]:
@@ -172,13 +172,22 @@ class Stubs:
     # What producers do
 
     def enqueue(
-        self, ref: QueueRef, jobs: Sequence[NewJob], far_ms: int | None = None, cold_epoch: int = 0
+        self,
+        ref: QueueRef,
+        jobs: Sequence[NewJob],
+        far_ms: int | None = None,
+        cold_epoch: int = 0,
+        *,
+        whole: bool = True,
     ) -> Call[Enqueued]:
-        """With `far_ms` jobs that do not fit, or are delayed by that much, are answered `SPILL`; without, refused."""
+        """With `far_ms` jobs that do not fit, or are delayed by that much, are answered `SPILL`; without, refused.
+
+        If not `whole`, Valkey is only asked where the jobs belong: where it takes them itself it says `SEND_WHOLE`."""
         shard = self.shard_of(ref)
         args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch]
         for job in jobs:
-            args += (keys.encode(job.id), body_of(job.id, job), len(job.payload), job.delay_ms, job.priority)
+            body = body_of(job.id, job) if whole else b""
+            args += (keys.encode(job.id), body, len(job.payload), job.delay_ms, job.priority)
             args += (job.ttl_ms or 0, job.max_attempts)
         return self._call("enqueue", shard, keys.queue(shard, ref), args, _enqueued)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.spool.files import Files, SystemFiles, read_all, write_atomically
 
@@ -34,6 +34,23 @@ def set_aside(files: Files, folder: Path, name: str, facts: Mapping[str, Any], d
     line = json.dumps(facts, ensure_ascii=False, sort_keys=True).encode()
     write_atomically(files, folder / f"{name}{SUFFIX}", b"".join((line, b"\n", data)))
     files.sync_directory(folder.parent)
+
+
+class AsideSize(NamedTuple):
+    """What lies in quarantine/ or dead/. Nothing in there is ever deleted by the spool."""
+
+    files: int
+    bytes: int
+
+
+def aside_size(files: Files, folder: Path) -> AsideSize:
+    sizes: list[int] = []
+    for name in files.names(folder):
+        try:
+            sizes.append(files.size(folder / name))
+        except OSError:
+            pass  # taken away meanwhile
+    return AsideSize(len(sizes), sum(sizes))
 
 
 def list_aside(folder: Path, files: Files | None = None) -> list[Aside]:

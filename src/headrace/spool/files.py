@@ -13,6 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
+from headrace.errors import SpoolDiskFull, SpoolError, SpoolWriteFailed
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -156,3 +158,13 @@ def discard(files: Files, path: Path) -> None:
 
 def is_no_space(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in NO_SPACE
+
+
+def write_error(error: OSError) -> SpoolError:
+    """As the caller sees it."""
+    if is_no_space(error):
+        return SpoolDiskFull()
+    return SpoolWriteFailed(
+        f"The spool's disk failed: {error}. The record was not accepted; what was accepted before is kept. Look at the"
+        " disk, then put it again."
+    )

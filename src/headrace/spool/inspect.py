@@ -9,11 +9,10 @@ from typing import Literal
 
 from headrace.errors import SpoolError
 from headrace.spool.aside import DEAD, QUARANTINE, Aside, list_aside
-from headrace.spool.files import Files, SystemFiles, read_all
+from headrace.spool.directory_lock import holder, is_locked
+from headrace.spool.files import Files, SystemFiles
 from headrace.spool.record import HEADER_BYTES, Pairs, decode_head
 from headrace.spool.survey import Progress, Surveyed, marks_of, survey
-
-LOCK = "spool.lock"
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def inspect(path: Path, *, files: Files | None = None, progress: Progress | None
         return Inspection(
             path=path,
             in_use=is_locked(files, path),
-            holder=read_all(files, path / LOCK).decode("ascii", "replace").strip(),
+            holder=holder(files, path),
             segments=[_describe(each) for each in found],
             pending=sum(each.segment.live for each in found),
             pending_bytes=sum(each.segment.live_charge() for each in found),
@@ -96,16 +95,6 @@ def list_quarantine(path: Path, *, files: Files | None = None) -> list[Aside]:
 
 def list_dead(path: Path, *, files: Files | None = None) -> list[Aside]:
     return list_aside(path / DEAD, files)
-
-
-def is_locked(files: Files, path: Path) -> bool:
-    if LOCK not in files.names(path):
-        return False
-    try:
-        files.close(files.lock(path / LOCK))
-    except OSError:
-        return True
-    return False
 
 
 def _describe(each: Surveyed) -> SegmentInfo:

@@ -21,6 +21,7 @@ from headrace.spool.files import Files
 SUFFIX = ".notes"
 _NOTE = Struct("<BxxxIQ")
 _CHECK = Struct("<I")
+_pack_note, _pack_check = _NOTE.pack, _CHECK.pack
 NOTE_BYTES = _NOTE.size + _CHECK.size
 _EMPTY = bytes(NOTE_BYTES)
 
@@ -43,6 +44,9 @@ class Kind(IntEnum):
     SALT = 64  # the first note: the segment's salt, under a checksum without salt
 
 
+# For those who need them with every record: to look a member up takes Python 3.11 as long as to pack a note.
+ACKED, LEASED = Kind.ACKED, Kind.LEASED
+
 ENDS = frozenset((Kind.ACKED, Kind.DROPPED, Kind.DEAD, Kind.CORRUPT, Kind.REPLACED))
 _KINDS = {int(kind): kind for kind in Kind}
 
@@ -56,8 +60,8 @@ class Note(NamedTuple):
 
 
 def encode_note(salt: int, kind: int, sequence: int, count: int = 1) -> bytes:
-    data = _NOTE.pack(kind, count, sequence)
-    return data + _CHECK.pack(_crc(salt, data))
+    data = _pack_note(kind, count, sequence)
+    return data + _pack_check(_crc(salt, data))
 
 
 def decode_notes(salt: int, data: bytes) -> Iterator[Note | None]:
@@ -94,7 +98,8 @@ class Journal:
         self._handle = self._open()
 
     def note(self, kind: int, sequence: int, count: int = 1) -> None:
-        self.write(encode_note(self._salt, kind, sequence, count))
+        data = _pack_note(kind, count, sequence)
+        self.write(data + _pack_check(_crc(self._salt, data)))
 
     def write(self, notes: bytes) -> None:
         """Never raises for want of space: what the notes say is true in memory already."""
@@ -108,7 +113,8 @@ class Journal:
             self._waiting = [notes]
             self.close()  # opening it again cuts off what was written of them
             return
-        self._waiting = []
+        if self._waiting:
+            self._waiting = []
         self.size += len(notes)
         self.dirty = True
 

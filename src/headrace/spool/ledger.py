@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from headrace.spool.journal import Kind
+from headrace.spool.journal import ACKED, Kind
 
 
 class Ledger:
@@ -55,7 +55,7 @@ class Ledger:
     def end(self, kind: int, charge: int, reason: str = "") -> None:
         self.size -= 1
         self.bytes -= charge
-        if kind == Kind.ACKED:
+        if kind == ACKED:
             self.acked += 1
         elif kind == Kind.DROPPED:
             self.dropped[reason] += 1

@@ -74,10 +74,6 @@ class Memory:
     def overflows(self) -> bool:
         return len(self.blocks) > self._max_blocks or self.bytes > self._max_bytes
 
-    def add(self, block: Block) -> None:
-        self.blocks[block.sequence] = block
-        self.bytes += block.charge
-
     def next_fresh(self) -> Block | None:
         while self.fresh:
             block = self.blocks.get(self.fresh[0])
@@ -132,8 +128,10 @@ class Memory:
                 self.fresh.popleft()
         if self.void_marks:
             self.void_marks = {each: marks for each, marks in self.void_marks.items() if each > last}
-        while self.recent and (len(self.recent) > self._max_blocks or self._recent_bytes > self._max_bytes):
+        excess = len(self.recent) - self._max_blocks
+        while self.recent and (excess > 0 or self._recent_bytes > self._max_bytes):
             self._recent_bytes -= self.recent.popitem(last=False)[1].charge
+            excess -= 1
 
     def _move_to_recent(self, blocks: Iterable[Block]) -> None:
         for block in blocks:

@@ -157,6 +157,10 @@ METRICS: tuple[Declared, ...] = (
     _spool("inmemory_bytes", "gauge", "Bytes of these records.", "inmemory_bytes"),
     _spool("disk_bytes", "gauge", "Bytes of the spool's files, finished records in them included.", "disk_bytes"),
     _spool(
+        "quarantine_bytes", "gauge", "Bytes of damaged pieces in quarantine/; nobody deletes them.", "quarantine_bytes"
+    ),
+    _spool("dead_bytes", "gauge", "Bytes of dead letters in dead/; nobody deletes them.", "dead_bytes"),
+    _spool(
         "disk_available_bytes",
         "gauge",
         "Free space where the spool is; no series if it cannot be told.",

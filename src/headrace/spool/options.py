@@ -30,6 +30,10 @@ class SpoolOptions:
 
     A put with `durable=False` (not under `always`) waits in memory: both lose what came in since the last flush, at
     most `stale_flush` seconds and `inmemory_blocks` records.
+
+    `max_bytes` bounds what waits or is in flight, not the disk: a segment's file goes when all of its records are
+    finished, so one record that is tried for hours keeps up to `segment_size` (and the largest record) of finished
+    neighbours. Beside that, quarantine/ and dead/ grow until somebody empties them.
     """
 
     path: Path | None = None  # the directory; None only for type "memory"
@@ -80,6 +84,8 @@ class SpoolStats:
     inmemory_blocks: int = 0  # records that are in memory alone
     inmemory_bytes: int = 0
     disk_bytes: int = 0  # segments and journals, finished records in them included
+    quarantine_bytes: int = 0  # in quarantine/, as of the last look, at most half a minute ago; never deleted here
+    dead_bytes: int = 0  # in dead/, likewise
     disk_available: int | None = None  # free space for this user; None if it cannot be told
     oldest_put_at: float | None = None  # unix time; None if nothing waits or is in flight
     next_id: int = 1

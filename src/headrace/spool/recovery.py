@@ -14,7 +14,8 @@ from headrace.spool.aside import QUARANTINE, set_aside
 from headrace.spool.files import Files, discard
 from headrace.spool.journal import SUFFIX, Kind
 from headrace.spool.meta import next_sequence_hint, read_meta
-from headrace.spool.segment import DONE, SEGMENT_SUFFIX, WAITING, Hole, Segment
+from headrace.spool.scan import Hole
+from headrace.spool.segment import DONE, SEGMENT_SUFFIX, WAITING, Segment
 from headrace.spool.survey import PartRecord, Progress, Stretch, Surveyed, is_live, marks_of, survey
 
 log = logging.getLogger(__name__)

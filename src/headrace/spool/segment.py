@@ -1,9 +1,7 @@
 """A segment: an append-only file of records, and a compact index of what is in it.
 
 The file begins with its header, written twice, because the marks in it may exist nowhere else. Records follow in the
-order of their sequence numbers, without gaps: what is missing was lost, and can be counted. A damaged stretch ends at
-the next believable header of this segment; the salt in it keeps a payload that happens to hold another spool's bytes
-from being mistaken for one.
+order of their sequence numbers, without gaps: what is missing was lost, and can be counted (`scan.py`).
 
 The index costs 13 bytes per record, whatever waits. No locks here: one thread writes, reads are positional and have
 a handle of their own.
@@ -14,7 +12,7 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -24,24 +22,8 @@ import google_crc32c
 from headrace.errors import SpoolFormatError
 from headrace.spool.files import Files, write_atomically
 from headrace.spool.journal import SUFFIX, Journal
-from headrace.spool.record import (
-    HEADER_BYTES,
-    MAGIC,
-    Body,
-    Head,
-    Pairs,
-    Record,
-    Run,
-    Unreadable,
-    body_holds,
-    decode_body,
-    decode_head,
-    decode_record,
-    pack_pairs,
-    salt_at,
-    scan_run,
-    unpack_pairs,
-)
+from headrace.spool.record import Pairs, Record, Unreadable, decode_record, decode_records, pack_pairs, unpack_pairs
+from headrace.spool.scan import READ_AHEAD
 
 SEGMENT_MAGIC = b"HRSPOOL\n"
 SEGMENT_VERSION = 1
@@ -52,7 +34,6 @@ _HEADER = Struct("<8sHHIIQQQ")
 _CHECK = Struct("<I")
 LARGEST_HEADER = 2**24  # marks are small; a longer header is not believed
 
-READ_AHEAD = 2**20
 WAITING, OUT, DONE = 0, 1, 2  # OUT: leased, or waiting elsewhere than in the segment's own order
 
 
@@ -117,101 +98,6 @@ def _header_at(data: bytes, at: int) -> SegmentHeader | None:
         return SegmentHeader(salt, base, created_at_us, reserved, marks, length)
     except Unreadable:
         return None
-
-
-class Found(NamedTuple):
-    """A record that is what was written."""
-
-    at: int
-    head: Head
-    body: Body | None  # decoded only if it has extras: token, marks, part
-
-
-class Hole(NamedTuple):
-    """Bytes that are no record, or no longer one."""
-
-    at: int
-    end: int
-    reason: str
-
-
-class Scan:
-    """Walks a segment's records, in windows: the file may be larger than memory should be. Plain records come in runs,
-    several times as fast as one by one; without `marks`, also those whose extras nobody asks for."""
-
-    def __init__(self, files: Files, handle: int, size: int, start: int, salt: int, *, marks: bool = True) -> None:
-        self._marks = marks
-        self._files = files
-        self._handle = handle
-        self._size = size
-        self._start = start
-        self._salt = salt
-        self._window = b""
-        self._window_at = 0
-
-    def __iter__(self) -> Iterator[Found | Run | Hole]:
-        at = self._start
-        while at < self._size:
-            here = self._bring(at, HEADER_BYTES)
-            run = scan_run(self._window, here, self._window_at, self._salt, with_extras=not self._marks)
-            if run is not None:
-                yield run
-                at = run.end
-                continue
-            head = decode_head(self._window, here, self._salt)
-            if head is not None and at + head.length <= self._size:
-                here = self._bring(at, head.length)
-                yield self._judge(at, here, head)
-                at += head.length
-            else:
-                end = self._next_header(at + 1)
-                yield Hole(at, end, "header" if head is None else "ends beyond the file")
-                at = end
-
-    def _judge(self, at: int, here: int, head: Head) -> Found | Hole:
-        try:
-            if head.extras:
-                return Found(at, head, decode_body(self._window, here, head))
-            if body_holds(self._window, here, head):
-                return Found(at, head, None)
-        except Unreadable:
-            pass  # the same end as a checksum that does not hold
-        return Hole(at, at + head.length, "checksum")
-
-    def _bring(self, at: int, length: int) -> int:
-        """Have these bytes in the window, as far as the file goes; where they begin in it."""
-        here = at - self._window_at
-        if here < 0 or here + length > len(self._window):
-            self._window = self._files.read(self._handle, min(max(length, READ_AHEAD), self._size - at), at)
-            self._window_at, here = at, 0
-        return here
-
-    def _next_header(self, at: int) -> int:
-        while at < self._size:
-            here = self._bring(at, min(READ_AHEAD, self._size - at))
-            found = self._window.find(MAGIC, here)
-            if found < 0:
-                at = max(at + 1, self._window_at + len(self._window) - len(MAGIC) + 1)
-                continue
-            at = self._window_at + found
-            if decode_head(self._window, self._bring(at, HEADER_BYTES), self._salt) is not None:
-                return at
-            at += 1
-        return self._size
-
-
-def find_salt(files: Files, handle: int, size: int) -> int | None:
-    """For a segment whose header is lost: the salt of its first believable record."""
-    at = 0
-    while at < size:
-        window = files.read(handle, READ_AHEAD + HEADER_BYTES, at)
-        here = window.find(MAGIC)
-        while here >= 0:
-            if decode_head(window, here, None) is not None:
-                return salt_at(window, here)
-            here = window.find(MAGIC, here + 1)
-        at += READ_AHEAD
-    return None
 
 
 class Segment:
@@ -309,11 +195,13 @@ class Segment:
     def live_sequences(self) -> list[int]:
         return [self.sequence_at(index) for index, state in enumerate(self.states) if state != DONE]
 
-    def take(self, index: int) -> None:
-        """Out of the segment's own order: leased, or placed elsewhere."""
-        if self.states[index] == WAITING:
-            self.states[index] = OUT
-            self.fresh -= 1
+    def take(self, index: int) -> bool:
+        """Out of the segment's own order: leased, or placed elsewhere. False if it was not there."""
+        if self.states[index] != WAITING:
+            return False
+        self.states[index] = OUT
+        self.fresh -= 1
+        return True
 
     def take_run(self, index: int, most: int) -> int:
         """Take the fresh records from here on, as long as one number follows the other; how many."""
@@ -339,10 +227,13 @@ class Segment:
         self.live -= count
         return sum(self.charges[index : index + count])
 
-    def end(self, index: int) -> None:
-        self.take(index)
+    def end(self, index: int) -> int:
+        """It has an end now; what it was charged."""
+        if self.states[index] == WAITING:
+            self.fresh -= 1
         self.states[index] = DONE
         self.live -= 1
+        return self.charges[index]
 
     # Reading
 
@@ -355,17 +246,35 @@ class Segment:
     def read_run(self, index: int, attempts: Sequence[int]) -> list[Record]:
         """Several in a row, as far as they hold; the first that does not is for `read` to judge."""
         records: list[Record] = []
-        salt = self.salt
-        count = len(attempts)
-        spans = zip(self.offsets[index : index + count], self.lengths[index : index + count], attempts, strict=True)
-        try:
-            for at, length, tried in spans:
-                here = at - self._window_at
-                if here < 0 or here + length > len(self._window):
-                    here = self._bring(at, length)
-                records.append(decode_record(self._window, here, here + length, salt, tried))
-        except (Unreadable, OSError):
-            pass  # found again by whoever reads that one alone
+        end = index + len(attempts)
+        while index < end:
+            at = self.offsets[index]
+            stop = bisect_right(self.offsets, at + READ_AHEAD, index, end)
+            try:
+                here = self._bring(at, self.span(stop - 1)[1] - at)
+            except OSError:
+                break  # met again by whoever reads that one alone
+            starts = [offset - at + here for offset in self.offsets[index:stop]]
+            tried = attempts[len(records) :]
+            records += decode_records(self._window, starts, self.lengths[index:stop], self.salt, tried)
+            index = end - len(attempts) + len(records)
+            if index < stop:
+                break
+        return records
+
+    def read_ahead(self, index: int, attempts: int, most: int, most_bytes: int) -> list[Record]:
+        """This one, and the waiting ones behind it as far as they hold, up to so many and so many bytes. Raises as
+        `read` does."""
+        end, room = index + 1, most_bytes - self.charges[index]
+        last = min(index + most, len(self.states))
+        while end < last and self.states[end] == WAITING and room >= self.charges[end]:
+            room -= self.charges[end]
+            end += 1
+        records = self.read_run(index, bytes(end - index))
+        if not records:
+            return [self.read(index, attempts)]
+        if attempts:
+            records[0] = records[0]._replace(attempts=attempts)
         return records
 
     def span(self, index: int) -> tuple[int, int]:

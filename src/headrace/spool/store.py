@@ -19,7 +19,8 @@ from headrace.spool.files import Files, discard, is_no_space, write_atomically
 from headrace.spool.journal import Kind
 from headrace.spool.options import FSYNC_BOUNDS_S
 from headrace.spool.record import Pairs
-from headrace.spool.segment import Hole, Scan, Segment
+from headrace.spool.scan import Hole, Scan
+from headrace.spool.segment import Segment
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,8 @@ from pathlib import Path
 from headrace.spool.files import Files, read_all
 from headrace.spool.journal import ENDS, NOTE_BYTES, SUFFIX, Journal, Kind, Note, read_notes, salt_of
 from headrace.spool.record import HEADER_BYTES, Pairs, Part, Run
-from headrace.spool.segment import (
-    DONE,
-    LARGEST_HEADER,
-    Found,
-    Hole,
-    Scan,
-    Segment,
-    SegmentHeader,
-    base_of,
-    decode_header,
-    find_salt,
-)
+from headrace.spool.scan import Found, Hole, Scan, find_salt
+from headrace.spool.segment import DONE, LARGEST_HEADER, Segment, SegmentHeader, base_of, decode_header
 
 USUAL_HEADER = 2**16  # a header with more marks than fit in here costs a second read
 
@@ -212,8 +202,8 @@ def _apply(each: Surveyed, notes: Iterable[Note]) -> None:
             _apply_end(each, range(first, first + count))
         elif kind is Kind.LEASED or kind is Kind.RELEASED:
             step = 1 if kind is Kind.LEASED else -1
-            for sequence in range(first, first + count):
-                each.leases[sequence] = each.leases.get(sequence, 0) + step
+            for sequence in range(first, first + count):  # a release whose lease a power loss took means nothing
+                each.leases[sequence] = max(0, each.leases.get(sequence, 0) + step)
         elif kind is Kind.DURABLE:
             each.durable = max(each.durable, first)
         elif kind is Kind.RESERVED:

@@ -16,24 +16,14 @@ from typing import cast
 
 from headrace.spool.files import is_no_space
 from headrace.spool.journal import Kind, encode_note
-from headrace.spool.ledger import Ledger
-from headrace.spool.memory import Block, Memory
-from headrace.spool.options import SpoolOptions
-from headrace.spool.record import PART, Pairs, encode, encode_void, newest_marks
-from headrace.spool.segment import Hole, Segment
-from headrace.spool.store import Doomed, Store
+from headrace.spool.memory import Block
+from headrace.spool.record import PART, Pairs, encode_onto, encode_void, newest_marks
+from headrace.spool.scan import Hole
+from headrace.spool.segment import Segment
+from headrace.spool.state import State
+from headrace.spool.store import Store
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Progress:
-    """How far the numbers have come. Guarded by the spool's lock."""
-
-    next: int  # the next record's number
-    written: int  # every number up to here is in a segment, or void
-    synced: int  # and on disk
-    reserved: int  # numbers up to this one are not used again, whatever happens
 
 
 @dataclass(frozen=True)
@@ -60,33 +50,22 @@ class Encoded:
 
 
 class Writer:
-    """Its state is guarded by the lock it is given."""
+    """Its own state, too, is guarded by the spool's lock."""
 
-    def __init__(
-        self,
-        options: SpoolOptions,
-        store: Store,
-        memory: Memory,
-        ledger: Ledger,
-        progress: Progress,
-        lock: threading.Lock,
-    ) -> None:
-        self.settled = threading.Condition(lock)  # a write ended, well or not
+    def __init__(self, state: State, store: Store) -> None:
+        self.settled = threading.Condition(state.lock)  # a write ended, well or not
         self.failures = 0
         self.failure: OSError | None = None
         self.waiters = 0  # durable puts that wait
-        self.marks: dict[str, str] = {}  # of everything that is on disk
-        self.leases_of: Callable[[Block], int] = lambda block: 0
-        self.on_written: Callable[[Segment, Sequence[Block]], None] = lambda segment, blocks: None
         self.on_damage: Callable[[Segment, Hole], None] = lambda segment, hole: None
-        self.doomed: list[Doomed] = []  # finished segments, to be removed without the lock
         self.rotate_first = False
-        self._options = options
+        self._state = state
+        self._options = state.options
         self._store = store
-        self._memory = memory
-        self._ledger = ledger
-        self._progress = progress
-        self._lock = lock
+        self._memory = state.memory
+        self._ledger = state.ledger
+        self._numbers = state.numbers
+        self._lock = state.lock
         self._busy = False
         self._last_group = 1
 
@@ -112,9 +91,9 @@ class Writer:
         self._busy = True
         try:
             self._wait_for_company()
-            target = self._progress.next - 1
+            target = self._numbers.next - 1
             self._last_group = self.waiters
-            while self._progress.written < target or (sync and self._progress.synced < target):
+            while self._numbers.written < target or (sync and self._numbers.synced < target):
                 self._lock.release()
                 try:
                     self._write_some(sync)
@@ -138,20 +117,10 @@ class Writer:
         if self._options.sync == "group" and self._last_group > 1 and self.waiters < self._last_group:
             self.settled.wait_for(lambda: self.waiters >= self._last_group, self._options.group_ms / 1000)
 
-    def hold(self) -> None:
-        """Be the one who writes, to do something else with the segment; `let_go` ends it. Lock held."""
-        while self._busy:
-            self.settled.wait()
-        self._busy = True
-
-    def let_go(self) -> None:
-        self._busy = False
-        self.settled.notify_all()
-
     def _write_some(self, sync: bool) -> None:
         with self._lock:
             segment = self._store.active
-            behind = self._progress.written < self._progress.next - 1
+            behind = self._numbers.written < self._numbers.next - 1
             batch = self._next_batch(segment) if segment is not None and behind else None
             rotate = segment is None or self.rotate_first or (behind and batch is None)
         if rotate:
@@ -168,24 +137,24 @@ class Writer:
         too_large = bool(blocks) and blocks[0].charge > room
         if room <= 0 or (too_large and segment.size > segment.start):
             return None
-        last = self._progress.next - 1
+        last = self._numbers.next - 1
         if len(blocks) < len(self._memory.blocks):
             last = blocks[-1].sequence
         void_marks = {each: marks for each, marks in self._memory.void_marks.items() if each <= last}
         self._note_leases(Kind.LEASED, segment, blocks)  # first: a kill in between must not forget them
         for block in blocks:
             block.home = segment
-        return Batch(self._progress.written + 1, last, blocks, void_marks)
+        return Batch(self._numbers.written + 1, last, blocks, void_marks)
 
     def _rotate(self, segment: Segment | None) -> None:
         """A later segment means that the earlier one is on disk: sync it first."""
         if segment is not None:
             self._sync(segment)
         with self._lock:
-            base, marks, reserved = self._progress.written + 1, dict(self.marks), self._progress.reserved
+            base, marks, reserved = self._numbers.written + 1, dict(self._state.marks), self._numbers.reserved
         created = self._store.open_segment(base, marks, reserved, use_ballast=self.rotate_first)
         with self._lock:
-            self.doomed += self._store.adopt(created)
+            self._state.doomed += self._store.adopt(created)
             self.rotate_first = False
 
     def _write(self, segment: Segment, batch: Batch, sync: bool) -> None:
@@ -205,7 +174,12 @@ class Writer:
 
     def _note_leases(self, kind: Kind, segment: Segment, blocks: Sequence[Block]) -> None:
         """A record that was leased from memory takes that along."""
-        notes = [encode_note(segment.salt, kind, each.sequence) for each in blocks for _ in range(self.leases_of(each))]
+        state = self._state
+        if not (state.flight or state.leases):
+            return
+        notes = [
+            encode_note(segment.salt, kind, each.sequence) for each in blocks for _ in range(state.leases_of(each))
+        ]
         if notes:
             segment.journal.write(b"".join(notes))
 
@@ -218,7 +192,7 @@ class Writer:
             raise
 
     def _encode(self, segment: Segment, batch: Batch) -> Encoded:
-        salt, durable = segment.salt, self._progress.synced
+        salt, durable = segment.salt, self._numbers.synced
         compress = self._options.compression == "snappy"
         pieces: list[bytes] = []
         offsets: list[int] = []
@@ -230,9 +204,10 @@ class Writer:
                 pieces.append(_void(salt, expected, sequence - 1, durable, batch.void_marks))
                 at += len(pieces[-1])
             put_at_us, flags = int(block.put_at * 1e6), PART if block.part else 0
-            piece = encode(salt, sequence, block.payload, put_at_us, durable, block.place, block.extras, flags, compress)
-            pieces.append(piece)
-            length = len(piece)
+            length = encode_onto(
+                *(pieces, salt, sequence, block.payload, put_at_us, durable),
+                *(block.place, block.extras, flags, compress),
+            )
             offsets.append(at)
             lengths.append(length)
             at += length
@@ -254,23 +229,23 @@ class Writer:
         for block in blocks:
             if block.end:  # finished while it was being written
                 segment.end(cast(int, segment.index_of(block.sequence)))
-        self.on_written(segment, blocks)
+        self._state.moved_to_disk(segment, blocks)
         segment.last = batch.last
         segment.size = encoded.end
-        self._progress.written = batch.last
-        self.marks.update(batch.marks())
+        self._numbers.written = batch.last
+        self._state.marks.update(batch.marks())
         self._memory.written(batch.blocks, batch.last)
         self._ledger.flushes += 1
         if sync:
-            self._progress.synced = batch.last
+            self._numbers.synced = batch.last
             segment.journal.note(Kind.DURABLE, batch.last)
 
     def _sync(self, segment: Segment) -> None:
         """What an earlier write left to the system."""
-        written = self._progress.written
+        written = self._numbers.written
         self._sync_file(segment)
         with self._lock:
-            self._progress.synced = max(self._progress.synced, written)
+            self._numbers.synced = max(self._numbers.synced, written)
             segment.journal.note(Kind.DURABLE, min(segment.last, written))
 
     def _sync_file(self, segment: Segment) -> None:

@@ -7,7 +7,7 @@
 --            lease, enqueued ms, waited ms}}
 local n, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 local jobs, leases, named = {}, {}, {}
-local delivery = tonumber(redis.call('HGET', META, 'delivery') or 0)
+local numbers = shard_numbers()
 
 -- A waiting job whose TTL is over is expired here, should the sweeper not have come by yet.
 local function expire(queue, EJ, size)
@@ -25,9 +25,9 @@ local function lease(queue, J, at)
     if tonumber(v[4]) <= NOW then return expire(queue, EJ, tonumber(v[5])) end
     redis.call('ZREM', EXPIRIES, EJ)
   end
-  delivery = delivery + 1
+  numbers.delivery, numbers.changed = numbers.delivery + 1, true
   local attempt = tonumber(v[1]) + 1
-  redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', whole(delivery), 'attempts', attempt)
+  redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', whole(numbers.delivery), 'attempts', attempt)
   leases[#leases + 1] = whole(NOW + lease_ms)
   leases[#leases + 1] = EJ
   queue.running = queue.running + 1
@@ -38,7 +38,7 @@ local function lease(queue, J, at)
     named[#named + 1] = { queue.org, queue.project, queue.env, queue.queue }
     queue.number = #named
   end
-  jobs[#jobs + 1] = { queue.number, redis.call('GET', body_key(EJ)), attempt, tonumber(v[2]), delivery,
+  jobs[#jobs + 1] = { queue.number, redis.call('GET', body_key(EJ)), attempt, tonumber(v[2]), numbers.delivery,
     tonumber(v[3]), waited }
 end
 
@@ -98,7 +98,7 @@ local function next_of_classes()
 end
 
 local next_queue = #ARGV > 4 and next_of_classes or next_of_all
-math.randomseed(delivery) -- the server starts every script with the same seed; this one moves with every job
+math.randomseed(numbers.delivery) -- the server starts every script with the same seed; this one moves with every job
 -- Each environment gets its share of this call at once; the turns it took are counted all the same.
 local sharers = count_sharers()
 local share = math.max(1, math.floor(n / math.max(1, sharers)))
@@ -119,7 +119,6 @@ for _ = 1, 4 * n + 100 do
   end
 end
 if #leases > 0 then
-  redis.call('HSET', META, 'delivery', whole(delivery))
   for i = 1, #leases, 1000 do
     redis.call('ZADD', LEASES, unpack(leases, i, math.min(i + 999, #leases)))
   end

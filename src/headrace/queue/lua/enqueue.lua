@@ -3,10 +3,10 @@
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of this queue's warm tier, most bytes of
 --            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),
---            cold epoch that PostgreSQL told the client (0: none), then for each job: J, body, payload bytes, delay ms,
---            priority, ttl ms (0: none), max attempts
--- Returns    {queue's epoch, cold epoch, now ms, for each job 1 (accepted), 0 (a job of that id exists already) or 2
---            (spill it)}; CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
+--            cold epoch that PostgreSQL told the client (0: none), then for each job: J, body ('': left out, because the
+--            queue was in cold mode a moment ago), payload bytes, delay ms, priority, ttl ms (0: none), max attempts
+-- Returns    {queue's epoch, cold epoch, now ms, for each job 1 (accepted), 0 (a job of that id exists already), 2
+--            (spill it) or 3 (there is room: send it whole)}; CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
 --            room and the client has no PostgreSQL
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far, told = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -60,6 +60,7 @@ local function accept(J, body, size, delay, priority, ttl, max_attempts)
     if delay < far and not cold_mode then go_cold(queue, max_items, max_bytes) end
     return 2
   end
+  if body == '' then return 3 end
   if spilled[J] or not redis.call('SET', body_key(EJ), body, 'NX') then return 0 end
   local detail = body:match('^[^\t]*\t([^\n]*)')
   redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', delay > 0 and 'scheduled' or 'ready',

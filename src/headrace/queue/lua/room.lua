@@ -11,7 +11,7 @@ local shard_max = tonumber(ARGV[7])
 local full = fullness(queue, max_items, max_bytes)
 local bytes = max_bytes - queue.warm_bytes
 if shard_max > 0 then
-  local used = tonumber(redis.call('HGET', META, 'bytes') or 0)
+  local used = shard_numbers().bytes
   full, bytes = math.max(full, used / shard_max), math.min(bytes, shard_max - used)
 end
 local cold = queue.cold or new_cold()

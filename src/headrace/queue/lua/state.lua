@@ -16,6 +16,17 @@ local function in_chunks(command, key, members)
   end
 end
 
+-- The shard's own numbers, read at most once and written back at most once.
+local shard
+
+local function shard_numbers()
+  if not shard then
+    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery')
+    shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0) }
+  end
+  return shard
+end
+
 local queues, touched_queues = {}, {}
 local envs, touched_envs = {}, {}
 
@@ -65,13 +76,14 @@ local function queue_of(E, Q)
   if not queue then
     -- Named as the columns of an event, so that the queue itself can be packed into one.
     local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'ready', 'warm_scheduled', 'running', 'warm_bytes',
-      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps')
+      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps',
+      'known_detail')
     queue = { E = E, Q = Q, name = name, epoch = v[1], ready = tonumber(v[2] or 0),
       warm_scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), warm_bytes = tonumber(v[5] or 0),
       limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
       levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
       oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
-      caps = v[17], environment = env_of(E), ops = {}, added = {}, details = {} }
+      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, environment = env_of(E), ops = {}, added = {}, details = {} }
     queue.bytes_before = queue.warm_bytes
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
@@ -128,11 +140,17 @@ local function save_details(queue)
     local key = detail_key(queue.E, queue.Q, detail)
     if #changes.added > 0 then
       in_chunks('ZADD', key, changes.added)
-      redis.call('SADD', details_key(queue.E, queue.Q), detail)
+      if detail ~= queue.known_detail then -- most queues have one, and it is listed since long
+        redis.call('SADD', details_key(queue.E, queue.Q), detail)
+        queue.known_detail = detail
+      end
     end
     if #changes.removed > 0 then
       in_chunks('ZREM', key, changes.removed)
-      if redis.call('EXISTS', key) == 0 then redis.call('SREM', details_key(queue.E, queue.Q), detail) end
+      if redis.call('EXISTS', key) == 0 then
+        redis.call('SREM', details_key(queue.E, queue.Q), detail)
+        if detail == queue.known_detail then queue.known_detail = nil end
+      end
     end
   end
 end
@@ -249,12 +267,9 @@ local function fits(queue, size, max_items, max_bytes)
   return held == 0 or (held < max_items and queue.warm_bytes + size <= max_bytes)
 end
 
-local shard_bytes
-
 -- What all queues of the shard hold, as this script has changed it so far. (It has changed no other queue.)
 local function shard_used(queue)
-  shard_bytes = shard_bytes or tonumber(redis.call('HGET', META, 'bytes') or 0)
-  return shard_bytes + queue.warm_bytes - queue.bytes_before
+  return shard_numbers().bytes + queue.warm_bytes - queue.bytes_before
 end
 
 -- The same for all queues of the shard together; 0: no cap.
@@ -383,17 +398,19 @@ local function emit(queue, tally, maxlen, enabled)
   if tally.n > 0 then
     odometer = whole(redis.call('HINCRBY', queue_key(queue.E, queue.Q), 'o:' .. tally.op, tally.n))
   end
-  local seq = redis.call('HINCRBY', META, 'seq', 1)
+  local numbers = shard_numbers()
+  numbers.seq, numbers.changed = numbers.seq + 1, true
   if not enabled then return end
   local env = queue.environment
-  queue.seq, queue.op, queue.n, queue.odometer = whole(seq), tally.op, tally.n, odometer
+  queue.seq, queue.op, queue.n, queue.odometer = whole(numbers.seq), tally.op, tally.n, odometer
   queue.env_depth, queue.env_running, queue.env_limit = env.depth, env.running, env.limit
   local cold, oldest = queue.cold, queue.oldest
   if cold and cold.oldest and not (oldest and oldest < cold.oldest) then oldest = cold.oldest end
   queue.depth, queue.scheduled, queue.cold_depth, queue.cold_bytes = queue.ready, queue.warm_scheduled, 0, 0
   if cold then
     queue.depth, queue.scheduled = whole(queue.ready + cold.depth), whole(queue.warm_scheduled + cold.scheduled)
-    queue.bytes, queue.cold_depth, queue.cold_bytes = whole(queue.warm_bytes + cold.bytes), whole(cold.depth), whole(cold.bytes)
+    queue.bytes, queue.cold_depth = whole(queue.warm_bytes + cold.bytes), whole(cold.depth)
+    queue.cold_bytes = whole(cold.bytes)
   end
   queue.oldest_ms = oldest and whole(oldest)
   queue.waits, queue.runs = table.concat(tally.waits, ','), table.concat(tally.runs, ',')
@@ -413,21 +430,25 @@ local function save_all(maxlen)
     redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
   end
   -- After the indexes: should a script fail among them, `indexed` is as it was, and the next one writes them again.
-  local grown = 0
   for _, queue in ipairs(touched_queues) do
+    save_details(queue)
     queue.bytes = whole(queue.warm_bytes)
     redis.call('HSET', queue_key(queue.E, queue.Q), 'ready', queue.ready, 'warm_scheduled', queue.warm_scheduled,
       'running', queue.running, 'warm_bytes', queue.bytes, 'levels', queue.levels, 'oldest', queue.oldest_text,
-      'indexed', queue.indexed or '')
-    save_details(queue)
+      'indexed', queue.indexed or '', 'known_detail', queue.known_detail or '')
     if queue.cold_changed then redis.call('HSET', queue_key(queue.E, queue.Q), 'cold', pack_cold(queue.cold)) end
     call_for_refill(queue)
-    grown = grown + queue.warm_bytes - queue.bytes_before
+    if queue.warm_bytes ~= queue.bytes_before then
+      local numbers = shard_numbers()
+      numbers.bytes, numbers.changed = numbers.bytes + queue.warm_bytes - queue.bytes_before, true
+    end
   end
-  if grown ~= 0 then redis.call('HINCRBY', META, 'bytes', whole(grown)) end
   local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
   for _, queue in ipairs(touched_queues) do
     for _, tally in ipairs(queue.ops) do emit(queue, tally, maxlen, enabled) end
     if queue.resync then emit(queue, { op = 'resync', n = 0, waits = {}, runs = {} }, maxlen, enabled) end
+  end
+  if shard and shard.changed then
+    redis.call('HSET', META, 'seq', whole(shard.seq), 'bytes', whole(shard.bytes), 'delivery', whole(shard.delivery))
   end
 end
