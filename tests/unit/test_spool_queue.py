@@ -257,6 +257,30 @@ def test_poison_is_set_aside_with_its_reason(opened: Opener, spool_path: Path) -
     assert dead.path.read_bytes().split(b"\n", 1)[1] == b"bad \n rows"
 
 
+def test_what_lies_in_dead_is_told(opened: Opener, spool_path: Path) -> None:
+    first = opened()
+    first.put(b"bad" * 100)
+    first.reject(leased(first).id, "no")
+    first.close()
+    (dead,) = list_dead(spool_path)
+    assert opened().stats().dead_bytes == dead.path.stat().st_size
+
+
+def test_what_was_read_ahead_waits_behind_a_record_that_came_back(opened: Opener) -> None:
+    """One by one, from disk: neighbours are read together, but who is next is asked each time."""
+    spool = opened(inmemory_blocks=0)
+    ids = spool.put_many([NewRecord(b"%d" % number) for number in range(6)])
+    first = leased(spool)
+    second = leased(spool)
+    spool.nack(first.id)
+    again = leased(spool)
+    assert (again.id, again.attempts) == (first.id, 1)
+    assert [record.id for record in spool.lease_many(1)] == [ids[2]]
+    spool.replace(second.id, [NewRecord(b"a"), NewRecord(b"b")])
+    assert [leased(spool).payload for _ in range(5)] == [b"a", b"b", b"3", b"4", b"5"]
+    assert spool.lease() is None
+
+
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 def test_too_many_attempts_are_poison(spool_path: Path, kind: str) -> None:
     options = SpoolOptions(path=spool_path, type=kind, max_attempts=2)  # type: ignore[arg-type]
