@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def depth_figures(bench: Bench, postgres_url: str, deep: int, claims: int) -> di
     shallow_url = with_database(postgres_url, "shallow")
     deep_url = with_database(postgres_url, "deep")
     options = QueueOptions(caps=Caps(items=CAP))
-    bench.redis.flushall()
+    bench.redis.execute_command("FLUSHALL", "SYNC")  # else what was before is freed while we measure
     with (
         two_tiers(bench, shallow_url, SHALLOW_DB, options) as small,
         two_tiers(bench, deep_url, DEEP_DB, options) as large,
@@ -120,12 +121,18 @@ def fill_to(both: TwoTiers, depth: int) -> float:
 
 
 def used_memory(bench: Bench) -> float:
-    """With metric streams drained, and the buffers of connections given back."""
+    """With metric streams drained, and once what was given back is free."""
     for db in (SHALLOW_DB, DEEP_DB):
         with bench.in_db(db) as redis:
             for shard in range(QueueOptions().shards):
                 redis.xtrim(keys.metrics(shard), maxlen=0, approximate=False)
-    return float(bench.redis.info("memory")["used_memory"])
+    readings = [math.inf]
+    while len(readings) < 20:
+        readings.append(float(bench.redis.info("memory")["used_memory"]))
+        if readings[-1] > 0.999 * readings[-2]:
+            break
+        time.sleep(0.5)
+    return readings[-1]
 
 
 def in_turns(name: str, few: Callable[[], float], many: Callable[[], float], turns: int) -> dict[str, float]:

@@ -6,8 +6,7 @@ The methods block: they talk to servers. The asynchronous client calls them in a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
@@ -22,8 +21,7 @@ class EpochClosed(Exception):
         self.epoch = epoch
 
 
-@dataclass(frozen=True)
-class SpillJob:
+class SpillJob(NamedTuple):
     """A job on its way to PostgreSQL. Its times are those of the script that sent it there."""
 
     new: NewJob

@@ -184,11 +184,11 @@ class Stubs:
 
         If not `whole`, Valkey is only asked where the jobs belong: where it takes them itself it says `SEND_WHOLE`."""
         shard = self.shard_of(ref)
-        args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch]
+        args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch, int(whole)]
         for job in jobs:
-            body = body_of(job.id, job) if whole else b""
-            args += (keys.encode(job.id), body, len(job.payload), job.delay_ms, job.priority)
-            args += (job.ttl_ms or 0, job.max_attempts)
+            args += (keys.encode(job.id), len(job.payload), job.delay_ms)
+            if whole:
+                args += (body_of(job.id, job), job.priority, job.ttl_ms or 0, job.max_attempts)
         return self._call("enqueue", shard, keys.queue(shard, ref), args, _enqueued)
 
     def cancel(self, env: EnvRef, job_id: str) -> Call[JobState | None]:

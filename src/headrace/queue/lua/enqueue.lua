@@ -3,14 +3,14 @@
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of this queue's warm tier, most bytes of
 --            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),
---            cold epoch that PostgreSQL told the client (0: none), then for each job: J, body ('': left out, because the
---            queue was in cold mode a moment ago), payload bytes, delay ms, priority, ttl ms (0: none), max attempts
+--            cold epoch that PostgreSQL told the client (0: none), 1 if jobs are sent whole, then for each job: J, payload
+--            bytes, delay ms, and if whole: body, priority, ttl ms (0: none), max attempts
 -- Returns    {queue's epoch, cold epoch, now ms, for each job 1 (accepted), 0 (a job of that id exists already), 2
 --            (spill it) or 3 (there is room: send it whole)}; CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
 --            room and the client has no PostgreSQL
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far, told = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local FIRST, EACH = 14, 7
+local FIRST, EACH = 15, ARGV[14] == '1' and 7 or 3
 local queue = queue_of(E, Q)
 if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end
 
@@ -19,7 +19,7 @@ local max_items, max_bytes = caps_of(queue, ARGV[9], ARGV[10])
 local function fit_together(counts)
   local items, bytes = 0, 0
   for i = FIRST, #ARGV, EACH do
-    if counts(ARGV[i]) then items, bytes = items + 1, bytes + tonumber(ARGV[i + 2]) end
+    if counts(ARGV[i]) then items, bytes = items + 1, bytes + tonumber(ARGV[i + 1]) end
   end
   if items == 0 then return true end
   if items == 1 then return fits(queue, bytes, max_items, max_bytes) and shard_fits(queue, bytes, shard_max) end
@@ -45,9 +45,20 @@ local function refusal()
   return redis.error_reply('FULL this queue holds ' .. held_by(queue) .. ' jobs of ' .. max_items)
 end
 
-local seen, spilled = 0, {}
+-- One question for all ids: that none is here is what a queue in cold mode usually hears.
+local function some_known()
+  local keys = {}
+  for i = FIRST, #ARGV, EACH do keys[#keys + 1] = body_key(E .. ':' .. ARGV[i]) end
+  for i = 1, #keys, 1000 do
+    if redis.call('EXISTS', unpack(keys, i, math.min(i + 999, #keys))) > 0 then return true end
+  end
+  return false
+end
 
-local function accept(J, body, size, delay, priority, ttl, max_attempts)
+local seen, spilled = 0, {}
+local ask_each = true
+
+local function accept(J, size, delay, body, priority, ttl, max_attempts)
   local EJ = E .. ':' .. J
   local cold_mode = queue.cold and queue.cold.on == 1
   -- Jobs of one call keep their order too: a 4096th of a millisecond each, less than accepting one takes.
@@ -55,12 +66,12 @@ local function accept(J, body, size, delay, priority, ttl, max_attempts)
   seen = seen + 1
   if far and (delay >= far or cold_mode or not fits(queue, size, max_items, max_bytes)
       or not shard_fits(queue, size, shard_max)) then
-    if spilled[J] or redis.call('EXISTS', body_key(EJ)) == 1 then return 0 end
+    if spilled[J] or (ask_each and redis.call('EXISTS', body_key(EJ)) == 1) then return 0 end
     spilled[J] = true
     if delay < far and not cold_mode then go_cold(queue, max_items, max_bytes) end
     return 2
   end
-  if body == '' then return 3 end
+  if EACH == 3 then return 3 end
   if spilled[J] or not redis.call('SET', body_key(EJ), body, 'NX') then return 0 end
   local detail = body:match('^[^\t]*\t([^\n]*)')
   redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', delay > 0 and 'scheduled' or 'ready',
@@ -84,10 +95,11 @@ if not queue.epoch then create(queue, ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
 if queue.cold and queue.cold.on == 1 and told > queue.cold.epoch then
   queue.cold.epoch, queue.cold_changed = told, true
 end
+if far and queue.cold and queue.cold.on == 1 then ask_each = some_known() end
 local answers = {}
 for i = FIRST, #ARGV, EACH do
-  answers[#answers + 1] = accept(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
-    tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6])
+  answers[#answers + 1] = accept(ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3],
+    tonumber(ARGV[i + 4] or nil), tonumber(ARGV[i + 5] or nil), ARGV[i + 6])
 end
 save_all(ARGV[2])
 return { queue.epoch, queue.cold and queue.cold.epoch or 1, precise(NOW), answers }
