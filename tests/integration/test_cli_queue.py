@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from headrace.cli import main
 from headrace.cli.doctor_valkey import examine_valkey
 from headrace.cli.queue_table import COLUMNS
+from headrace.errors import QueueFull
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
@@ -159,6 +160,16 @@ class TestQueues:
         assert odd.split()[-12:] == ["0", "0", "0", "0", "1", "3", "0", "-", "0", "B", "paused", "closed"]
         assert emails.split()[:11] == ["acme", "shop", "prod", "emails", "1", "0", "1", "1", "0", "-", "0"]
         assert emails.endswith("1.0 KiB")
+
+    def test_caps_of_one_queue(self, shell: Shell) -> None:
+        """Without PostgreSQL a full queue refuses."""
+        shell.client.enqueue(EMAILS, NewJob("send"))
+        names = (EMAILS.org, EMAILS.project, EMAILS.env, EMAILS.queue)
+        assert shell.ok("caps", *names, "--items", "1").startswith("caps 1 jobs for ")
+        with pytest.raises(QueueFull):
+            shell.client.enqueue(EMAILS, NewJob("send"))
+        assert shell.ok("caps", *names).startswith("caps of the settings for ")
+        assert shell.client.enqueue(EMAILS, NewJob("send"))
 
     def test_by_flow(self, shell: Shell) -> None:
         jobs = [NewJob("send", flow="nightly", flow_type="batch"), NewJob("send"), NewJob("send")]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.doctor_tiers import examine_tiers
 from headrace.cold.audit import Audit, Drift
 from headrace.cold.details import join_details
 from headrace.cold.mover import Mover, MoverOptions
@@ -18,9 +19,11 @@ from headrace.cold.store import Limits
 from headrace.cold.tiers import Tiers
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import choose_port
-from headrace.errors import MoverFenced, QueueCold, QueueFull, SpillRefused
+from headrace.errors import CommitUnclear, MoverFenced, QueueCold, QueueFull, SpillRefused
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.postgres import connect as postgres_connect
+from headrace.postgres.connect import Connection
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.queue import keys
 from headrace.queue.details import read_details
@@ -632,3 +635,51 @@ def test_a_row_whose_job_is_in_valkey_cannot_be_cancelled_once_more(bench: Bench
     assert bench.drain() == []
     assert (bench.state.odometers.get("cancel", 0), bench.state.odometers["ack"], bench.state.cold) == (0, 11, 0)
     assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_whose_answer_was_lost_is_looked_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """Neither refused although it is kept, nor accepted although it is not."""
+    bench.enqueue(*range(CAP + 1))
+    commit, lost = postgres_connect._commit, list[int]()  # pyright: ignore[reportPrivateUsage]
+
+    def broken(conn: Connection) -> None:
+        if not lost and conn.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() != (None,):
+            lost.append(1)
+            if committed:
+                commit(conn)
+            else:
+                conn.rollback()
+            raise CommitUnclear
+        commit(conn)
+
+    monkeypatch.setattr(postgres_connect, "_commit", broken)
+    if committed:
+        assert bench.enqueue("unclear") == [True]
+    else:
+        with pytest.raises(SpillRefused, match="1 of 1 jobs"):
+            bench.enqueue("unclear")
+    assert lost
+    assert bench.drain() == [*numbers(*range(CAP + 1)), *(["unclear"] if committed else [])]
+    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+
+
+def test_the_doctor_tells_how_the_tiers_are(bench: Bench) -> None:
+    def found() -> dict[str, tuple[bool, str]]:
+        told = examine_tiers(bench.valkey_url, bench.postgres_url, 2)
+        return {one.check: (one.ok, one.found) for one in told}
+
+    mover = f"mover of shard {bench.shard}"
+    bench.enqueue(*range(CAP + 1))
+    assert found()[mover] == (False, "none, 1 queues in cold mode")
+    bench.move()
+    assert found()[mover] == (True, f"{bench.mover.name}, 1 queues in cold mode")
+    assert found()["quarantine"] == (True, "empty")
+    bench.sql("UPDATE cold_queue_entries SET due_ms = 'NaN'")
+    bench.sql("UPDATE cold_queues SET waiting = waiting + 1")
+    bench.drain()
+    Audit(bench.tiers).run(bench.shard)
+    assert found()["quarantine"] == (False, "1 jobs")
+    assert found()[f"drift of shard {bench.shard}"] == (True, "1 mended")

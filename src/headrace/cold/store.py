@@ -140,11 +140,6 @@ class Store:
             row = conn.execute(load_query(SQL, "find_queue"), vars(ref)).fetchone()
         return None if row is None else int(row[0])
 
-    def known_queue(self, ref: QueueRef) -> int | None:
-        if ref not in self._ids and (found := self._find_queue(ref)) is not None:
-            self._ids[ref] = found
-        return self._ids.get(ref)
-
     def numbers(self, shard: int) -> list[tuple[Backlog, ColdNumbers]]:
         """Of every queue of a shard that ever had a job here."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
@@ -198,9 +193,10 @@ class Store:
                 numbers, xact = self._change(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
                 details = Counter((job.new.task, job.new.flow, job.new.flow_type) for job in jobs if not job.delayed)
                 self._count_details(conn, queue_id, details)
-        except CommitUnclear:
-            if xact is None or not self._was_spilled(spill_id, xact):
-                raise
+        except CommitUnclear as error:
+            assert xact is not None, "the commit is last"
+            if not self._was_spilled(spill_id, xact):
+                raise DatabaseUnavailable(f"{DatabaseUnavailable()} ({error})") from error
             numbers = self.numbers_of(queue_id)
         return numbers
 
@@ -214,17 +210,18 @@ class Store:
             return set(cursor)
 
     def _was_spilled(self, spill_id: uuid.UUID, xact: int) -> bool:
-        """The connection was lost during the commit. PostgreSQL knows whether it happened; wait until it answers."""
+        """The connection was lost during the commit. PostgreSQL knows whether it happened: wait until it says so.
+        Raises CommitUnclear if it does not."""
         deadline = time.monotonic() + UNCLEAR_S
-        while True:
+        while time.monotonic() < deadline:
             try:
                 if xact_status(self._pool, xact) != "in progress":
                     with self.transaction() as conn:
                         return conn.execute(load_query(SQL, "was_spilled"), {"id": spill_id}).fetchone() is not None
             except DatabaseUnavailable:
-                if time.monotonic() > deadline:
-                    return False
+                pass  # asked again until the deadline
             time.sleep(UNCLEAR_PAUSE_S)
+        raise CommitUnclear
 
     def numbers_of(self, queue_id: int) -> ColdNumbers:
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headrace.cold.store import NO_LIMITS, Found, Limits, Store
-from headrace.errors import QueueUnavailable
+from headrace.errors import HeadraceError
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
 from headrace.queue.overflow import SpillJob
 from headrace.queue.queue import QueueOptions
 from headrace.queue.scripts import ColdNumbers, DeadFilter, DeadRow, Enqueued
-from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.connect import ScriptError, Valkey, connect
 from headrace.valkey.scripts import Call, run
 
 T = TypeVar("T")
@@ -124,9 +124,10 @@ class Tiers:
         self.store.record_settings(ref, values)
 
     def tell(self, ref: QueueRef, numbers: ColdNumbers, gone: Sequence[int] = ()) -> None:
+        """Never raises for Valkey's sake: what PostgreSQL has committed is done, whether or not Valkey heard of it."""
         try:
             self.run(self.stubs.settle(ref, numbers, gone))
-        except QueueUnavailable as error:
+        except (HeadraceError, ScriptError) as error:
             log.warning("told nobody what PostgreSQL holds: %s", error, extra={"action": "unavailable"})
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import (
     ColdFull,
+    CommitUnclear,
     DatabaseFull,
     DatabaseUnavailable,
     MigrationError,
@@ -105,6 +106,8 @@ class Operations:
                 tell = closed.epoch if attempt >= TELL_AFTER else 0
                 yield Pause(min(ASK_AGAIN_S * 2**attempt, 0.2))
                 continue
+            except CommitUnclear as error:
+                raise _unclear(accepted, len(cold), error) from error
             except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError) as error:
                 raise _refused(accepted, len(cold), error) from error
             for (i, _), is_new in zip(cold, kept, strict=True):
@@ -354,6 +357,16 @@ def _refused(accepted: Sequence[bool], refused: int, reason: object) -> SpillRef
         f"{refused} of {len(accepted)} jobs did not fit into Valkey and could not be kept in PostgreSQL: they were "
         f"refused. {sum(accepted)} were accepted and will run. Enqueue again with the same ids when PostgreSQL is "
         f"back: what is there already is not accepted twice. ({reason})",
+        accepted,
+    )
+
+
+def _unclear(accepted: Sequence[bool], unclear: int, reason: object) -> SpillRefused:
+    return SpillRefused(
+        f"{unclear} of {len(accepted)} jobs did not fit into Valkey, and whether PostgreSQL keeps them is not known: "
+        "it was lost during the commit and has not come back. "
+        f"{sum(accepted)} were accepted and will run. Enqueue again with the same ids when PostgreSQL is back: what is "
+        f"there already is not accepted twice. ({reason})",
         accepted,
     )
 

@@ -83,7 +83,8 @@ local function queue_of(E, Q)
       limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
       levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
       oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
-      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, environment = env_of(E), ops = {}, added = {}, details = {} }
+      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, environment = env_of(E), ops = {},
+      added = {}, details = {} }
     queue.bytes_before = queue.warm_bytes
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
@@ -91,7 +92,7 @@ local function queue_of(E, Q)
   return queue
 end
 
--- A queue comes into being with its first job. `names` are org, project, env and queue as they were given.
+-- A queue comes into being with its first job. Names are as they were given, not encoded.
 local function create(queue, org, project, env, name)
   queue.epoch, queue.org, queue.project, queue.env, queue.queue = whole(NOW), org, project, env, name
   redis.call('HSET', queue_key(queue.E, queue.Q), 'epoch', queue.epoch, 'org', org, 'project', project, 'env', env,
