@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from headrace.model.event import COLUMNS, FIELD, RESYNC, SEPARATOR, TICK
+from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, RESYNC, SEPARATOR, TICK
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.state import QueueState
@@ -29,6 +29,7 @@ class Event:
     numbers: dict[str, int | None]
     waits: list[int]
     runs: list[int]
+    odometers: list[int]
 
     def __getitem__(self, name: str) -> int | None:
         return self.numbers[name]
@@ -51,6 +52,7 @@ def parse(packed: str) -> Event:
         numbers={name: int(values[name]) if values[name] else None for name in NUMBERS},
         waits=_ints(values["waits"]),
         runs=_ints(values["runs"]),
+        odometers=_ints(values["odometers"]),
     )
 
 
@@ -66,7 +68,7 @@ class Fold:
     events: int = 0
     gaps: int = 0
     over_limit: int = 0  # events that tell of more running jobs than the limit they carry
-    odometer_breaks: int = 0  # events whose odometer is not the sum of n so far
+    odometer_breaks: int = 0  # events whose odometers are not the sums of n so far
     samples_missing: int = 0  # dequeues without a wait for each job, acks without a run time
     counts: dict[QueueRef, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
     last: dict[QueueRef, Event] = field(default_factory=dict[QueueRef, Event])
@@ -82,9 +84,12 @@ class Fold:
         self.gaps += event["seq"] != self.events
         if event.op == TICK:
             return
-        if event.op != RESYNC:
-            self.counts[event.ref][event.op] += event["n"] or 0
-            self.odometer_breaks += event["odometer"] != self.counts[event.ref][event.op]
+        counts = self.counts[event.ref]
+        if event.op == RESYNC:
+            self.odometer_breaks += event.odometers != [counts[op] for op in COUNT_COLUMN]
+        else:
+            counts[event.op] += event["n"] or 0
+            self.odometer_breaks += event["odometer"] != counts[event.op] or event.odometers != []
         self.samples_missing += event.op == "dequeue" and len(event.waits) != event["n"]
         self.samples_missing += event.op == "ack" and len(event.runs) != event["n"]
         self.over_limit += self._too_many(event)

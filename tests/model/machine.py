@@ -313,6 +313,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Operators
 
+    @rule(client=clients, shard=shards)
+    def resync(self, client: int, shard: int) -> None:
+        page = self.run(client, self.stubs.resync(shard, 0, 1000))
+        mine = [ref for ref in self.truth.queues if self.shard(ref) == shard]
+        assert page == Lost.ANSWER or (page.cursor, page.told) == (0, len(mine))
+        self.truth.settle(shard)
+
     @rule(client=clients, data=st.data(), at_most=COUNTS, skip=st.sampled_from([0, 0, 1]))
     def redrive(self, client: int, data: st.DataObject, at_most: int, skip: int) -> None:
         with_dead = sorted({job.queue for job in self.truth.jobs.values() if job.state is JobState.DEAD})

@@ -37,7 +37,8 @@ class Op(StrEnum):
 
 
 RESYNC = "resync"
-"""An event that counts nothing: a queue's numbers after its settings changed."""
+"""An event that counts nothing: a queue's numbers, all its odometers among them, after its settings changed or after
+events of its shard were lost."""
 
 TICK = "tick"
 """An event that counts nothing and has no queue: the shard is alive."""
@@ -57,7 +58,7 @@ COUNT_COLUMN = {
     Op.RELEASE: "release_count",
     Op.REDRIVE: "redrive_count",
 }
-"""The warehouse column that each verb adds to."""
+"""The warehouse column that each verb adds to. Its order is that of the odometers of a resync."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,17 @@ COLUMNS = (
     Column("cold_bytes", "int", "of `bytes`: those in PostgreSQL"),
     Column("waits", "ints", "eligible → dequeue of each job of a dequeue, in ms; 0 is a value"),
     Column("runs", "ints", "run time of each job of an ack, measured by the worker, in ms"),
+    Column("odometers", "ints", "of a resync: the odometers of all verbs, in the order of the table of verbs"),
 )
 
 
 def lua_pack() -> str:
-    """Lua source of `pack_event(e)`: joins the fields of a table in the order of COLUMNS."""
+    """Lua source of `VERBS`, in the order of COUNT_COLUMN, and of `pack_event(e)`, which joins the fields of a table in
+    the order of COLUMNS."""
+    verbs = ", ".join(f"'{op}'" for op in COUNT_COLUMN)
     fields = ", ".join(f"e.{column.name} or ''" for column in COLUMNS if column.name != "version")
     return (
+        f"local VERBS = {{{verbs}}}\n"
         "local function pack_event(e)\n"
         f"  return table.concat({{{VERSION}, {fields}}}, '{SEPARATOR.encode('unicode_escape').decode()}')\n"
         "end\n"

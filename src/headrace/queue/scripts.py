@@ -19,6 +19,7 @@ T = TypeVar("T")
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
+    "resync",
 )
 
 
@@ -148,6 +149,12 @@ class Redriven:
 
 
 @dataclass(frozen=True)
+class Resynced:
+    cursor: int  # where to go on; 0: every queue was told of
+    told: int
+
+
+@dataclass(frozen=True)
 class DeadFilter:
     """Which dead jobs are meant. Empty fields match everything."""
 
@@ -242,6 +249,12 @@ class Stubs:
 
     def tick(self, shard: int, period_ms: int) -> Call[bool]:
         return self._of_shard("tick", shard, [period_ms], bool)
+
+    # What readers of the metric events do
+
+    def resync(self, shard: int, cursor: int, about: int) -> Call[Resynced]:
+        """About as many queues from a cursor on; the first is 0."""
+        return self._of_shard("resync", shard, [cursor, about], lambda answer: Resynced(int(answer[0]), answer[1]))
 
     # What movers do
 

@@ -1,6 +1,6 @@
 -- The state of queues and environments, as a unit of work: a script loads what it touches once, changes
 -- the numbers here, and `save_all` writes them back, keeps the indexes true and emits the events.
--- Needs keys.lua and the generated pack_event.
+-- Needs keys.lua and the generated VERBS and pack_event.
 local clock = redis.call('TIME')
 -- In milliseconds, with the microseconds behind the point: jobs that arrive within one millisecond keep their order.
 local NOW = tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000
@@ -391,6 +391,15 @@ end
 
 -- Events ----------------------------------------------------------------------------------------
 
+-- What a queue has counted of every verb; 0 if never.
+local function odometers_of(queue)
+  local fields = {}
+  for i, verb in ipairs(VERBS) do fields[i] = 'o:' .. verb end
+  local totals = redis.call('HMGET', queue_key(queue.E, queue.Q), unpack(fields))
+  for i, total in ipairs(totals) do totals[i] = total or '0' end
+  return table.concat(totals, ',')
+end
+
 -- Odometers and the shard's event number always advance, so a switched-off or failing stream shows as missing
 -- events later. Only the XADD may fail, and its error is dropped: an operation that happened must
 -- not be reported as failed because nobody could write about it.
@@ -415,11 +424,12 @@ local function emit(queue, tally, maxlen, enabled)
   end
   queue.oldest_ms = oldest and whole(oldest)
   queue.waits, queue.runs = table.concat(tally.waits, ','), table.concat(tally.runs, ',')
+  queue.odometers = tally.op == 'resync' and odometers_of(queue) or nil
   redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
 end
 
 -- Write back what the script changed. One event per queue and verb; a queue whose numbers changed without a
--- verb (a limit, a pause) gets a `resync`, which counts nothing and tells the new numbers.
+-- verb (a limit, a pause), or whose events were lost, gets a `resync`, which counts nothing and tells all its numbers.
 local function save_all(maxlen)
   for _, queue in ipairs(touched_queues) do
     save_ready(queue)

@@ -1,0 +1,20 @@
+-- resync: after events were lost, each queue tells its gauges and all its odometers, some queues per call. Changes
+-- no number but that of the shard's events. With metrics switched off there is nobody to tell.
+--@flags allow-oom
+--@include keys, state
+-- KEYS[1]    the shard's meta (routes the script)
+-- ARGV       prefix, maxlen, cursor ('0': begin), about how many queues
+-- Returns    {next cursor ('0': that was the last), how many queues told}
+if redis.call('GET', METRICS_ENABLED) == '0' then return { '0', 0 } end
+local page = redis.call('SSCAN', QUEUES, ARGV[3], 'COUNT', ARGV[4])
+local told = 0
+for _, name in ipairs(page[2]) do
+  local E, Q = name:match('^(.*):([^:]*)$')
+  -- A name may outlive its queue, which must not come back as an empty one.
+  if redis.call('HEXISTS', queue_key(E, Q), 'epoch') == 1 then
+    queue_of(E, Q).resync = true
+    told = told + 1
+  end
+end
+save_all(ARGV[2])
+return { page[1], told }
