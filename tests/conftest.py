@@ -179,14 +179,11 @@ def warehouse(clickhouse_url: str) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     """One session for all: it takes ten seconds to start."""
-    from headrace.pipeline.job import PipelineOptions, start_session
-    from headrace.spool.options import SpoolOptions
+    from headrace.pipeline.session import SessionOptions, start_session
 
-    unused = tmp_path_factory.mktemp("unused")
-    options = PipelineOptions("", "", "", shards=2, checkpoint=unused, spool=SpoolOptions(unused))
-    session = start_session(options)
+    session = start_session(SessionOptions())
     yield session
     session.stop()
 

@@ -55,6 +55,15 @@ class QueueUnavailable(ServiceUnavailable):
     the same job id: it is accepted once."""
 
 
+class CheckpointMismatch(HeadraceError):
+    """The pipeline's checkpoint and its spool do not belong together. Nothing was touched; see `headrace pipeline
+    --help` on --from."""
+
+
+class AnotherPipeline(HeadraceError):
+    """Another pipeline reads these streams. What this one had not put into its spool was not counted."""
+
+
 class DatabaseUnavailable(ServiceUnavailable):
     """PostgreSQL does not answer, or not in time. Nothing was written and what it holds is kept. Try again; if it
     stays so, start PostgreSQL or correct HEADRACE_POSTGRES_URL."""

@@ -108,6 +108,15 @@ class EmbeddedSettings:
 class ApiSettings:
     host: str = setting("127.0.0.1", "Address the API listens on.", text("a host name or address"))
     port: int = setting(0, "Port of the API; 0 = that of last time if free, else any.", _PORT)
+    rate: float = setting(50.0, "Requests per second that one key may send to one process.", number(0.1, 100_000))
+    burst: int = setting(200, "Requests that a key may send at once, before `rate` holds.", integer(1, 1_000_000))
+    max_body: Bytes = setting(2 * 2**20, "Largest body of a request; a larger one is refused.", size("1KiB", "512MiB"))
+    query_timeout: Seconds = setting(10.0, "How long one question to ClickHouse may take.", duration("100ms", "10m"))
+    session: Seconds = setting(12 * 3600.0, "How long a browser stays signed in.", duration("1m", "30d"))
+    audit_keep: Seconds = setting(90 * 86400.0, "How long the audit log is kept.", duration("1h", "3650d"))
+    metrics: bool | None = setting(
+        None, "Serve /metrics of the API; none = only where `host` is loopback.", optional(boolean())
+    )
 
 
 @dataclass(frozen=True)
@@ -184,8 +193,16 @@ class PipelineSettings:
     )
     trigger: Seconds = setting(1.0, "How often a micro-batch starts.", duration("100ms", "1h"))
     max_events_per_trigger: int = setting(500_000, "Most events one micro-batch reads.", integer(1, 100_000_000))
+    events_per_partition: int = setting(
+        250_000, "Events of one shard above which a micro-batch reads it in several tasks.", integer(1000, 100_000_000)
+    )
     metrics_port: int | None = setting(
-        None, "Port of /metrics of the pipeline, on loopback; none = it serves no metrics.", optional(integer(1, 65535))
+        None, "Port of /metrics and /healthz of the pipeline, on loopback; none = neither.", optional(integer(1, 65535))
+    )
+    driver_host: str = setting(
+        "127.0.0.1",
+        "Address at which executors on other machines reach the driver.",
+        text("a host name or address", r"\S+"),
     )
     driver_memory: str = setting(
         "1g", "Java heap of the Spark driver.", text("a Java size such as `512m` or `2g`", r"[1-9]\d*[mg]")
@@ -196,11 +213,26 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True)
+class ArchiveSettings:
+    path: str | None = setting(
+        None,
+        "Where raw metric events are kept as Parquet, a folder or a URI; none = they are not.",
+        optional(text("a folder, or a URI such as `s3://bucket/folder`", r"\S.*")),
+    )
+    keep: int = setting(30, "Days that the archive is kept.", integer(1, 36_500))
+
+
+@dataclass(frozen=True)
 class WarehouseSettings:
     database: str = setting(
         "headrace",
         "ClickHouse database that holds the tables.",
         text("letters, digits and `_`, not starting with a digit", r"[A-Za-z_][A-Za-z0-9_]{0,62}"),
+    )
+    cluster: str | None = setting(
+        None,
+        "ClickHouse cluster on which tables are created, replicated; none = on one server. Fixed at first migration.",
+        optional(text("letters, digits, `_`, `-` and `.`", r"[A-Za-z0-9_.-]{1,128}")),
     )
 
 
@@ -291,6 +323,7 @@ class Settings:
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    archive: ArchiveSettings = field(default_factory=ArchiveSettings)
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     log: LogSettings = field(default_factory=LogSettings)

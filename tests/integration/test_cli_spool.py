@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from headrace.cli import main
 from headrace.cli.spool_options import backoff, exporter_options, memory_bytes, send_limit, spool_options, spool_path
-from headrace.pipeline.clickhouse_destination import to_payload
+from headrace.pipeline.payload import to_payload
 from headrace.settings import load
 from headrace.spool.spool import Spool, SpoolOptions
 from headrace.warehouse.connect import Client

@@ -18,9 +18,10 @@ from headrace.model.event import Op
 from headrace.model.histogram import ZERO, bucket_of
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline.job import IN_ORDER, PipelineOptions, exporting, run_until_failure, start_query
+from headrace.pipeline.job import exporting, run_until_failure, start_query
+from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.pipeline.sink import token_of
-from headrace.pipeline.transforms import summaries, total
+from headrace.pipeline.transforms import joined, summaries, total
 from headrace.queue import keys
 from headrace.queue.queue import SyncClient
 from headrace.queue.scripts import Stubs
@@ -73,8 +74,8 @@ def compare(valkey: Valkey, warehouse: Client) -> Reconciliation:
 
 
 def run_until_equal(spark: SparkSession, options: PipelineOptions, valkey: Valkey, warehouse: Client) -> Reconciliation:
-    with exporting(options) as spool:
-        query = start_query(spark, options, spool)
+    with exporting(options) as pipeline:
+        query = start_query(spark, pipeline)
         try:
 
             def equal() -> Reconciliation | None:
@@ -144,8 +145,9 @@ def test_a_failing_warehouse_loses_nothing(
     work(valkey, valkey_url, 10)
     warehouse.command("RENAME TABLE queue_metrics_5s_v1 TO hidden")
     stop = threading.Event()
-    with exporting(options) as spool, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_until_failure, spark, options, spool, stop)
+    with exporting(options) as pipeline, ThreadPoolExecutor(1) as pool:
+        spool = pipeline.spool
+        running = pool.submit(run_until_failure, spark, pipeline, stop)
         try:
             wait_until(lambda: spool.stats().pushed >= 2 and spool.stats().retries > 0, "it is tried in vain", 60)
             work(valkey, valkey_url, 5)
@@ -154,7 +156,8 @@ def test_a_failing_warehouse_loses_nothing(
             wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues", 60)
         finally:
             stop.set()
-        assert running.result()
+        running.result()
+        assert pipeline.monitor.read().failures_in_a_row == 0
 
 
 def test_the_pipeline_serves_its_metrics(options: PipelineOptions) -> None:
@@ -207,9 +210,9 @@ def test_buckets_are_five_seconds_of_the_servers_clock(spark: SparkSession) -> N
 
 def test_the_token_is_what_was_read(spark: SparkSession) -> None:
     same = [{"at_seq": 0}, {"at_seq": 1, "queue": "other"}]
-    one = token_of(summaries(events(spark, *same)))
-    again = token_of(summaries(events(spark, *reversed(same)).repartition(2)))
-    longer = token_of(summaries(events(spark, *same, {"at_seq": 2})))
+    one = token_of(joined(summaries(events(spark, *same))))
+    again = token_of(joined(summaries(events(spark, *reversed(same)).repartition(2))))
+    longer = token_of(joined(summaries(events(spark, *same, {"at_seq": 2}))))
     assert one == again
     assert one != longer
 
@@ -266,8 +269,8 @@ def test_ticks_move_the_watermark_and_count_nothing(
     SyncClient(options.redis_url).check_shards()
     assert run(valkey, STUBS.tick(0, 5000))
     assert not run(valkey, STUBS.tick(0, 5000))  # once per period, whoever sweeps
-    with exporting(options) as spool:
-        query = start_query(spark, options, spool)
+    with exporting(options) as pipeline:
+        query = start_query(spark, pipeline)
         try:
             wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark", 60)
         finally:

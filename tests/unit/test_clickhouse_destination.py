@@ -9,7 +9,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from headrace.errors import ServiceUnavailable
 from headrace.pipeline import clickhouse_destination
-from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, Rows, send_error, to_payload
+from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, Rows, send_error
+from headrace.pipeline.payload import to_payload
 from headrace.spool.destination import Auth, Batch, Permanent, Retryable, SendError, TooLarge
 from headrace.spool.record import NewRecord, Record
 from headrace.warehouse.blocks import BlockWriter, failure_of

@@ -12,7 +12,7 @@ This file holds what every command is given. It stays light (click and settings 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -37,6 +37,11 @@ class Invocation:
     @property
     def settings(self) -> Settings:
         return self.loaded.settings
+
+    def settings_with(self, **given: str | None) -> Settings:
+        """As if `--set section.name=value` had been given for each section_name that is not None."""
+        more = {name.replace("_", ".", 1): value for name, value in given.items() if value is not None}
+        return replace(self, flags={**self.flags, **more}).settings
 
 
 pass_invocation = click.make_pass_decorator(Invocation)

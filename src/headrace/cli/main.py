@@ -45,9 +45,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "spool": ("headrace.cli.spool:spool", "Look into a spool's directory, check it, empty it."),
     "api": ("headrace.cli.api:api", "Serve the API and the dashboard until stopped."),
+    "keys": ("headrace.cli.keys:keys", "Make, list and revoke the keys of the API."),
     "demo": ("headrace.cli.demo:demo", "Send a small seeded load to the queue."),
     "migrate": ("headrace.cli.migrate:migrate", "Create or update the tables in PostgreSQL and ClickHouse."),
     "reconcile": ("headrace.cli.reconcile:reconcile", "Compare the queues' own counts with history."),
+    "audit": ("headrace.cli.audit:audit", "Compute hours of history again and compare them with the warehouse."),
+    "backfill": ("headrace.cli.backfill:backfill", "Compute hours of history again and put them in place of the old."),
     "config": ("headrace.cli.config:config", "Show the settings in effect and where each came from."),
     "version": ("headrace.cli.version:version", "Show the versions of Headrace and what it runs on."),
 }

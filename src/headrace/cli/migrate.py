@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from headrace.cli import Invocation, pass_invocation
@@ -11,28 +13,40 @@ from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.postgres.migrate import migrate as migrate_postgres
 from headrace.warehouse.connect import connect
 from headrace.warehouse.migrate import migrate as migrate_warehouse
+from headrace.warehouse.migrate import script
 
 
 @click.command()
+@click.option("--print", "only_print", is_flag=True, help="Show the SQL for ClickHouse, and change nothing.")
 @json_option
 @pass_invocation
-def migrate(invocation: Invocation, as_json: bool) -> None:
+def migrate(invocation: Invocation, only_print: bool, as_json: bool) -> None:
     """Create or update the tables in PostgreSQL and ClickHouse.
 
     Safe to run again: what is there already is left alone.
     """
     settings = invocation.settings
+    if only_print:
+        _print_script(script(settings.warehouse.database, settings.warehouse.cluster), as_json)
+        return
     endpoints = find_endpoints(settings, "clickhouse")
     if not endpoints.postgres:
         click.echo("No PostgreSQL is known (postgres.url): only ClickHouse is brought up to date.", err=True)
-    applied = migrate_all(endpoints, settings.warehouse.database)
+    applied = migrate_all(endpoints, settings.warehouse.database, settings.warehouse.cluster)
     if as_json:
         print_json({"applied": applied})
     else:
         click.echo("\n".join(f"applied {name}" for name in applied) or "nothing to do")
 
 
-def migrate_all(endpoints: Endpoints, database: str) -> list[str]:
+def migrate_all(endpoints: Endpoints, database: str, cluster: str | None = None) -> list[str]:
     """Whatever is missing, wherever a server is known; returns the names of what was applied now."""
     in_postgres = migrate_postgres(endpoints.postgres, POSTGRES_ROOMS) if endpoints.postgres else []
-    return in_postgres + migrate_warehouse(connect(endpoints.clickhouse), database)
+    return in_postgres + migrate_warehouse(connect(endpoints.clickhouse), database, cluster)
+
+
+def _print_script(statements: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"statements": list(statements)})
+    else:
+        click.echo("\n\n".join(f"{statement};" for statement in statements))

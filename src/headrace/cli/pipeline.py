@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from typing import get_args
 
 import click
 
@@ -14,24 +15,36 @@ from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event
 from headrace.cli.spool_options import exporter_options, spool_options
 from headrace.embedded.java import find_java
-from headrace.pipeline.job import IN_ORDER, PipelineOptions, run_forever
+from headrace.pipeline.archive import absolute
+from headrace.pipeline.checkpoint import From
+from headrace.pipeline.job import run_pipeline
+from headrace.pipeline.options import IN_ORDER, PipelineOptions
+from headrace.pipeline.session import SessionOptions
 from headrace.settings import Settings
 
 
 @click.command()
+@click.option("--master", help="Spark master, instead of pipeline.master.")
+@click.option("--trigger", help="How often a micro-batch starts, instead of pipeline.trigger.")
+@click.option("--once", is_flag=True, help="Read what is there now, see it arrive, and end.")
+@click.option(
+    "--from",
+    "begin",
+    type=click.Choice(get_args(From)),
+    help="Where to begin when the checkpoint or the spool was lost: after what was last committed to Valkey, at the "
+    "oldest event that streams hold, or after the newest. The old checkpoint is set aside.",
+)
 @pass_invocation
-def pipeline(invocation: Invocation) -> None:
+def pipeline(invocation: Invocation, master: str | None, trigger: str | None, once: bool, begin: From | None) -> None:
     """Read metric events with Spark and write history to ClickHouse."""
-    settings = invocation.settings
+    settings = invocation.settings_with(pipeline_master=master, pipeline_trigger=trigger)
     configure_logs(settings.log)
-    run_forever(options(settings), stop_event(signal.SIGTERM, signal.SIGINT))
+    run_pipeline(options(settings), stop_event(signal.SIGTERM, signal.SIGINT), begin, once)
 
 
 def options(settings: Settings) -> PipelineOptions:
     endpoints = find_endpoints(settings, "redis", "clickhouse")
     data_dir = settings.embedded.data_dir.absolute()
-    configured = settings.pipeline.java_home
-    java = find_java(data_dir, None if configured is None else str(configured), os.environ)
     return PipelineOptions(
         redis_url=endpoints.redis,
         clickhouse_url=endpoints.clickhouse,
@@ -43,9 +56,23 @@ def options(settings: Settings) -> PipelineOptions:
         send_timeout_s=settings.spool.send_timeout,
         stop_timeout_s=settings.spool.stop_timeout,
         metrics_port=settings.pipeline.metrics_port,
-        master=settings.pipeline.master,
         trigger_s=settings.pipeline.trigger,
         max_events_per_trigger=settings.pipeline.max_events_per_trigger,
+        events_per_partition=settings.pipeline.events_per_partition,
+        stream_maxlen=settings.metrics.stream_maxlen,
+        archive=settings.archive.path and absolute(settings.archive.path),
+        archive_keep_days=settings.archive.keep,
+        session=session_options(settings),
+    )
+
+
+def session_options(settings: Settings) -> SessionOptions:
+    configured = settings.pipeline.java_home
+    data_dir = settings.embedded.data_dir.absolute()
+    java = find_java(data_dir, None if configured is None else str(configured), os.environ)
+    return SessionOptions(
+        master=settings.pipeline.master,
         driver_memory=settings.pipeline.driver_memory,
+        driver_host=settings.pipeline.driver_host,
         java_home=str(java.home),
     )

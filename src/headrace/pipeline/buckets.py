@@ -8,7 +8,7 @@ events was split among partitions, nor whether it was streamed or replayed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,22 @@ SCHEMA = pa.schema(
         *((name, _MAP_TYPE) for name in HISTOGRAMS),
         ("first_odometers", _ODOMETERS_TYPE),
         ("last_odometers", _ODOMETERS_TYPE),
+    ]
+)
+
+ENVIRONMENT_NAMES = NAMES[:-1]
+ENVIRONMENT_HIGHS = {"max_queue_length": "max_env_queue_length", "max_concurrency_current": "max_env_concurrency"}
+"""Columns of an environment, by the columns of its queues that they are made of."""
+ENVIRONMENT_LAST = {"depth": "env_depth", "running": "env_running", "limit": "env_limit"}
+_ENVIRONMENT_LAST_TYPE = pa.struct([("at", pa.int64()), *((name, pa.int64()) for name in ENVIRONMENT_LAST)])
+
+ENVIRONMENT_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ENVIRONMENT_NAMES),
+        ("bucket_start", pa.timestamp("s", "UTC")),
+        *((name, pa.int64()) for name in (*COUNTS, *ENVIRONMENT_HIGHS, *SUMS)),
+        ("last", _ENVIRONMENT_LAST_TYPE),
+        *((name, _MAP_TYPE) for name in HISTOGRAMS),
     ]
 )
 
@@ -106,6 +122,25 @@ def merge(partials: Iterable[pa.Table]) -> pa.Table:
     return _to_table(_combine(_from_table(table)))
 
 
+def coarsen(rows: pa.Table, seconds: int) -> pa.Table:
+    """Longer buckets of shorter ones: what a view makes of the rows of the tier below."""
+    fine = _from_table(rows)
+    return _to_table(_combine(replace(fine, bucket=fine.bucket // seconds * seconds)))
+
+
+def environments(rows: pa.Table) -> pa.Table:
+    """All queues of an environment together, in the order of environments and buckets: what the views make of queues.
+
+    Two queues may have the same newest entry, in different shards; as in ClickHouse, the higher gauges count then.
+    """
+    last = rows["last"].combine_chunks()
+    gauges = [last.field(name).to_numpy(zero_copy_only=False) for name in reversed(ENVIRONMENT_LAST.values())]
+    queues = _from_table(rows.take(np.lexsort(gauges)))
+    no_queue = pa.array([""]).take(pa.array(np.zeros(rows.num_rows, np.int64)))
+    keys = queues.keys.set_column(NAMES.index("queue_name"), "queue_name", no_queue)
+    return _to_environments(_combine(replace(queues, keys=keys, epoch=np.zeros(rows.num_rows, np.int64))))
+
+
 # Reading --------------------------------------------------------------------------------------------
 
 
@@ -121,8 +156,6 @@ def _from_events(events: pa.Table) -> Rows:
     }
     age = np.where(oldest > 0, np.maximum(at_ms - oldest, 0), 0)
     waits, runs = _durations(events, "waits"), _durations(events, "runs")
-    metered = np.flatnonzero(counted & _known(events, "odometer"))
-    odometer = _ints(events, "odometer")[metered]
     return Rows(
         keys=events.select(list(_EVENT_NAMES)).rename_columns(list(NAMES)),
         bucket=at_ms // (BUCKET_S * 1000) * BUCKET_S,
@@ -143,7 +176,7 @@ def _from_events(events: pa.Table) -> Rows:
                 *(gauges["env_depth"], gauges["env_running"], _ints(events, "env_limit", -1)),
             ]
         ),
-        odometers=Odometers(metered, verb[metered], odometer - n[metered], odometer),
+        odometers=_odometers(events, verb, n),
         histograms=[waits.samples(), runs.samples()],
     )
 
@@ -170,10 +203,28 @@ class Durations:
 
 
 def _durations(events: pa.Table, name: str) -> Durations:
+    row, value = _list_entries(events, name)
+    return Durations(row, np.maximum(value, 0))
+
+
+def _odometers(events: pa.Table, verb: Ints, n: Ints) -> Odometers:
+    """A verb moved its odometer by n. A resync only reads them all: what they moved more than was counted was lost."""
+    moved = np.flatnonzero((verb >= 0) & _known(events, "odometer"))
+    after = _ints(events, "odometer")[moved]
+    row, reading = _list_entries(events, "odometers")
+    place = np.arange(len(row)) - np.searchsorted(row, row)  # within its list, which is in the order of COUNTS
+    known = place < len(COUNTS)
+    row, place, reading = row[known], place[known], reading[known]
+    return Odometers(
+        np.r_[moved, row], np.r_[verb[moved], place], np.r_[after - n[moved], reading], np.r_[after, reading]
+    )
+
+
+def _list_entries(events: pa.Table, name: str) -> tuple[Ints, Ints]:
+    """Rows, in order, and values of all entries of a list column."""
     column = events[name].combine_chunks()
     row = pc.list_parent_indices(column).to_numpy(zero_copy_only=False).astype(np.int64)
-    value = pc.list_flatten(column).to_numpy(zero_copy_only=False).astype(np.int64)
-    return Durations(row, np.maximum(value, 0))
+    return row, pc.list_flatten(column).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _verbs(events: pa.Table) -> Ints:
@@ -322,6 +373,21 @@ def _to_table(rows: Rows) -> pa.Table:
         _map_array(size, odometers.row, odometers.verb, odometers.last),
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _to_environments(rows: Rows) -> pa.Table:
+    size = len(rows.bucket)
+    gauges = [pa.array(rows.last[:, LAST.index(name)]) for name in ENVIRONMENT_LAST.values()]
+    arrays: list[Any] = [
+        *(rows.keys[name].combine_chunks() for name in ENVIRONMENT_NAMES),
+        pa.array(rows.bucket).cast(pa.timestamp("s", "UTC")),
+        *(pa.array(rows.counts[:, i]) for i in range(len(COUNTS))),
+        *(pa.array(rows.highs[:, HIGHS.index(name)]) for name in ENVIRONMENT_HIGHS.values()),
+        *(pa.array(rows.sums[:, i]) for i in range(len(SUMS))),
+        pa.StructArray.from_arrays([pa.array(rows.at), *gauges], fields=list(_ENVIRONMENT_LAST_TYPE)),
+        *(_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
+    ]
+    return pa.Table.from_arrays(arrays, schema=ENVIRONMENT_SCHEMA)
 
 
 def _map_array(size: int, row: Ints, key: Ints, value: Ints) -> pa.Array:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.ipc
 
+from headrace.pipeline.payload import from_payload, to_payload
 from headrace.spool.destination import Auth, Batch, Permanent, Retryable, SendError, TooLarge
 from headrace.spool.record import NewRecord, Record
-from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed
+from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed, arrow_file
 
 # Never change these two without emptying spools first: a record that is sent again must be cut as it was.
 MAX_BLOCK_ROWS = 50_000
@@ -77,14 +77,6 @@ class ClickHouseDestination:
         self._writer.close()
 
 
-def to_payload(rows: pa.Table) -> bytes:
-    """Rows as the payload of a record."""
-    sink = pa.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue().to_pybytes()
-
-
 def send_error(error: InsertFailed) -> SendError:
     match error.reason:
         case "bad_rows":
@@ -110,7 +102,7 @@ def _table_of(record: Record) -> str:
 
 def _cut(record: Record) -> list[pa.Table]:
     try:
-        rows = pyarrow.ipc.open_stream(record.payload).read_all()
+        rows = from_payload(record.payload)
     except (pa.ArrowInvalid, OSError) as error:
         raise Permanent(f"Record {record.id} holds no Arrow stream: {error}.") from error
     if UNCUT in record.meta:
@@ -125,9 +117,5 @@ def _tokens(record: Record, blocks: int) -> list[str]:
 
 
 def _batch(table: str, rows: pa.Table, token: str) -> Batch:
-    sink = pa.BufferOutputStream()
-    options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
-    with pyarrow.ipc.new_file(sink, rows.schema, options=options) as writer:
-        writer.write_table(rows.combine_chunks())
-    data = sink.getvalue().to_pybytes()
+    data = arrow_file(rows)
     return Batch(Rows(table, tuple(rows.schema.names), data), token, len(data))

@@ -1,4 +1,8 @@
-"""Stream entries → Arrow, in bulk. No Python code runs per event."""
+"""Stream entries → Arrow, in bulk. No Python code runs per event, unless a page holds something that is no event.
+
+Entries that cannot be understood (garbage, an unknown version or verb) become rows that say so in `aside`; their
+other columns are null, but for the event number where it can be read: version and number come first in every layout.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv as pacsv
 
-from headrace.model.event import COLUMNS, LIST_SEPARATOR, SEPARATOR
+from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, LIST_SEPARATOR, RESYNC, SEPARATOR, TICK, VERSION
 from headrace.valkey.streams import Entry
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
@@ -19,6 +23,9 @@ _ARROW = {"int": pa.int64(), "text": pa.string(), "ints": pa.string()}
 _TYPES = {"id": pa.string(), **{column.name: _ARROW[column.kind] for column in COLUMNS}}
 _LISTS = [column.name for column in COLUMNS if column.kind == "ints"]
 _TEXTS = {column.name for column in COLUMNS if column.kind == "text"}
+_OPS = pa.array([*(str(op) for op in COUNT_COLUMN), RESYNC, TICK])
+
+SAMPLE_BYTES = 1024  # of an entry that is set aside
 
 SCHEMA = pa.schema(
     [
@@ -29,11 +36,42 @@ SCHEMA = pa.schema(
             pa.field(column.name, pa.list_(pa.int64()) if column.kind == "ints" else _ARROW[column.kind])
             for column in COLUMNS
         ),
+        pa.field("aside", pa.string()),  # why it could not be understood; null in events
+        pa.field("sample", pa.binary()),
     ]
 )
 
 
+class NotEvents(Exception):
+    """A page holds something else."""
+
+
 def decode(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
+    batches = _decode_all(shard, entries)
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _decode_all(shard: int, entries: Sequence[Entry]) -> list[pa.RecordBatch]:
+    """What is no event spoils only itself: a page that cannot be read is read as two halves, down to the entry."""
+    try:
+        return [_decode_events(shard, entries)]
+    except (NotEvents, pa.ArrowInvalid, IndexError):
+        if len(entries) == 1:
+            return [_set_aside(shard, entries[0])]
+    half = len(entries) // 2
+    return [*_decode_all(shard, entries[:half]), *_decode_all(shard, entries[half:])]
+
+
+def seq_of(entry: Entry) -> int | None:
+    """The event number of an entry; None if it has none."""
+    fields = entry[1]
+    if len(fields) != 2 or fields[0] != FIELD.encode():
+        return None
+    parts = fields[1].split(SEPARATOR.encode(), 2)
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() and len(parts[1]) < 19 else None
+
+
+def _decode_events(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
     ids = map(itemgetter(0), entries)
     packed = map(itemgetter(1), map(itemgetter(1), entries))
     lines = b"\n".join(map(SEPARATOR.encode().join, zip(ids, packed, strict=True)))
@@ -45,7 +83,15 @@ def decode(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
         parse_options=pacsv.ParseOptions(delimiter=SEPARATOR, quote_char=False, escape_char=False),
         convert_options=pacsv.ConvertOptions(column_types=_TYPES, null_values=[""], strings_can_be_null=True),
     ).combine_chunks()
+    if len(table) != len(entries) or not _all_are_events(table):
+        raise NotEvents
     return pa.RecordBatch.from_arrays(_columns(shard, table), schema=SCHEMA)
+
+
+def _all_are_events(table: pa.Table) -> bool:
+    understood = pc.and_(pc.equal(table["version"], VERSION), pc.is_in(table["op"], value_set=_OPS))
+    counted = pc.and_(pc.greater(table["seq"], 0), pc.greater_equal(table["n"], 0))
+    return pc.all(pc.fill_null(pc.and_(understood, counted), fill_value=False)).as_py()
 
 
 def _columns(shard: int, table: pa.Table) -> list[pa.Array]:
@@ -62,4 +108,19 @@ def _columns(shard: int, table: pa.Table) -> list[pa.Array]:
         elif column.name in _TEXTS:
             values = values.fill_null("")
         columns.append(values)
-    return columns
+    return [*columns, pa.nulls(len(table), pa.string()), pa.nulls(len(table), pa.binary())]
+
+
+def _set_aside(shard: int, entry: Entry) -> pa.RecordBatch:
+    at_ms, at_seq = entry[0].decode().split("-")
+    sample = SEPARATOR.encode().join(entry[1][1:] if entry[1][:1] == [FIELD.encode()] else entry[1])
+    row = {"shard": shard, "at_ms": int(at_ms), "at_seq": int(at_seq), "seq": seq_of(entry)}
+    row |= {"aside": _reason(entry), "sample": sample[:SAMPLE_BYTES]}
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def _reason(entry: Entry) -> str:
+    if seq_of(entry) is None:
+        return "not an event"
+    version = entry[1][1].split(SEPARATOR.encode(), 1)[0]
+    return "malformed" if version == str(VERSION).encode() else "unknown version"

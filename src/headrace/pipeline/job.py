@@ -7,30 +7,40 @@ from its checkpoint after a pause that doubles from 1 s to 30 s. Nothing is lost
 
 from __future__ import annotations
 
+import json
 import logging
-import os
-import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from prometheus_client import CollectorRegistry, start_http_server
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.errors import AnotherPipeline, HeadraceError
+from headrace.pipeline import checkpoint
+from headrace.pipeline.checkpoint import From
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
-from headrace.pipeline.sink import SpoolSink
-from headrace.pipeline.source import FORMAT, RedisStreamSource
-from headrace.spool.backoff import Backoff
-from headrace.spool.exporter import Exporter, ExporterOptions
+from headrace.pipeline.housekeeping import Housekeeping
+from headrace.pipeline.lease import Lease, owner_of
+from headrace.pipeline.listener import Listener
+from headrace.pipeline.offsets import BEGINNING, Offsets
+from headrace.pipeline.options import PipelineOptions
+from headrace.pipeline.pages import served
+from headrace.pipeline.positions import group_of, newest_of, patiently, shards_of
+from headrace.pipeline.session import start_session
+from headrace.pipeline.sink import SpoolSink, Taken, marks_at, read_marks
+from headrace.pipeline.source import FORMAT, GROUP
+from headrace.pipeline.transforms import Plan
+from headrace.pipeline.vitals import Monitor, page
+from headrace.spool.exporter import Exporter
 from headrace.spool.metrics import SpoolCollector
-from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
+from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import connect as connect_valkey
 from headrace.warehouse.blocks import BlockWriter
-from headrace.warehouse.connect import connect
+from headrace.warehouse.connect import connect as connect_warehouse
 
 log = logging.getLogger(__name__)
 
@@ -38,140 +48,205 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 POLL_S = 0.2
 
-# The work is done in Python and Arrow; the JVM plans. A light compiler and collector bring the first chart a quarter
-# earlier on two cores, and later batches are no slower.
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-# One worker, so that records arrive in the order of their batches: what says how far history goes follows its rows.
-IN_ORDER = ExporterOptions(workers=1, backoff=Backoff(1.0, 2.0, 30.0))
-
 
 @dataclass(frozen=True)
-class PipelineOptions:
-    redis_url: str
-    clickhouse_url: str
-    database: str
-    shards: int
-    checkpoint: Path
-    spool: SpoolOptions
-    exporter: ExporterOptions = IN_ORDER
-    send_timeout_s: float = 60.0
-    stop_timeout_s: float = 30.0
-    metrics_port: int | None = None
-    master: str = "local[*]"
-    trigger_s: float = 1.0
-    max_events_per_trigger: int = 500_000
-    driver_memory: str = "1g"
-    java_home: str | None = None
+class Pipeline:
+    """What runs for as long as the process does, while queries come and go."""
 
-
-def start_session(options: PipelineOptions) -> SparkSession:
-    if options.java_home:
-        os.environ["JAVA_HOME"] = options.java_home
-    if options.master.startswith("local"):
-        # Spark would start its workers with whatever `python3` is on PATH, which may not have us installed.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nothing of ours listens beyond loopback
-    session = (
-        SparkSession.builder.appName("headrace-pipeline")
-        .master(options.master)
-        .config("spark.driver.memory", options.driver_memory)
-        .config("spark.driver.extraJavaOptions", QUICK_START)
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        # The default of 200 costs a second per batch on one machine; a batch here is a few thousand rows.
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("WARN")
-    session.dataSource.register(RedisStreamSource)
-    return session
+    options: PipelineOptions
+    spool: Spool
+    exporter: Exporter
+    monitor: Monitor
 
 
 @contextmanager
-def exporting(options: PipelineOptions) -> Generator[Spool]:
+def exporting(options: PipelineOptions) -> Generator[Pipeline]:
     """A spool whose records are carried to ClickHouse for as long as this lasts. What is left is sent next time."""
     spool = Spool.open(options.spool)
-    writer = BlockWriter(lambda: connect(options.clickhouse_url, options.database, int(options.send_timeout_s)))
+    writer = BlockWriter(
+        lambda: connect_warehouse(options.clickhouse_url, options.database, int(options.send_timeout_s))
+    )
     exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter)
+    pipeline = Pipeline(options, spool, exporter, Monitor())
+    pipeline.monitor.registry.register(SpoolCollector("pipeline", spool, exporter))
     try:
         exporter.start()
-        with _metrics_served(options.metrics_port, SpoolCollector("pipeline", spool, exporter)):
-            yield spool
+        with served(options.metrics_port, pipeline.monitor.registry, lambda: _health(pipeline)):
+            yield pipeline
     finally:
+        pipeline.monitor.entered("stopping")
         exporter.stop(options.stop_timeout_s)
         spool.close()
         writer.close()
 
 
-@contextmanager
-def _metrics_served(port: int | None, collector: SpoolCollector) -> Generator[None]:
-    if port is None:
-        yield
-        return
-    registry = CollectorRegistry()
-    registry.register(collector)
-    server, thread = start_http_server(port, "127.0.0.1", registry)
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def _health(pipeline: Pipeline) -> tuple[int, dict[str, object]]:
+    status, body = page(pipeline.monitor.read())
+    stats, export = pipeline.spool.stats(), pipeline.exporter.stats()
+    body["spool"] = {"records": stats.size, "bytes": stats.bytes, "oldest_put_at": stats.oldest_put_at}
+    body["export"] = {"healthy": export.healthy, "sent": export.sent, "retries": export.retries}
+    body["healthy"] = body["healthy"] and export.healthy
+    return (status if export.healthy else 503), body
 
 
-def start_query(session: SparkSession, options: PipelineOptions, spool: Spool) -> StreamingQuery:
-    events = (
+def run_pipeline(
+    options: PipelineOptions, stop: threading.Event, begin: From | None = None, once: bool = False
+) -> None:
+    """Until told to stop, or, with `once`, until everything that is there now has arrived."""
+    with exporting(options) as pipeline, connect_valkey(options.redis_url) as client:
+        lease = Lease(client, owner_of(options.checkpoint.parent))
+        pipeline.monitor.entered("waiting")
+        if not lease.wait(stop):
+            return
+        begun = beginning(pipeline, client, begin)
+        session = start_session(options.session)
+        session.streams.addListener(Listener(pipeline.monitor))
+        keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options)
+        try:
+            if once:
+                _run_once(session, pipeline, begun, keeping, stop)
+            else:
+                _run(session, pipeline, begun, keeping, stop)
+        finally:
+            session.stop()
+            lease.leave()
+
+
+def beginning(pipeline: Pipeline, client: Valkey, begin: From | None) -> Offsets:
+    """Where shards begin that neither checkpoint nor spool knows. Raises CheckpointMismatch."""
+    options = pipeline.options
+    shards = max(patiently(lambda: shards_of(client)), options.shards)
+    group = patiently(lambda: group_of(client, GROUP, shards))
+    if begin is None:
+        checkpoint.check(options.checkpoint, pipeline.spool.marks(), any(at["seq"] for at in group.values()))
+        return {str(shard): BEGINNING for shard in range(shards)}
+    if aside := checkpoint.set_aside(options.checkpoint):
+        log.warning("the checkpoint was set aside as %s", aside, extra={"action": "checkpoint_set_aside"})
+    match begin:
+        case "group":
+            return group
+        case "oldest":
+            return {str(shard): BEGINNING for shard in range(shards)}
+        case "newest":
+            return patiently(lambda: newest_of(client, shards))
+
+
+def start_query(
+    session: SparkSession,
+    pipeline: Pipeline,
+    begun: Offsets | None = None,
+    keeping: Housekeeping | None = None,
+    once: bool = False,
+) -> StreamingQuery:
+    options, spool = pipeline.options, pipeline.spool
+    marks = read_marks(spool.marks())
+    plan = Plan({shard: mark.at for shard, mark in marks.items()}, options.archive)
+    summaries = (
         session.readStream.format(FORMAT)
         .option("url", options.redis_url)
         .option("shards", str(options.shards))
         .option("maxEventsPerTrigger", str(options.max_events_per_trigger))
+        .option("eventsPerPartition", str(options.events_per_partition))
+        .option("startingOffsets", json.dumps(begun or {}))
+        .option("summaries", plan.text())
         .load()
     )
-    return (
-        events.writeStream.foreachBatch(SpoolSink(spool))
-        .option("checkpointLocation", str(options.checkpoint))
-        .trigger(processingTime=f"{int(options.trigger_s * 1000)} milliseconds")
-        .start()
+
+    def taken(found: Taken) -> None:
+        pipeline.monitor.took(found.batch)
+        if keeping:
+            keeping.took(found)
+
+    sink = SpoolSink(
+        spool,
+        marks_at(begun or {str(shard): BEGINNING for shard in range(options.shards)}),
+        also=lambda: {checkpoint.QUERY: checkpoint.query_id(options.checkpoint) or ""},
+        before_put=keeping.lease.hold if keeping else lambda: None,
+        after_put=taken,
     )
+    writer = summaries.writeStream.foreachBatch(sink).option(
+        "checkpointLocation", options.checkpoint.absolute().as_uri()
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{int(options.trigger_s * 1000)} milliseconds").start()
 
 
-def run_forever(options: PipelineOptions, stop: threading.Event) -> None:
-    with exporting(options) as spool:
-        _run(options, spool, stop)
-
-
-def _run(options: PipelineOptions, spool: Spool, stop: threading.Event) -> None:
-    session = start_session(options)
+def _run(
+    session: SparkSession, pipeline: Pipeline, begun: Offsets, keeping: Housekeeping, stop: threading.Event
+) -> None:
     pause = FIRST_PAUSE_S
-    try:
-        while not stop.is_set():
-            try:
-                made_progress = run_until_failure(session, options, spool, stop)
-            except Exception:
-                log.exception("the pipeline could not start its query", extra={"action": "start_failed"})
-                made_progress = False
-            pause = FIRST_PAUSE_S if made_progress else min(pause * 2, LONGEST_PAUSE_S)
-            stop.wait(pause)
-    finally:
-        session.stop()
+    while not stop.is_set():
+        before = pipeline.monitor.read().batches
+        run_until_failure(session, pipeline, stop, begun, keeping)
+        made_progress = pipeline.monitor.read().batches > before
+        pause = FIRST_PAUSE_S if made_progress else min(pause * 2, LONGEST_PAUSE_S)
+        stop.wait(pause)
 
 
-def run_until_failure(session: SparkSession, options: PipelineOptions, spool: Spool, stop: threading.Event) -> bool:
-    """Runs until stopped or a batch fails; says whether any batch succeeded."""
-    query = start_query(session, options, spool)
-    log.info("reading metric streams", extra={"action": "started"})
+def run_until_failure(
+    session: SparkSession,
+    pipeline: Pipeline,
+    stop: threading.Event,
+    begun: Offsets | None = None,
+    keeping: Housekeeping | None = None,
+) -> None:
+    """Until stopped or a batch fails. Raises AnotherPipeline."""
+    query: StreamingQuery | None = None
     try:
+        query = start_query(session, pipeline, begun, keeping)
+        log.info("reading metric streams", extra={"action": "started"})
         while not stop.wait(POLL_S) and query.isActive:
-            pass
+            if keeping:
+                keeping.do()
         if not stop.is_set():
             query.awaitTermination(1)
-    except StreamingQueryException as error:
-        log.error("a batch failed and will be tried again: %s", error, extra={"action": "batch_failed"})
+    except AnotherPipeline:
+        raise
+    except (StreamingQueryException, HeadraceError) as error:
+        _report(pipeline, error)
+    except Exception as error:
+        log.exception("the query ended for a reason that is not known", extra={"action": "query_failed"})
+        _report(pipeline, error)
     finally:
-        made_progress = query.lastProgress is not None
+        if query is not None:
+            query.stop()
+
+
+def _report(pipeline: Pipeline, error: Exception) -> None:
+    now = pipeline.monitor.failed((str(error) or type(error).__name__).splitlines()[0])
+    log.error(
+        "a batch failed (%d in a row) and will be tried again; nothing is lost: %s",
+        *(now.failures_in_a_row, error),
+        extra={"action": "batch_failed"},
+    )
+    if not now.healthy:
+        log.error("the pipeline is unhealthy; what it has is kept", extra={"action": "unhealthy"})
+
+
+def _run_once(
+    session: SparkSession, pipeline: Pipeline, begun: Offsets, keeping: Housekeeping, stop: threading.Event
+) -> None:
+    _read_available(session, pipeline, begun, keeping, stop)
+    if keeping.heal():  # what the queues said thereupon
+        _read_available(session, pipeline, begun, keeping, stop)
+    while not stop.is_set() and (left := pipeline.spool.stats().size):
+        if not pipeline.exporter.stats().healthy:
+            raise HeadraceError(
+                f"ClickHouse does not take what was read. {left} records are kept in the spool and will be sent by the"
+                " next run, or by `headrace spool drain`."
+            )
+        stop.wait(POLL_S)
+
+
+def _read_available(
+    session: SparkSession, pipeline: Pipeline, begun: Offsets, keeping: Housekeeping, stop: threading.Event
+) -> None:
+    query = start_query(session, pipeline, begun, keeping, once=True)
+    try:
+        while not stop.wait(POLL_S) and query.isActive:
+            keeping.do()
+    finally:
         query.stop()
-    return made_progress
+    if (error := query.exception()) is not None:
+        raise error

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from headrace.pipeline.buckets import AT_SEQUENCE_BITS
+
 
 class ShardOffset(TypedDict):
     id: str
@@ -24,19 +26,33 @@ def ordered(offsets: Offsets) -> Offsets:
     return {shard: offsets[shard] for shard in sorted(offsets, key=int)}
 
 
+def packed(entry_id: str) -> int:
+    """An entry id as one number that sorts alike: milliseconds * 2^20 + sequence."""
+    ms, seq = entry_id.split("-")
+    return (int(ms) << AT_SEQUENCE_BITS) + int(seq)
+
+
+def ms_of(entry_id: str) -> int:
+    return int(entry_id.split("-")[0])
+
+
 @dataclass(frozen=True)
 class StreamRange:
     """The entries after `start` up to and including `end`."""
 
     shard: int
-    start: str
-    end: str
+    start: ShardOffset
+    end: ShardOffset
+
+    @property
+    def events(self) -> int:
+        return self.end["seq"] - self.start["seq"]
 
 
 def ranges(start: Offsets, end: Offsets) -> list[StreamRange]:
     """One range per shard that moved. A shard that `start` does not know is read from its beginning."""
     return [
-        StreamRange(int(shard), start.get(shard, BEGINNING)["id"], last["id"])
+        StreamRange(int(shard), start.get(shard, BEGINNING), last)
         for shard, last in end.items()
         if last["id"] != start.get(shard, BEGINNING)["id"]
     ]

@@ -1,8 +1,9 @@
 """One micro-batch into the spool, exactly once.
 
-A batch becomes two records: its rows, and what is known about it. They are on disk when this returns, together with a
-mark: up to which event of each shard the spool has taken them. Spark may run a batch again after a crash, and may even
-plan the same batch id over other events; what is up to the mark is left out then, so each event is taken once.
+A batch becomes records: its rows, what could not be understood, and what is known about it. They are on disk when this
+returns, together with a mark per shard: up to which entry and event number the spool has taken them. Spark may run a
+batch again after a crash, and may even plan the same batch id over other events; what is up to the mark is left out
+then, so each event is taken once. And since events are numbered, the mark also tells how many are missing.
 
 Records carry a token made of *what was read*. The spool may send one again when it does not know whether ClickHouse has
 it; ClickHouse recognises the token.
@@ -12,79 +13,138 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
 
 from headrace.pipeline.buckets import AT_SEQUENCE_BITS
-from headrace.pipeline.clickhouse_destination import TABLE, to_payload
-from headrace.pipeline.transforms import Summary, summaries, total
+from headrace.pipeline.clickhouse_destination import TABLE
+from headrace.pipeline.offsets import Offsets, packed
+from headrace.pipeline.payload import to_payload
+from headrace.pipeline.transforms import Summary, between, collected, joined, total
 from headrace.spool.record import NewRecord
 from headrace.spool.spool import Spool
-from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse import pipeline_batches, queue_metrics, set_aside
 from headrace.warehouse.pipeline_batches import PipelineBatch
 
-log = logging.getLogger(__name__)
+SHARD = "shard/"
 
-MARK = "shard/"
+
+@dataclass(frozen=True)
+class Mark:
+    """The last entry of a shard that the spool has taken."""
+
+    at: int
+    seq: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A batch that is in the spool."""
+
+    batch: PipelineBatch
+    broken: frozenset[int]  # shards in which events were missing
 
 
 class SpoolSink:
-    """What `foreachBatch` calls."""
+    """What `foreachBatch` calls. Rows of the batch are summaries."""
 
-    def __init__(self, spool: Spool, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        begun: Mapping[int, Mark],
+        *,
+        also: Callable[[], Mapping[str, str]] = dict,
+        before_put: Callable[[], None] = lambda: None,
+        after_put: Callable[[Taken], None] = lambda taken: None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self._spool = spool
+        self._begun = begun  # where shards without a mark begin
+        self._also = also  # marks that every batch carries
+        self._before_put = before_put
+        self._after_put = after_put
         self._now_ms = now_ms
 
-    def __call__(self, events: DataFrame, batch_id: int) -> None:
+    def __call__(self, found: DataFrame, batch_id: int) -> None:
         started = self._now_ms()
-        found = summaries(events, read_marks(self._spool.marks()))
-        if not found:
-            return
-        rows, token = total(found), token_of(found)
-        batch = self._describe(found, rows.num_rows, batch_id, started)
-        # The rows first: the batch says how far history goes, so it must not be there before them.
-        records = [NewRecord(to_payload(rows), token, {TABLE: queue_metrics.TABLE})] if rows.num_rows else []
-        records.append(NewRecord(to_payload(pipeline_batches.to_arrow(batch)), token, {TABLE: pipeline_batches.TABLE}))
-        self._spool.put_many(records, marks=write_marks(found))
-        log.info(
-            "batch %d: %d events into %d rows in %d ms",
-            *(batch.batch_id, batch.events, batch.rows, batch.duration_ms),
-            extra={"action": "batch"},
-        )
+        if parts := collected(found):
+            self.take(parts, batch_id, started)
 
-    def _describe(self, found: Sequence[Summary], rows: int, batch_id: int, started_ms: int) -> PipelineBatch:
+    def take(self, parts: Sequence[Summary], batch_id: int, started_ms: int) -> None:
+        before = {**self._begun, **read_marks(self._spool.marks())}
+        shards, rows = joined(parts), total(parts)
+        after = before | {shard: Mark(read.last_at, _last_seq(read, before)) for shard, read in shards.items()}
+        losses = {shard: _loss(read, before.get(shard)) for shard, read in shards.items()}
         now = self._now_ms()
-        return PipelineBatch(
+        batch = PipelineBatch(
             finished_at=datetime.fromtimestamp(now / 1000, UTC),
             batch_id=batch_id,
-            events=sum(summary.events for summary in found),
-            rows=rows,
+            events=sum(read.events for read in shards.values()),
+            rows=rows.num_rows,
             duration_ms=now - started_ms,
-            oldest_event_ms=min(summary.first_at for summary in found) >> AT_SEQUENCE_BITS,
-            newest_event_ms=max(summary.last_at for summary in found) >> AT_SEQUENCE_BITS,
+            oldest_event_ms=min(read.first_at for read in shards.values()) >> AT_SEQUENCE_BITS,
+            newest_event_ms=max(read.last_at for read in shards.values()) >> AT_SEQUENCE_BITS,
+            lost_events=sum(lost for lost, _ in losses.values()),
+            rewinds=sum(rewinds for _, rewinds in losses.values()),
+            set_aside=sum(read.set_aside for read in shards.values()),
+            watermark_ms=watermark_ms(after),
         )
+        samples = [sample for read in shards.values() for sample in read.samples]
+        # What says how far history goes is last: it must not be there before the rows.
+        tables = [
+            (queue_metrics.TABLE, rows),
+            *([(set_aside.TABLE, set_aside.to_arrow(samples))] if samples else []),
+            (pipeline_batches.TABLE, pipeline_batches.to_arrow(batch)),
+        ]
+        token = token_of(shards)
+        self._before_put()
+        self._spool.put_many(
+            [NewRecord(to_payload(table), token, {TABLE: name}) for name, table in tables if table.num_rows],
+            marks={**self._also(), **write_marks({shard: after[shard] for shard in shards})},
+        )
+        self._after_put(Taken(batch, frozenset(shard for shard, loss in losses.items() if any(loss))))
 
 
-def read_marks(marks: Mapping[str, str]) -> dict[int, int]:
-    """Shard → the last event that the spool has taken."""
-    return {int(name.removeprefix(MARK)): int(at) for name, at in marks.items() if name.startswith(MARK)}
+def read_marks(marks: Mapping[str, str]) -> dict[int, Mark]:
+    found = {name.removeprefix(SHARD): text.split("/") for name, text in marks.items() if name.startswith(SHARD)}
+    return {int(shard): Mark(int(at), int(seq)) for shard, (at, seq) in found.items()}
 
 
-def write_marks(found: Sequence[Summary]) -> dict[str, str]:
-    last: dict[int, int] = {}
-    for summary in found:
-        last[summary.shard] = max(last.get(summary.shard, 0), summary.last_at)
-    return {f"{MARK}{shard}": str(at) for shard, at in last.items()}
+def write_marks(marks: Mapping[int, Mark]) -> dict[str, str]:
+    return {f"{SHARD}{shard}": f"{mark.at}/{mark.seq}" for shard, mark in marks.items()}
 
 
-def token_of(found: Sequence[Summary]) -> str:
+def marks_at(offsets: Offsets) -> dict[int, Mark]:
+    return {int(shard): Mark(packed(offset["id"]), offset["seq"]) for shard, offset in offsets.items()}
+
+
+def watermark_ms(marks: Mapping[int, Mark]) -> int:
+    """Up to when every shard was read. A shard in which nothing ever happened holds nobody up."""
+    return min((mark.at for mark in marks.values() if mark.at), default=0) >> AT_SEQUENCE_BITS
+
+
+def token_of(shards: Mapping[int, Summary]) -> str:
     """The same entries give the same token, other entries another one, however they were split among partitions."""
-    read: dict[int, list[int]] = {}
-    for summary in found:
-        first, last, events = read.get(summary.shard, (summary.first_at, summary.last_at, 0))
-        read[summary.shard] = [min(first, summary.first_at), max(last, summary.last_at), events + summary.events]
-    return hashlib.sha256(json.dumps(sorted(read.items())).encode()).hexdigest()
+    read = [(shard, each.first_at, each.last_at, each.events) for shard, each in sorted(shards.items())]
+    return hashlib.sha256(json.dumps(read).encode()).hexdigest()
+
+
+def _last_seq(read: Summary, before: Mapping[int, Mark]) -> int:
+    """Entries that are no events have no number; the mark then keeps the one it has."""
+    if read.last_seq or read.shard not in before:
+        return read.last_seq
+    return before[read.shard].seq
+
+
+def _loss(read: Summary, before: Mark | None) -> tuple[int, int]:
+    """Lost events and rewinds up to the last entry that was read."""
+    if before is None:
+        return read.lost, read.rewinds
+    if not before.at:  # from the beginning: events are numbered from 1
+        return max(read.first_seq - 1, 0) + read.lost, read.rewinds
+    lost, rewinds = between(before.seq, read.first_seq)
+    return lost + read.lost, rewinds + read.rewinds

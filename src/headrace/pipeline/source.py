@@ -1,35 +1,44 @@
-"""The Spark source `redis_stream`: metric streams as a streaming DataFrame.
+"""The Spark source `redis_stream`: metric streams as a DataFrame, streaming or batch.
 
 A micro-batch is exactly the entries between two offsets, however often it is replayed. `read` runs in the
 executors and is stateless: it reads its range again from Valkey each time. `commit` is called
 when everything up to an offset is safe downstream; then the stream is trimmed, except for the last entry,
 which stays as an anchor, and the consumer group is moved so that ordinary tools see the lag.
+
+Options: `url`; `shards` (at least so many; more are found in Valkey as they come); `maxEventsPerTrigger`;
+`eventsPerPartition`, above which a shard's range is read by several tasks; `startingOffsets` (JSON) for a query without
+a checkpoint. With `summaries` set, rows are not events but summaries of partitions (transforms.py), made next to the
+read: events need not travel through Java. Its value says which events to leave out and where to archive.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.model.event import COLUMNS, SEPARATOR
+from headrace.errors import QueueUnavailable
 from headrace.pipeline.decode import SCHEMA, decode
-from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, ordered, ranges
+from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, ordered, packed, ranges
+from headrace.pipeline.positions import entry_at, newest_after, patiently, shards_of, split
+from headrace.pipeline.transforms import SUMMARY, Plan, summarise
 from headrace.queue import keys
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect
-from headrace.valkey.streams import Entry
+
+log = logging.getLogger(__name__)
 
 FORMAT = "redis_stream"
 GROUP = "queue_metrics_cg"
 PAGE = 10_000
-SEQ_POSITION = [column.name for column in COLUMNS].index("seq")
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,21 @@ class SourceOptions:
     url: str
     shards: int
     max_events_per_trigger: int
+    events_per_partition: int
+    starting: Offsets
+    plan: Plan | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        return cls(options["url"], int(options["shards"]), int(options["maxEventsPerTrigger"]))
+        plan = options.get("summaries")
+        return cls(
+            url=options["url"],
+            shards=int(options.get("shards", "1")),
+            max_events_per_trigger=int(options.get("maxEventsPerTrigger", "500000")),
+            events_per_partition=int(options.get("eventsPerPartition", "250000")),
+            starting=json.loads(options.get("startingOffsets", "{}")),
+            plan=Plan.parse(plan) if plan else None,
+        )
 
 
 class RedisStreamSource(DataSource):
@@ -49,10 +69,14 @@ class RedisStreamSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return from_arrow_schema(SCHEMA)
+        parsed = SourceOptions.parse(self.options)
+        return from_arrow_schema(SCHEMA if parsed.plan is None else SUMMARY)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(SourceOptions.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(SourceOptions.parse(self.options))
 
 
 class ShardPartition(InputPartition):
@@ -62,82 +86,108 @@ class ShardPartition(InputPartition):
         self.end = end
 
 
-class StreamReader(DataSourceStreamReader):
+class Reading:
+    """What streaming and batch have in common."""
+
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    def initialOffset(self) -> dict[str, Any]:
-        return cast(dict[str, Any], {str(shard): BEGINNING for shard in range(self._options.shards)})
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options.max_events_per_trigger)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        most = None if isinstance(limit, ReadAllAvailable) else cast(ReadMaxRows, limit).max_rows
-        per_shard = None if most is None else max(1, most // self._options.shards)
+    def _partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         with connect(self._options.url) as client:
-            end = {
-                str(shard): _end(client, shard, cast(Offsets, start).get(str(shard), BEGINNING), per_shard)
-                for shard in range(self._options.shards)
-            }
-        return cast(dict[str, Any], ordered(end))
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        moved = ranges(cast(Offsets, start), cast(Offsets, end))
-        return [ShardPartition(part.shard, part.start, part.end) for part in moved]
+            pieces = [
+                piece
+                for moved in ranges(start, end)
+                for piece in patiently(lambda moved=moved: split(client, moved, self._options.events_per_partition))
+            ]
+        return [ShardPartition(piece.shard, piece.start["id"], piece.end["id"]) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
         with connect(self._options.url) as client:
-            after = partition.start
-            stream = keys.metrics(partition.shard)
-            while entries := streams.entries_between(client, stream, after, partition.end, PAGE):
-                yield decode(partition.shard, entries)
-                after = entries[-1][0].decode()
+            events = _pages(client, partition)
+            plan = self._options.plan
+            yield from events if plan is None else summarise(events, plan)
+
+
+class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._last: Offsets | None = None  # where an `availableNow` run ends
+
+    def initialOffset(self) -> dict[str, Any]:
+        known = {str(shard): BEGINNING for shard in range(self._options.shards)}
+        return cast(dict[str, Any], ordered(known | self._options.starting))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_events_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._ends({}, None)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        most = None if isinstance(limit, ReadAllAvailable) else cast(ReadMaxRows, limit).max_rows
+        found = self._ends(cast(Offsets, start), most)
+        return cast(dict[str, Any], ordered(_not_past(found, self._last)))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._partitions(cast(Offsets, start), cast(Offsets, end))
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Failing to trim fails nothing: the next commit trims more."""
+        try:
+            with connect(self._options.url) as client:
+                patiently(lambda: _commit(client, cast(Offsets, end)))
+        except QueueUnavailable as error:
+            log.warning("streams could not be trimmed yet: %s", error, extra={"action": "commit_failed"})
+
+    def _ends(self, start: Offsets, most: int | None) -> Offsets:
         with connect(self._options.url) as client:
-            for shard, offset in cast(Offsets, end).items():
-                if offset["seq"]:  # a stream that was never written is idle, not read
-                    stream = keys.metrics(int(shard))
-                    streams.move_group(client, stream, GROUP, offset["id"], offset["seq"])
-                    streams.trim_before(client, stream, offset["id"])
+            return patiently(lambda: _ends(client, start, self._options.shards, most))
+
+
+class BatchReader(Reading, DataSourceReader):
+    """Everything that the streams hold now."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with connect(self._options.url) as client:
+            end = patiently(lambda: _ends(client, {}, self._options.shards, None))
+        return self._partitions(self._options.starting, end)
+
+
+def _ends(client: Valkey, start: Offsets, at_least: int, most: int | None) -> Offsets:
+    shards = max(shards_of(client), at_least, len(start))
+    per_shard = None if most is None else max(1, most // shards)
+    return {str(shard): _end(client, shard, start.get(str(shard), BEGINNING), per_shard) for shard in range(shards)}
 
 
 def _end(client: Valkey, shard: int, start: ShardOffset, most: int | None) -> ShardOffset:
     """The newest entry, or the one about `most` events after `start` if that is earlier."""
-    stream = keys.metrics(shard)
-    if (entry := streams.newest(client, stream)) is None:
-        return start
-    newest = _offset(entry)
+    newest = newest_after(client, shard, start)
     if most is None or newest["seq"] - start["seq"] <= most:
         return newest
-    return _entry_at(client, stream, start["seq"] + most, _ms(start), _ms(newest))
+    return entry_at(client, shard, start["seq"] + most, start, newest)
 
 
-def _entry_at(client: Valkey, stream: str, seq: int, low_ms: int, high_ms: int) -> ShardOffset:
-    """The first entry of the first millisecond that reaches event number `seq`. Halving the time takes
-    some thirty look-ups of one entry, where counting along the stream would read all of it."""
-    while low_ms < high_ms:
-        middle = (low_ms + high_ms) // 2
-        found = _offset_from(client, stream, middle)
-        if found["seq"] >= seq:
-            high_ms = middle
-        else:
-            low_ms = _ms(found) + 1
-    return _offset_from(client, stream, low_ms)
+def _not_past(found: Offsets, last: Offsets | None) -> Offsets:
+    if last is None:
+        return found
+    return {shard: min(found[shard], last.get(shard, found[shard]), key=lambda at: packed(at["id"])) for shard in found}
 
 
-def _offset_from(client: Valkey, stream: str, at_ms: int) -> ShardOffset:
-    entry = streams.first_from(client, stream, f"{at_ms}-0")
-    assert entry is not None, "the newest entry is not trimmed: commit keeps it as an anchor"
-    return _offset(entry)
+def _pages(client: Valkey, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
+    after, stream = partition.start, keys.metrics(partition.shard)
+
+    def page() -> Sequence[streams.Entry]:
+        return streams.entries_between(client, stream, after, partition.end, PAGE)
+
+    while entries := patiently(page):
+        yield decode(partition.shard, entries)
+        after = entries[-1][0].decode()
 
 
-def _offset(entry: Entry) -> ShardOffset:
-    entry_id, (_, packed) = entry
-    return {"id": entry_id.decode(), "seq": int(packed.split(SEPARATOR.encode())[SEQ_POSITION])}
-
-
-def _ms(offset: ShardOffset) -> int:
-    return int(offset["id"].split("-")[0])
+def _commit(client: Valkey, end: Offsets) -> None:
+    for shard, offset in end.items():
+        if offset["seq"]:  # a stream that was never written is idle, not read
+            stream = keys.metrics(int(shard))
+            streams.move_group(client, stream, GROUP, offset["id"], offset["seq"])
+            streams.trim_before(client, stream, offset["id"])

@@ -1,70 +1,115 @@
-"""What Spark does with events: each partition becomes one summary, next to where it was read.
+"""What is made of events: each partition becomes one summary, next to where it was read.
 
 Shared by streaming, replay and tests. A summary holds the partial sums of its partition (as Arrow's own bytes, which
-Spark passes on untouched) and what was read: from which entry to which, and how many.
+Spark passes on untouched) and what was read: from which entry to which, how many, and what is missing among them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.ipc
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from headrace.pipeline.buckets import AT_SEQUENCE_BITS, bucketize, merge
+from headrace.pipeline.archive import ArchiveWriter
+from headrace.pipeline.buckets import AT_SEQUENCE_BITS, Ints, bucketize, merge
+from headrace.pipeline.payload import from_payload, to_payload
+from headrace.warehouse.set_aside import SetAside
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
 
 CHUNK_EVENTS = 100_000  # summed up together: few enough for memory, many enough for speed
+SAMPLES = 10  # kept of what was set aside, per partition
 
-NO_MARKS: Mapping[int, int] = {}
-
-SUMMARY = "shard int, first_at bigint, last_at bigint, events bigint, rows binary"
+_NUMBERS = ("first_at", "last_at", "first_seq", "last_seq", "events", "lost", "rewinds", "set_aside")
+SUMMARY = pa.schema(
+    [
+        ("shard", pa.int32()),
+        *((name, pa.int64()) for name in _NUMBERS),
+        ("samples", pa.string()),
+        ("rows", pa.binary()),
+    ]
+)
 
 
 @dataclass(frozen=True)
+class Plan:
+    """How partitions are summarised: which events were taken before, and where to archive the others."""
+
+    marks: Mapping[int, int] = field(default_factory=dict[int, int])  # shard → the last entry that was taken
+    archive: str | None = None
+
+    def text(self) -> str:
+        return json.dumps({"marks": list(self.marks.items()), "archive": self.archive})
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        found = json.loads(text)
+        return cls(dict(found["marks"]), found["archive"])
+
+
+@dataclass
 class Summary:
     shard: int
     first_at: int  # entry ids: milliseconds * 2^20 + sequence
     last_at: int
+    first_seq: int  # numbers of events; 0 if none has one
+    last_seq: int
     events: int
+    lost: int  # numbers that are missing between the first and the last
+    rewinds: int  # times the number went back: Valkey forgot events that we know
+    set_aside: int
+    samples: list[SetAside]
     rows: pa.Table
 
 
-def summaries(events: DataFrame, marks: Mapping[int, int] = NO_MARKS) -> list[Summary]:
-    """Run the job; one summary per shard and partition that had events after its shard's mark."""
-    known = dict(marks)
+def summaries(events: DataFrame, plan: Plan | None = None) -> list[Summary]:
+    """Run the job on events; one summary per partition that had events to take."""
+    chosen = plan or Plan()
 
     def summarised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return summarise(batches, known)
+        return summarise(batches, chosen)
 
-    found = events.mapInArrow(summarised, SUMMARY).toArrow().to_pylist()
-    return [Summary(**{**each, "rows": _unpacked(each["rows"])}) for each in found]
+    return collected(events.mapInArrow(summarised, from_arrow_schema(SUMMARY)))
 
 
-def summarise(batches: Iterable[pa.RecordBatch], marks: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
-    """A partition holds events of one shard. Those up to the shard's mark were taken before."""
+def collected(found: DataFrame) -> list[Summary]:
+    """Run the job on what the source has summarised already."""
+    return [summary_of(row) for row in found.toArrow().to_pylist()]
+
+
+def summary_of(row: dict[str, Any]) -> Summary:
+    samples = [
+        SetAside(each["shard"], each["entry_id"], each["reason"], bytes.fromhex(each["sample"]))
+        for each in json.loads(row.pop("samples"))
+    ]
+    return Summary(samples=samples, rows=from_payload(row.pop("rows")), **row)
+
+
+def summarise(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:
+    """A partition holds entries of one shard. Those up to the shard's mark were taken before."""
+    archive = ArchiveWriter(plan.archive) if plan.archive else None
     partials: list[pa.Table] = []
-    shard = events = 0
-    first_at, last_at = 2**63 - 1, 0
-    for whole in _chunks(batches):
-        at = pc.add(pc.multiply(whole["at_ms"], 2**AT_SEQUENCE_BITS), whole["at_seq"])
-        fresh = pc.greater(at, marks.get(whole["shard"][0].as_py(), -1))
-        chunk, at = whole.filter(fresh), pc.filter(at, fresh)
-        if not chunk.num_rows:
+    summary: Summary | None = None
+    for chunk in _chunks(batches):
+        fresh = _fresh(chunk, plan.marks)
+        if not fresh.num_rows:
             continue
-        first_at, last_at = min(first_at, pc.min(at).as_py()), max(last_at, pc.max(at).as_py())
-        shard, events = chunk["shard"][0].as_py(), events + chunk.num_rows
-        partials.append(bucketize(chunk))
-    if events:
-        row = {"shard": shard, "first_at": first_at, "last_at": last_at, "events": events}
-        types = [("shard", pa.int32()), ("first_at", pa.int64()), ("last_at", pa.int64()), ("events", pa.int64())]
-        schema = pa.schema([*types, ("rows", pa.binary())])
-        yield pa.RecordBatch.from_pylist([{**row, "rows": _packed(merge(partials))}], schema=schema)
+        described = _describe(fresh)
+        summary = described if summary is None else _joined(summary, described)
+        events = fresh if not described.set_aside else fresh.filter(pc.is_null(fresh["aside"]))
+        if archive:
+            archive.write(events)
+        partials.append(bucketize(events))
+    if summary:
+        summary.rows = merge(partials)
+        yield _row(summary)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -81,17 +126,91 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
+def _fresh(chunk: pa.Table, marks: Mapping[int, int]) -> pa.Table:
+    """What the shard's mark does not cover, in the order of the stream."""
+    at = _entries(chunk)
+    mark = marks.get(chunk["shard"][0].as_py(), -1)
+    if np.all(at[1:] > at[:-1]):
+        return chunk.slice(int(np.searchsorted(at, mark, side="right")))
+    order = np.argsort(at, kind="stable")
+    return chunk.take(order[at[order] > mark])
+
+
+def _entries(chunk: pa.Table) -> Ints:
+    return chunk["at_ms"].to_numpy() * 2**AT_SEQUENCE_BITS + chunk["at_seq"].to_numpy()
+
+
+def _describe(chunk: pa.Table) -> Summary:
+    at = _entries(chunk)
+    seq = pc.drop_null(chunk["seq"]).to_numpy()
+    aside = len(chunk) - chunk["aside"].null_count
+    lost, rewinds = missing(seq)
+    return Summary(
+        shard=chunk["shard"][0].as_py(),
+        first_at=int(at[0]),
+        last_at=int(at[-1]),
+        first_seq=int(seq[0]) if len(seq) else 0,
+        last_seq=int(seq[-1]) if len(seq) else 0,
+        events=len(chunk) - aside,
+        lost=lost,
+        rewinds=rewinds,
+        set_aside=aside,
+        samples=_samples(chunk) if aside else [],
+        rows=chunk.slice(0, 0),
+    )
+
+
+def missing(seq: Ints) -> tuple[int, int]:
+    """How many numbers were passed over in a run of event numbers, and how often it went back."""
+    steps = np.diff(seq)
+    return int(np.sum(steps[steps > 1] - 1)), int(np.sum(steps < 1))
+
+
+def _samples(chunk: pa.Table) -> list[SetAside]:
+    aside = chunk.filter(pc.is_valid(chunk["aside"])).slice(0, SAMPLES)
+    rows = aside.select(["shard", "at_ms", "at_seq", "aside", "sample"]).to_pylist()
+    return [SetAside(row["shard"], f"{row['at_ms']}-{row['at_seq']}", row["aside"], row["sample"]) for row in rows]
+
+
+def _joined(one: Summary, other: Summary) -> Summary:
+    """`other` follows `one` in the same shard."""
+    lost, rewinds = between(one.last_seq, other.first_seq)
+    return Summary(
+        shard=one.shard,
+        first_at=one.first_at,
+        last_at=max(one.last_at, other.last_at),
+        first_seq=one.first_seq or other.first_seq,
+        last_seq=other.last_seq or one.last_seq,
+        events=one.events + other.events,
+        lost=one.lost + lost + other.lost,
+        rewinds=one.rewinds + rewinds + other.rewinds,
+        set_aside=one.set_aside + other.set_aside,
+        samples=[*one.samples, *other.samples][:SAMPLES],
+        rows=one.rows,
+    )
+
+
+def between(last: int, first: int) -> tuple[int, int]:
+    """Lost events and rewinds between two stretches, by the number that ends one and the number that begins the next;
+    0 if a stretch has none."""
+    return missing(np.array([last, first])) if last and first else (0, 0)
+
+
+def joined(found: Sequence[Summary]) -> dict[int, Summary]:
+    """What was read of each shard, all its partitions together. Their rows are left to `total`."""
+    shards: dict[int, Summary] = {}
+    for summary in sorted(found, key=lambda each: (each.shard, each.first_at)):
+        known = shards.get(summary.shard)
+        shards[summary.shard] = summary if known is None else _joined(known, summary)
+    return shards
+
+
 def total(found: Sequence[Summary]) -> pa.Table:
     """The rows of all summaries, one per queue, epoch and bucket."""
     return merge(summary.rows for summary in found)
 
 
-def _packed(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue().to_pybytes()
-
-
-def _unpacked(packed: bytes) -> pa.Table:
-    return pyarrow.ipc.open_stream(packed).read_all()
+def _row(summary: Summary) -> pa.RecordBatch:
+    samples = [{**asdict(each), "sample": each.sample.hex()} for each in summary.samples]
+    packed = {**vars(summary), "samples": json.dumps(samples), "rows": to_payload(summary.rows)}
+    return pa.RecordBatch.from_pylist([packed], schema=SUMMARY)

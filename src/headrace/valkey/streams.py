@@ -19,11 +19,29 @@ def entries_between(client: Valkey, stream: str, after: str, up_to: str, count: 
 
 def first_from(client: Valkey, stream: str, entry_id: str) -> Entry | None:
     """The first entry at or after an id."""
-    return next(iter(_raw(client, "XRANGE", stream, entry_id, "+", "COUNT", 1)), None)
+    return next(iter(entries_from(client, stream, entry_id, 1)), None)
+
+
+def entries_from(client: Valkey, stream: str, entry_id: str, count: int) -> list[Entry]:
+    return _raw(client, "XRANGE", stream, entry_id, "+", "COUNT", count)
 
 
 def newest(client: Valkey, stream: str) -> Entry | None:
-    return next(iter(_raw(client, "XREVRANGE", stream, "+", "-", "COUNT", 1)), None)
+    return next(iter(newest_entries(client, stream, 1)), None)
+
+
+def newest_entries(client: Valkey, stream: str, count: int) -> list[Entry]:
+    """Newest first."""
+    return _raw(client, "XREVRANGE", stream, "+", "-", "COUNT", count)
+
+
+def group_position(client: Valkey, stream: str, group: str) -> str | None:
+    """The last entry that a group was given; None if there is no such group."""
+    if not client.exists(stream):
+        return None
+    groups = cast(list[dict[str, Any]], client.xinfo_groups(stream))
+    found = (entry["last-delivered-id"] for entry in groups if entry["name"] == group.encode())
+    return next((entry_id.decode() for entry_id in found), None)
 
 
 def move_group(client: Valkey, stream: str, group: str, entry_id: str, entries_read: int) -> None:

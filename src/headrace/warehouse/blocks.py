@@ -10,13 +10,16 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, Error, OperationalError
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
 
 from headrace.errors import HeadraceError, ServiceUnavailable
 from headrace.warehouse.connect import INSERT_SETTINGS, Client
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # whoever only reads need not have it installed
 
 DEDUPLICATION_WINDOW = 10_000
 """Blocks of a table among which a repeated token is recognised; what the migrations say."""
@@ -74,6 +77,18 @@ class BlockWriter:
             return self._idle.get_nowait()
         except Empty:
             return None
+
+
+def arrow_file(rows: pa.Table) -> bytes:
+    """Rows as BlockWriter takes them."""
+    import pyarrow as pa
+    import pyarrow.ipc
+
+    sink = pa.BufferOutputStream()
+    options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
+    with pyarrow.ipc.new_file(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows.combine_chunks())
+    return sink.getvalue().to_pybytes()
 
 
 def failure_of(error: Exception) -> InsertFailed:

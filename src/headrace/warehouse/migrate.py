@@ -2,16 +2,22 @@
 
 A file is never edited after a release; its checksum is kept, and a file that changed is refused. Every
 statement says IF NOT EXISTS, so a migration that was interrupted is simply run again.
+
+The files are written for one server. For a cluster the same statements are rendered ON CLUSTER with replicated engines;
+checksums are those of the files, so they do not depend on it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 
 from headrace.errors import MigrationError
 from headrace.warehouse.connect import Client
+
+DATABASE = "CREATE DATABASE IF NOT EXISTS {database}"
 
 APPLIED = """
 CREATE TABLE IF NOT EXISTS {database}.schema_migrations_v1
@@ -20,8 +26,15 @@ CREATE TABLE IF NOT EXISTS {database}.schema_migrations_v1
   checksum    String,
   applied_at  DateTime('UTC') DEFAULT now()
 )
-ENGINE = ReplacingMergeTree ORDER BY name
+ENGINE = ReplacingMergeTree
+ORDER BY name
 """
+
+REPLICA_PATH = "/clickhouse/tables/{shard}"
+"""Where replicas of a table find each other in Keeper. {shard} and {replica} are macros, each server's own."""
+
+# Seven days: a record may wait in a spool for long before it is sent again. An hour is the default.
+REPLICATED_WINDOW = "replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800"
 
 
 @dataclass(frozen=True)
@@ -33,9 +46,9 @@ class Migration:
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
-    def statements(self, database: str) -> list[str]:
-        rendered = self.sql.replace("{database}", f"`{database}`")
-        return [part.strip() for part in rendered.split(";\n") if part.strip()]
+    def statements(self, database: str, cluster: str | None = None) -> list[str]:
+        parts = [part.strip() for part in self.sql.split(";\n")]
+        return [render(part, database, cluster) for part in parts if part]
 
 
 def migrations() -> list[Migration]:
@@ -44,16 +57,23 @@ def migrations() -> list[Migration]:
     return sorted(found, key=lambda migration: migration.name)
 
 
-def migrate(client: Client, database: str) -> list[str]:
+def script(database: str, cluster: str | None = None) -> list[str]:
+    """Every statement of the schema, in order."""
+    first = [render(each.strip(), database, cluster) for each in (DATABASE, APPLIED)]
+    return [*first, *(each for migration in migrations() for each in migration.statements(database, cluster))]
+
+
+def migrate(client: Client, database: str, cluster: str | None = None) -> list[str]:
     """Apply what is missing; returns the names of what was applied now."""
-    client.command(f"CREATE DATABASE IF NOT EXISTS `{database}`")
-    client.command(APPLIED.replace("{database}", f"`{database}`"))
+    refuse_other_kind(client, database, cluster)
+    client.command(render(DATABASE, database, cluster))
+    client.command(render(APPLIED, database, cluster))
     done = applied(client, database)
     fresh = [migration for migration in migrations() if migration.name not in done]
     for migration in migrations():
         refuse_changed(migration, done.get(migration.name))
     for migration in fresh:
-        for statement in migration.statements(database):
+        for statement in migration.statements(database, cluster):
             client.command(statement)
         client.insert(
             "schema_migrations_v1",
@@ -63,6 +83,25 @@ def migrate(client: Client, database: str) -> list[str]:
             settings={"async_insert": 0},
         )
     return [migration.name for migration in fresh]
+
+
+def render(statement: str, database: str, cluster: str | None) -> str:
+    """One CREATE for one server, or for every server of a cluster."""
+    if cluster is not None:
+        statement = _replicated(statement, database, cluster)
+    return statement.replace("{database}", f"`{database}`")
+
+
+def _replicated(statement: str, database: str, cluster: str) -> str:
+    created = re.search(r"^CREATE (DATABASE|TABLE|MATERIALIZED VIEW) IF NOT EXISTS ([\w{}.]+)", statement, re.MULTILINE)
+    assert created, f"not a statement that creates something: {statement}"
+    table = created[2].removeprefix("{database}.")
+    place = f"'{REPLICA_PATH}/{database}/{table}', '{{replica}}'"
+    statement = statement.replace(created[0], f"{created[0]} ON CLUSTER `{cluster}`", 1)
+    statement = re.sub(
+        r"^ENGINE = (\w*MergeTree)$", lambda engine: f"ENGINE = Replicated{engine[1]}({place})", statement, flags=re.M
+    )
+    return re.sub(r"\bnon_replicated_deduplication_window = \d+", REPLICATED_WINDOW, statement)
 
 
 def applied(client: Client, database: str) -> dict[str, str]:
@@ -75,4 +114,16 @@ def refuse_changed(migration: Migration, checksum: str | None) -> None:
         raise MigrationError(
             f"Migration {migration.name} was applied with other contents than this release has. Nothing was "
             "changed. Use the release that created this warehouse, or an empty database (warehouse.database)."
+        )
+
+
+def refuse_other_kind(client: Client, database: str, cluster: str | None) -> None:
+    """Tables stay what they were made as; half of each kind would count some inserts on one server only."""
+    query = "SELECT engine FROM system.tables WHERE database = {name:String} AND name = 'schema_migrations_v1'"
+    engines = [str(row[0]) for row in client.query(query, parameters={"name": database}).result_rows]
+    if any(engine.startswith("Replicated") != (cluster is not None) for engine in engines):
+        made = "for one server" if cluster is not None else "for a cluster"
+        raise MigrationError(
+            f"The tables in {database} were made {made}, and warehouse.cluster says otherwise. Nothing was changed. "
+            "Correct warehouse.cluster, or use an empty database (warehouse.database)."
         )

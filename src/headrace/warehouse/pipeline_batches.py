@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,10 @@ class PipelineBatch:
     duration_ms: int
     oldest_event_ms: int
     newest_event_ms: int
+    lost_events: int = 0  # of the shards, trimmed or never written before the pipeline could read them
+    rewinds: int = 0  # times a shard's event number went back: Valkey lost data
+    set_aside: int = 0  # entries that could not be understood
+    watermark_ms: int = 0  # the time up to which every shard was read
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Freshness:
 def to_arrow(batch: PipelineBatch) -> pa.Table:
     import pyarrow as pa
 
-    numbers = ("batch_id", "events", "rows", "duration_ms", "oldest_event_ms", "newest_event_ms")
+    numbers = [each.name for each in fields(PipelineBatch) if each.name != "finished_at"]
     schema = pa.schema([("finished_at", pa.timestamp("ms", "UTC")), *((name, pa.int64()) for name in numbers)])
     return pa.Table.from_pylist([asdict(batch)], schema=schema)
 
@@ -57,3 +61,10 @@ def newest_event_ms(client: Client) -> int | None:
     with available(client.url):
         newest, batches = client.query(f"SELECT max(newest_event_ms), count() FROM {TABLE}").result_rows[0]
     return int(newest) if batches else None
+
+
+def watermark_ms(client: Client) -> int | None:
+    """The time up to which history holds everything that every shard reported; None before the first batch."""
+    with available(client.url):
+        highest, batches = client.query(f"SELECT max(watermark_ms), count() FROM {TABLE}").result_rows[0]
+    return int(highest) if batches else None

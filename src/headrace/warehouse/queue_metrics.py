@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
 from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
+from headrace.warehouse.sql import query_text
 
 if TYPE_CHECKING:
     import pyarrow as pa  # readers need not have it installed
@@ -55,7 +55,7 @@ def newest_before(client: Client, tier: str, ref: QueueRef, before_s: int) -> Bu
 
 def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
     """What the warehouse has counted for each queue and verb, over everything the tier still holds."""
-    query = _sql("totals", tier)
+    query = query_text("totals", TIERS[tier])
     with available(client.url):
         rows = client.query(query).named_results()
         return {
@@ -69,16 +69,10 @@ def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
 
 
 def _query(client: Client, name: str, tier: str, ref: QueueRef, **parameters: Any) -> list[dict[str, Any]]:
-    query = _sql(name, tier)
+    query = query_text(name, TIERS[tier])
     bound = {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue, **parameters}
     with available(client.url):
         return list(client.query(query, parameters=bound).named_results())
-
-
-def _sql(name: str, tier: str) -> str:
-    folder = files("headrace.warehouse") / "queries"
-    query, bucket = ((folder / f"{file}.sql").read_text() for file in (name, "bucket"))
-    return query.replace("{bucket}", bucket).replace("{table}", TIERS[tier])
 
 
 def _bucket(row: Mapping[str, Any]) -> Bucket:

@@ -7,5 +7,6 @@ WHERE organization_id = {org:String}
   AND queue_name = {queue:String}
   AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
-GROUP BY bucket_start
+  AND
+{current}GROUP BY bucket_start
 ORDER BY bucket_start

@@ -6,6 +6,7 @@ WHERE organization_id = {org:String}
   AND environment_id = {env:String}
   AND queue_name = {queue:String}
   AND bucket_start < toDateTime({start_s:UInt32}, 'UTC')
-GROUP BY bucket_start
+  AND
+{current}GROUP BY bucket_start
 ORDER BY bucket_start DESC
 LIMIT 1

@@ -17,4 +17,5 @@ SELECT
   sum(redrive_count) AS redrive_count,
   sum(cancel_count) AS cancel_count
 FROM {table}
-GROUP BY organization_id, project_id, environment_id, queue_name
+WHERE
+{current}GROUP BY organization_id, project_id, environment_id, queue_name

@@ -1,5 +1,5 @@
 -- History of every queue at three resolutions. The pipeline writes the 5 s table; views carry each insert on to the
--- minute and the hour.
+-- minute and the hour. They pass generation 0 only: a backfill writes each tier itself.
 
 CREATE TABLE IF NOT EXISTS {database}.queue_metrics_5s_v1
 (
@@ -8,6 +8,9 @@ CREATE TABLE IF NOT EXISTS {database}.queue_metrics_5s_v1
   environment_id             String,
   queue_name                 String,
   bucket_start               DateTime('UTC'),
+  -- 0: as the pipeline counted it. Others: written again by a backfill. One of them counts per hour, see
+  -- history_windows_v1. Read rows of that one only.
+  generation                 UInt32 DEFAULT 0,
   -- The life of the queue that its odometers count from: a new one when Valkey lost its data.
   epoch                      UInt64,
 
@@ -61,7 +64,7 @@ CREATE TABLE IF NOT EXISTS {database}.queue_metrics_5s_v1
 )
 ENGINE = SummingMergeTree
 PARTITION BY toYYYYMM(bucket_start)
-ORDER BY (organization_id, project_id, environment_id, queue_name, bucket_start, epoch)
+ORDER BY (organization_id, project_id, environment_id, queue_name, bucket_start, generation, epoch)
 TTL bucket_start + INTERVAL 2 DAY
 -- A repeated insert of the same token changes nothing. Needed here and on every view's target.
 SETTINGS non_replicated_deduplication_window = 10000
@@ -70,7 +73,7 @@ COMMENT 'Per queue, 5 s buckets, kept 2 days. Written by the pipeline.';
 CREATE TABLE IF NOT EXISTS {database}.queue_metrics_by_minute_v1 AS {database}.queue_metrics_5s_v1
 ENGINE = SummingMergeTree
 PARTITION BY toYYYYMM(bucket_start)
-ORDER BY (organization_id, project_id, environment_id, queue_name, bucket_start, epoch)
+ORDER BY (organization_id, project_id, environment_id, queue_name, bucket_start, generation, epoch)
 TTL bucket_start + INTERVAL 31 DAY
 SETTINGS non_replicated_deduplication_window = 10000
 COMMENT 'Per queue, minutes, kept 31 days. Filled from the 5 s table.';
@@ -78,7 +81,7 @@ COMMENT 'Per queue, minutes, kept 31 days. Filled from the 5 s table.';
 CREATE TABLE IF NOT EXISTS {database}.queue_metrics_by_hour_v1 AS {database}.queue_metrics_5s_v1
 ENGINE = SummingMergeTree
 PARTITION BY toYYYYMM(bucket_start)
-ORDER BY (organization_id, project_id, environment_id, queue_name, bucket_start, epoch)
+ORDER BY (organization_id, project_id, environment_id, queue_name, bucket_start, generation, epoch)
 TTL bucket_start + INTERVAL 400 DAY
 SETTINGS non_replicated_deduplication_window = 10000
 COMMENT 'Per queue, hours, kept 400 days. Filled from the minutes.';
@@ -121,6 +124,7 @@ SELECT
   minMap(s.first_odometers) AS first_odometers,
   maxMap(s.last_odometers) AS last_odometers
 FROM {database}.queue_metrics_5s_v1 AS s
+WHERE s.generation = 0
 GROUP BY s.organization_id, s.project_id, s.environment_id, s.queue_name, toStartOfMinute(s.bucket_start), s.epoch;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.queue_metrics_by_hour_mv_v1
@@ -161,6 +165,7 @@ SELECT
   minMap(s.first_odometers) AS first_odometers,
   maxMap(s.last_odometers) AS last_odometers
 FROM {database}.queue_metrics_by_minute_v1 AS s
+WHERE s.generation = 0
 GROUP BY s.organization_id, s.project_id, s.environment_id, s.queue_name, toStartOfHour(s.bucket_start), s.epoch;
 
 -- The newest state of every queue, for ever: queues that are idle for longer than a tier lives are still known.
@@ -190,4 +195,5 @@ SELECT
   s.queue_name AS queue_name,
   max(s.last) AS last
 FROM {database}.queue_metrics_5s_v1 AS s
+WHERE s.generation = 0
 GROUP BY s.organization_id, s.project_id, s.environment_id, s.queue_name;

@@ -6,6 +6,8 @@ CREATE TABLE IF NOT EXISTS {database}.environment_metrics_5s_v1
   project_id                 String,
   environment_id             String,
   bucket_start               DateTime('UTC'),
+  -- As in queue_metrics_5s_v1.
+  generation                 UInt32 DEFAULT 0,
 
   -- Counters of all queues. Read with sum().
   enqueue_count              UInt64,
@@ -39,7 +41,7 @@ CREATE TABLE IF NOT EXISTS {database}.environment_metrics_5s_v1
 )
 ENGINE = SummingMergeTree
 PARTITION BY toYYYYMM(bucket_start)
-ORDER BY (organization_id, project_id, environment_id, bucket_start)
+ORDER BY (organization_id, project_id, environment_id, bucket_start, generation)
 TTL bucket_start + INTERVAL 2 DAY
 SETTINGS non_replicated_deduplication_window = 10000
 COMMENT 'Per environment, 5 s buckets, kept 2 days. Filled from the queues.';
@@ -47,7 +49,7 @@ COMMENT 'Per environment, 5 s buckets, kept 2 days. Filled from the queues.';
 CREATE TABLE IF NOT EXISTS {database}.environment_metrics_by_minute_v1 AS {database}.environment_metrics_5s_v1
 ENGINE = SummingMergeTree
 PARTITION BY toYYYYMM(bucket_start)
-ORDER BY (organization_id, project_id, environment_id, bucket_start)
+ORDER BY (organization_id, project_id, environment_id, bucket_start, generation)
 TTL bucket_start + INTERVAL 31 DAY
 SETTINGS non_replicated_deduplication_window = 10000
 COMMENT 'Per environment, minutes, kept 31 days.';
@@ -55,7 +57,7 @@ COMMENT 'Per environment, minutes, kept 31 days.';
 CREATE TABLE IF NOT EXISTS {database}.environment_metrics_by_hour_v1 AS {database}.environment_metrics_5s_v1
 ENGINE = SummingMergeTree
 PARTITION BY toYYYYMM(bucket_start)
-ORDER BY (organization_id, project_id, environment_id, bucket_start)
+ORDER BY (organization_id, project_id, environment_id, bucket_start, generation)
 TTL bucket_start + INTERVAL 400 DAY
 SETTINGS non_replicated_deduplication_window = 10000
 COMMENT 'Per environment, hours, kept 400 days.';
@@ -89,6 +91,7 @@ SELECT
   sumMap(s.wait_histogram) AS wait_histogram,
   sumMap(s.run_histogram) AS run_histogram
 FROM {database}.queue_metrics_5s_v1 AS s
+WHERE s.generation = 0
 GROUP BY s.organization_id, s.project_id, s.environment_id, s.bucket_start;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.environment_metrics_by_minute_mv_v1
@@ -120,6 +123,7 @@ SELECT
   sumMap(s.wait_histogram) AS wait_histogram,
   sumMap(s.run_histogram) AS run_histogram
 FROM {database}.environment_metrics_5s_v1 AS s
+WHERE s.generation = 0
 GROUP BY s.organization_id, s.project_id, s.environment_id, toStartOfMinute(s.bucket_start);
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.environment_metrics_by_hour_mv_v1
@@ -151,4 +155,5 @@ SELECT
   sumMap(s.wait_histogram) AS wait_histogram,
   sumMap(s.run_histogram) AS run_histogram
 FROM {database}.environment_metrics_by_minute_v1 AS s
+WHERE s.generation = 0
 GROUP BY s.organization_id, s.project_id, s.environment_id, toStartOfHour(s.bucket_start);

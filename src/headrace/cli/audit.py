@@ -1,0 +1,111 @@
+"""`headrace audit`: is history what the archived events say?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.pipeline import session_options
+from headrace.cli.progress import progress_bar
+from headrace.errors import SettingsError
+from headrace.pipeline.archive import absolute
+from headrace.pipeline.audit import Audit
+from headrace.pipeline.audit import audit as compare
+from headrace.pipeline.replay import Window, closed_window
+from headrace.pipeline.session import start_session
+from headrace.settings import Settings
+from headrace.warehouse.connect import Client, connect
+from headrace.warehouse.pipeline_batches import watermark_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def moment(text: str) -> int:
+    """ISO 8601 → milliseconds. Without an offset it is UTC."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a time such as 2027-01-15T08:00Z.") from error
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def hours_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--from and --to, in milliseconds."""
+    start = click.option("--from", "start_ms", type=moment, required=True, metavar="TIME", help="First hour, ISO 8601.")
+    end = click.option("--to", "end_ms", type=moment, required=True, metavar="TIME", help="End of the last hour.")
+    return start(end(command))
+
+
+@click.command()
+@hours_options
+@json_option
+@pass_invocation
+def audit(invocation: Invocation, start_ms: int, end_ms: int, as_json: bool) -> None:
+    """Compute hours of history again and compare them with the warehouse.
+
+    From the archive, with Spark: every row of every tier. Exit code 1 if anything differs.
+    """
+    settings = invocation.settings
+    uri = archive_of(settings)
+    client = warehouse_of(settings)
+    window = closed_window(start_ms, end_ms, watermark_ms(client))
+    with spark(settings) as session:
+        found = compare_window(session, client, uri, window)
+    show(found, as_json)
+    raise SystemExit(0 if found.equal else 1)
+
+
+def compare_window(session: SparkSession, client: Client, uri: str, window: Window) -> Audit:
+    with progress_bar("auditing hours") as report:
+        return compare(session, client, uri, window, time.time_ns() // 1_000_000, report)
+
+
+def archive_of(settings: Settings) -> str:
+    if settings.archive.path is None:
+        raise SettingsError(
+            "archive.path is not set, so no events are archived that history could be computed from. Nothing was "
+            "changed. Set HEADRACE_ARCHIVE_PATH, for the pipeline too."
+        )
+    return absolute(settings.archive.path)
+
+
+def warehouse_of(settings: Settings) -> Client:
+    return connect(find_endpoints(settings, "clickhouse").clickhouse, settings.warehouse.database)
+
+
+@contextmanager
+def spark(settings: Settings) -> Generator[SparkSession]:
+    session = start_session(session_options(settings))
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def show(found: Audit, as_json: bool) -> None:
+    if as_json:
+        print_json(as_document(found))
+        return
+    columns = ("tier", "rows", "missing", "extra", "different", "difference")
+    rows = [[name, *(str(getattr(each, column)) for column in columns[1:])] for name, each in found.tiers.items()]
+    print_table(columns, rows)
+    for name, each in found.tiers.items():
+        for example in each.examples:
+            click.echo(f"{name}: {example}")
+    for lacking in found.lacking:
+        click.echo(f"the archive lacks, in the hour {lacking}")
+    click.echo(f"{found.hours} hours, {found.events} events: " + ("equal" if found.equal else "different"))
+
+
+def as_document(found: Audit) -> dict[str, Any]:
+    return {**asdict(found), "equal": found.equal}

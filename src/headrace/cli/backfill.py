@@ -1,0 +1,63 @@
+"""`headrace backfill`: hours of history again, from the archive."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.audit import archive_of, compare_window, hours_options, show, spark, warehouse_of
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.output import json_option, print_json
+from headrace.cli.progress import progress_bar
+from headrace.pipeline.backfill import Backfilled
+from headrace.pipeline.backfill import backfill as write_again
+from headrace.pipeline.replay import closed_window
+from headrace.warehouse.blocks import BlockWriter
+from headrace.warehouse.connect import connect
+from headrace.warehouse.pipeline_batches import watermark_ms
+
+
+@click.command()
+@hours_options
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--allow-empty", is_flag=True, help="Go on where the archive lacks events of an hour.")
+@json_option
+@pass_invocation
+def backfill(
+    invocation: Invocation, start_ms: int, end_ms: int, dry_run: bool, allow_empty: bool, as_json: bool
+) -> None:
+    """Compute hours of history again and put them in place of the old.
+
+    From the archive, with Spark. Readers see the old numbers until all are written, then the new ones.
+    """
+    settings = invocation.settings
+    uri = archive_of(settings)
+    client = warehouse_of(settings)
+    window = closed_window(start_ms, end_ms, watermark_ms(client))
+    if dry_run:
+        with spark(settings) as session:
+            show(compare_window(session, client, uri, window), as_json)
+        return
+    url = find_endpoints(settings, "clickhouse").clickhouse
+    writer = BlockWriter(lambda: connect(url, settings.warehouse.database))
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        with spark(settings) as session, progress_bar("writing hours") as report:
+            done = write_again(
+                session, client, writer, uri, window, now_ms=now_ms, allow_empty=allow_empty, report=report
+            )
+    finally:
+        writer.close()
+    _show_done(done, as_json)
+
+
+def _show_done(done: Backfilled, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(done))
+        return
+    for table, rows in done.rows.items():
+        click.echo(f"{table}: {rows} rows")
+    click.echo(f"{done.hours} hours from {done.events} events are now read in generation {done.generation}")

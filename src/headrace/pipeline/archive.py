@@ -1,0 +1,280 @@
+"""Metric events as Parquet files: what history can be computed from again.
+
+    <path>/date=2027-01-15/hour=08/shard-00000-<first>-<last>.parquet
+
+An hour (UTC, by the time of the event) has files of its own, each with all events of one shard from one entry to
+another. A file appears whole or not at all: it is written under a name that begins with a dot and then renamed. The
+same events make the same name again. A batch that Spark runs again may be longer than before, so files can overlap;
+`clips` says which part of each counts, and every event counts once.
+
+The path is a folder that every executor can see, or the URI of a store that pyarrow knows (s3://, gs://, hdfs://).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet
+
+from headrace.pipeline.buckets import AT_SEQUENCE_BITS, Ints
+from headrace.pipeline.decode import SCHEMA
+
+log = logging.getLogger(__name__)
+
+fs: Any = pyarrow.fs
+parquet: Any = pyarrow.parquet
+
+HOUR_MS = 3_600_000
+DAY_MS = 86_400_000
+ROW_GROUP = 100_000
+ZSTD = {"compression": "zstd"}
+STALE_MS = HOUR_MS  # a file that is still unfinished after this was left by a crash
+
+ASIDE = ("aside", "sample")  # columns of what could not be understood, which is not archived
+EVENTS = pa.schema([each for each in SCHEMA if each.name not in ASIDE])
+
+
+@dataclass(frozen=True, order=True)
+class Name:
+    """A file by what it holds: the events of a shard from one entry to another, both included."""
+
+    shard: int
+    first: int  # ids of entries: milliseconds * 2^20 + sequence
+    last: int
+
+    PATTERN: ClassVar = re.compile(r"shard-(\d{5})-(\d{20})-(\d{20})\.parquet")
+
+    def __str__(self) -> str:
+        return f"shard-{self.shard:05d}-{self.first:020d}-{self.last:020d}.parquet"
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        found = cls.PATTERN.fullmatch(text)
+        return cls(*map(int, found.groups())) if found else None
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The events of a file that count: those after an entry."""
+
+    name: Name
+    after: int
+
+
+def clips(names: Iterable[Name]) -> list[Clip]:
+    """The files that are needed, in order. One that others cover is left out."""
+    needed: list[Clip] = []
+    shard, reached = -1, -1
+    for name in sorted(names, key=lambda each: (each.shard, each.first, -each.last)):
+        if name.shard != shard:
+            shard, reached = name.shard, -1
+        if name.last > reached:
+            needed.append(Clip(name, reached))
+            reached = name.last
+    return needed
+
+
+def hour_folder(hour_ms: int) -> str:
+    start = np.datetime64(hour_ms, "ms").item()
+    return f"date={start:%Y-%m-%d}/hour={start:%H}"
+
+
+class ArchiveWriter:
+    def __init__(self, uri: str) -> None:
+        self._files, self._root = open_store(uri)
+
+    def write(self, events: pa.Table) -> None:
+        """Events of one shard, in the order of their entries."""
+        at = entries_of(events)
+        hours = (at >> AT_SEQUENCE_BITS) // HOUR_MS
+        cuts = np.flatnonzero(np.r_[True, np.diff(hours) > 0, True]) if len(at) else []
+        for start, end in pairwise(cuts):
+            name = Name(events["shard"][int(start)].as_py(), int(at[start]), int(at[end - 1]))
+            part = events.slice(int(start), int(end - start)).select(EVENTS.names).cast(EVENTS)
+            folder = f"{self._root}/{hour_folder(int(hours[start]) * HOUR_MS)}"
+            _write(self._files, folder, name, [part])
+
+
+class Archive:
+    """What was archived, hour by hour."""
+
+    def __init__(self, uri: str) -> None:
+        self._files, self._root = open_store(uri)
+
+    def names(self, hour_ms: int) -> list[Name]:
+        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/{hour_folder(hour_ms)}", allow_not_found=True))
+        return [name for each in found if (name := Name.parse(each.base_name))]
+
+    def events(self, hour_ms: int, shard: int) -> Iterator[pa.RecordBatch]:
+        """Each event of the hour once, in order, as it was decoded."""
+        mine = [name for name in self.names(hour_ms) if name.shard == shard]
+        folder = f"{self._root}/{hour_folder(hour_ms)}"
+        for events in _clipped(self._files, folder, clips(mine)):
+            yield from _as_decoded(events).to_batches()
+
+    def last_seq_before(self, hour_ms: int, shard: int) -> int | None:
+        """The number of the shard's last event before an hour; None if no earlier one is archived."""
+        earlier = [
+            (name.last, each.path)
+            for hour, found in _hours(self._files, self._root)
+            for each in found
+            if hour < hour_ms and (name := Name.parse(each.base_name)) and name.shard == shard
+        ]
+        if not earlier:
+            return None
+        with self._files.open_input_file(max(earlier)[1]) as source:
+            file = parquet.ParquetFile(source)
+            return file.read_row_group(file.num_row_groups - 1, ["seq"])["seq"][-1].as_py()
+
+
+def tidy(uri: str, now_ms: int, keep_days: int, closed_before_ms: int) -> None:
+    """One file per shard in hours that end by `closed_before_ms`; dates that are past their time are removed.
+
+    A crash between writing the one file and removing the many does no harm: the one covers the many.
+    """
+    files, root = open_store(uri)
+    for date_ms, folder in _dates(files, root):
+        if date_ms + DAY_MS <= now_ms - keep_days * DAY_MS:
+            files.delete_dir(folder)
+    for hour_ms, found in _hours(files, root):
+        if hour_ms + HOUR_MS <= closed_before_ms:
+            _tidy_hour(files, f"{root}/{hour_folder(hour_ms)}", found, now_ms)
+
+
+def open_store(uri: str) -> tuple[Any, str]:
+    """The file system and the folder in it that a path or URI names."""
+    files, root = fs.FileSystem.from_uri(absolute(uri))
+    return files, root.rstrip("/")
+
+
+def absolute(uri: str) -> str:
+    """For whoever works elsewhere: an executor has a working directory of its own."""
+    return uri if "://" in uri else str(Path(uri).absolute())
+
+
+def entries_of(events: pa.Table | pa.RecordBatch) -> Ints:
+    return events["at_ms"].to_numpy() * 2**AT_SEQUENCE_BITS + events["at_seq"].to_numpy()
+
+
+# Tidying --------------------------------------------------------------------------------------------
+
+
+def _dates(files: Any, root: str) -> list[tuple[int, str]]:
+    found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    dates = [(each, re.fullmatch(r"date=(\d{4}-\d\d-\d\d)", each.base_name)) for each in found]
+    return [(int(np.datetime64(date[1], "ms").astype(np.int64)), each.path) for each, date in dates if date]
+
+
+def _hours(files: Any, root: str) -> list[tuple[int, list[Any]]]:
+    """Every hour with what its folder holds, oldest first. One listing: stores count requests."""
+    hours: dict[int, list[Any]] = {}
+    for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
+        place = re.search(r"/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+$", each.path)
+        if place and each.type == fs.FileType.File:
+            hour_ms = int(np.datetime64(f"{place[1]}T{place[2]}", "ms").astype(np.int64))
+            hours.setdefault(hour_ms, []).append(each)
+    return sorted(hours.items(), key=lambda hour: hour[0])
+
+
+def _tidy_hour(files: Any, folder: str, found: Sequence[Any], now_ms: int) -> None:
+    for each in found:
+        if each.base_name.startswith(".") and each.mtime_ns is not None and each.mtime_ns < (now_ms - STALE_MS) * 10**6:
+            _remove(files, each.path)
+    names = sorted(name for each in found if (name := Name.parse(each.base_name)))
+    for shard in sorted({name.shard for name in names}):
+        mine = [name for name in names if name.shard == shard]
+        if len(mine) > 1:
+            try:
+                _compact(files, folder, mine)
+            except (OSError, pa.ArrowException):
+                log.exception("the files in %s stay as they are", folder, extra={"action": "archive_not_tidied"})
+
+
+def _compact(files: Any, folder: str, names: Sequence[Name]) -> None:
+    needed = clips(names)
+    whole = Name(needed[0].name.shard, needed[0].name.first, needed[-1].name.last)
+    _write(files, folder, whole, _clipped(files, folder, needed))
+    for name in names:
+        if name != whole:
+            _remove(files, f"{folder}/{name}")
+
+
+def _remove(files: Any, path: str) -> None:
+    try:
+        files.delete_file(path)
+    except FileNotFoundError:
+        pass
+
+
+# Reading and writing --------------------------------------------------------------------------------
+
+
+def _clipped(files: Any, folder: str, needed: Iterable[Clip]) -> Iterator[pa.Table]:
+    """The events that count, in pieces of about ROW_GROUP."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for clip in needed:
+        with files.open_input_file(f"{folder}/{clip.name}") as source:
+            for batch in parquet.ParquetFile(source).iter_batches(ROW_GROUP):
+                held.append(batch.slice(int(np.searchsorted(entries_of(batch), clip.after, side="right"))))
+                size += held[-1].num_rows
+                if size >= ROW_GROUP:
+                    yield _as_events(held)
+                    held, size = [], 0
+    if size:
+        yield _as_events(held)
+
+
+def _as_events(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Files of an older release may lack columns, which are unknown then."""
+    return pa.concat_tables([_completed(pa.Table.from_batches([batch]), EVENTS) for batch in batches])
+
+
+def _as_decoded(events: pa.Table) -> pa.Table:
+    return _completed(events, SCHEMA).combine_chunks()
+
+
+def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    known = set(table.column_names)
+    columns = [
+        table[each.name].cast(each.type) if each.name in known else pa.nulls(len(table), each.type) for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _write(files: Any, folder: str, name: Name, parts: Iterable[pa.Table]) -> None:
+    target, unfinished = f"{folder}/{name}", f"{folder}/.{name}.{uuid4().hex}"
+    if files.get_file_info(target).type == fs.FileType.File:
+        return
+    files.create_dir(folder, recursive=True)
+    try:
+        with files.open_output_stream(unfinished) as sink, parquet.ParquetWriter(sink, EVENTS, **ZSTD) as writer:
+            for part in parts:
+                writer.write_table(part, row_group_size=ROW_GROUP)
+        _sync(files, unfinished)
+        files.move(unfinished, target)
+        _sync(files, folder)
+    except BaseException:
+        _remove(files, unfinished)
+        raise
+
+
+def _sync(files: Any, path: str) -> None:
+    """On a disk of this machine a rename can outlive a power cut that the contents do not."""
+    if isinstance(files, fs.LocalFileSystem):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

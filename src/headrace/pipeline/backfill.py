@@ -1,0 +1,106 @@
+"""Hours of history written again from the archive, and swapped in at once.
+
+Every tier is written under a new generation, which nobody reads. Then one row flips the whole window to it. Killed
+before that, a backfill has changed nothing that can be seen; run again, it takes another generation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from headrace.pipeline.audit import lacking, of_tier
+from headrace.pipeline.buckets import environments
+from headrace.pipeline.clickhouse_destination import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS
+from headrace.pipeline.replay import ArchiveIncomplete, Continuity, Hour, Window, iso, replay
+from headrace.warehouse import history_windows, tiers
+from headrace.warehouse.blocks import BlockWriter, InsertFailed, arrow_file
+from headrace.warehouse.connect import Client
+from headrace.warehouse.tiers import TIERS
+
+# A query chooses its parts of the tables just before it reads which generation counts. Between the last row and the
+# flip there is more time than between those two, so none takes the new generation without all its rows.
+SETTLE_S = 2.0
+TRIES = 4
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    generation: int
+    hours: int
+    events: int
+    rows: dict[str, int]  # by table
+
+
+def backfill(
+    session: SparkSession,
+    client: Client,
+    writer: BlockWriter,
+    uri: str,
+    window: Window,
+    *,
+    now_ms: int,
+    allow_empty: bool = False,
+    settle_s: float = SETTLE_S,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Backfilled:
+    generation = history_windows.take_generation(client)
+    written: dict[str, int] = dict.fromkeys(tiers.TABLES, 0)
+    events = 0
+    continuity = Continuity(uri)
+    for number, hour_ms in enumerate(window.hours):
+        report(number, len(window.hours))
+        hour = replay(session, uri, hour_ms)
+        if not allow_empty and (missing := lacking(client, continuity, hour)):
+            raise ArchiveIncomplete(
+                f"The archive of the hour {iso(hour_ms)} lacks {missing}, and the warehouse has rows of it, which "
+                "would be gone. Nothing was changed. Choose hours that the archive holds, or go on with --allow-empty."
+            )
+        events += hour.events
+        for table, rows in tables_of(hour, now_ms):
+            _write(writer, table, rows, generation, hour_ms)
+            written[table] += rows.num_rows
+    time.sleep(settle_s)
+    start_s, end_s = window.start_ms // 1000, window.end_ms // 1000
+    history_windows.flip(client, start_s, end_s, generation)
+    history_windows.remove_superseded(client, start_s, end_s, generation)
+    report(len(window.hours), len(window.hours))
+    return Backfilled(generation, len(window.hours), events, written)
+
+
+def tables_of(hour: Hour, now_ms: int) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each table that still keeps them."""
+    for tier in TIERS:
+        if hour.start_ms // 1000 + 3600 + tier.kept_s > now_ms // 1000:
+            rows = of_tier(hour.rows, tier)
+            yield tier.queues, rows
+            yield tier.environments, environments(rows)
+
+
+def _write(writer: BlockWriter, table: str, rows: pa.Table, generation: int, hour_ms: int) -> None:
+    for number, block in enumerate(blocks(rows)):
+        marked = block.append_column("generation", pa.array([generation] * len(block), pa.uint32()))
+        token = f"backfill/{generation}/{table}/{iso(hour_ms)}/{number}"
+        _insert(writer, table, marked, token)
+
+
+def blocks(rows: pa.Table) -> list[pa.Table]:
+    most = min(MAX_BLOCK_ROWS, max(1, rows.num_rows * MAX_BLOCK_BYTES // max(rows.nbytes, 1)))
+    return [rows.slice(start, most) for start in range(0, rows.num_rows, most)]
+
+
+def _insert(writer: BlockWriter, table: str, rows: pa.Table, token: str) -> None:
+    """Again if ClickHouse is away for a moment: the token makes that safe."""
+    data: Any = arrow_file(rows)
+    for attempt in range(TRIES):
+        try:
+            return writer.insert(table, rows.schema.names, data, token)
+        except InsertFailed as error:
+            if error.reason not in ("unavailable", "busy") or attempt == TRIES - 1:
+                raise
+            time.sleep(2**attempt)

@@ -1,0 +1,109 @@
+"""What the job does beside its query: renew its lease, measure lag, heal gaps, tidy the archive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from headrace.errors import AnotherPipeline, QueueUnavailable
+from headrace.pipeline import archive
+from headrace.pipeline.lease import RENEW_S, Lease
+from headrace.pipeline.offsets import BEGINNING
+from headrace.pipeline.options import PipelineOptions
+from headrace.pipeline.positions import newest_after, shards_of
+from headrace.pipeline.sink import Taken, read_marks
+from headrace.pipeline.vitals import Monitor
+from headrace.queue.resync import resync_shard
+from headrace.queue.scripts import Stubs
+from headrace.spool.spool import Spool
+from headrace.valkey.connect import Valkey, available
+
+log = logging.getLogger(__name__)
+
+RESYNC_EVERY_S = 60.0  # at most, per shard: a shard that loses events all the time has other problems
+TIDY_EVERY_S = 600.0
+HOUR_MS = 3_600_000
+
+
+class Housekeeping:
+    def __init__(self, client: Valkey, lease: Lease, monitor: Monitor, spool: Spool, options: PipelineOptions) -> None:
+        self.lease = lease
+        self._client = client
+        self._monitor = monitor
+        self._spool = spool
+        self._options = options
+        self._lock = threading.Lock()
+        self._broken: set[int] = set()
+        self._resync_after: dict[int, float] = {}
+        self._next_look = 0.0
+        self._next_tidy = time.monotonic() + TIDY_EVERY_S
+
+    def took(self, taken: Taken) -> None:
+        """Called in the thread of the sink."""
+        with self._lock:
+            self._broken |= taken.broken
+        self._tell(taken)
+
+    def do(self) -> None:
+        """What is due. Raises AnotherPipeline; Valkey being away is for the query to notice."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + RENEW_S
+        try:
+            if not self.lease.take():
+                raise AnotherPipeline
+            with available():
+                self._monitor.lags(self._lags())
+            self.heal(now)
+        except QueueUnavailable:
+            self._monitor.lags({})
+        if self._options.archive and now >= self._next_tidy:
+            self._next_tidy = now + TIDY_EVERY_S
+            self._tidy(self._options.archive)
+
+    def _lags(self) -> dict[str, int]:
+        marks = read_marks(self._spool.marks())
+        found: dict[str, int] = {}
+        for shard in range(max(shards_of(self._client), self._options.shards)):
+            newest = newest_after(self._client, shard, BEGINNING)["seq"]
+            found[str(shard)] = max(newest - (marks[shard].seq if shard in marks else 0), 0)
+        return found
+
+    def heal(self, now: float | None = None) -> int:
+        """Every queue of a shard that missed events says where it stands; returns how many did. With a time, shards
+        that did so lately wait for their turn. Raises QueueUnavailable."""
+        with self._lock:
+            due = [shard for shard in self._broken if now is None or now >= self._resync_after.get(shard, now)]
+            self._broken -= set(due)
+        told = 0
+        for shard in due:
+            self._resync_after[shard] = time.monotonic() + RESYNC_EVERY_S
+            told += resync_shard(self._client, Stubs(self._options.shards, self._options.stream_maxlen), shard)
+            log.warning("shard %d missed events; its queues said where they stand", shard, extra={"action": "resync"})
+        return told
+
+    def _tidy(self, uri: str) -> None:
+        watermark = self._monitor.read().watermark_ms
+        if watermark is None:
+            return
+        try:
+            archive.tidy(uri, time.time_ns() // 1_000_000, self._options.archive_keep_days, watermark - HOUR_MS)
+        except OSError as error:
+            log.warning("the archive could not be tidied: %s", error, extra={"action": "tidy_failed"})
+
+    def _tell(self, taken: Taken) -> None:
+        batch, now = taken.batch, self._monitor.read()
+        log.info(
+            "batch %d: %d events into %d rows in %d ms, %d/s; fresh to %d ms, lag %s events, lost %d",
+            *(batch.batch_id, batch.events, batch.rows, batch.duration_ms, int(now.events_per_s or 0)),
+            *(now.freshness_ms or 0, sum(now.lag_events.values()) if now.lag_events else "?", batch.lost_events),
+            extra={"action": "batch"},
+        )
+        if batch.lost_events or batch.rewinds or batch.set_aside:
+            log.warning(
+                "%d events were gone before they were read, %d shards went back, %d entries were set aside",
+                *(batch.lost_events, batch.rewinds, batch.set_aside),
+                extra={"action": "loss"},
+            )

@@ -1,0 +1,35 @@
+"""What a pipeline has to be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.pipeline.session import SessionOptions
+from headrace.spool.backoff import Backoff
+from headrace.spool.exporter import ExporterOptions
+from headrace.spool.options import SpoolOptions
+
+# One worker, so that records arrive in the order of their batches: what says how far history goes follows its rows.
+IN_ORDER = ExporterOptions(workers=1, backoff=Backoff(1.0, 2.0, 30.0))
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    redis_url: str
+    clickhouse_url: str
+    database: str
+    shards: int
+    checkpoint: Path
+    spool: SpoolOptions
+    exporter: ExporterOptions = IN_ORDER
+    send_timeout_s: float = 60.0
+    stop_timeout_s: float = 30.0
+    metrics_port: int | None = None
+    trigger_s: float = 1.0
+    max_events_per_trigger: int = 500_000
+    events_per_partition: int = 250_000
+    stream_maxlen: int = 1_000_000
+    archive: str | None = None
+    archive_keep_days: int = 30
+    session: SessionOptions = field(default_factory=SessionOptions)

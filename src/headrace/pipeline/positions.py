@@ -1,0 +1,108 @@
+"""Looking up where in a stream something is: the newest entry, the entry of a certain event number, a group's position.
+
+All cost a few look-ups of a few entries, however long the stream is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeVar, cast
+
+from headrace.errors import QueueUnavailable
+from headrace.pipeline.decode import seq_of
+from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, StreamRange, ms_of, ordered, packed
+from headrace.queue import keys
+from headrace.valkey import streams
+from headrace.valkey.connect import Valkey, available
+from headrace.valkey.streams import Entry
+
+PAUSES_S = (0.1, 0.5, 1.0, 2.0)
+NEIGHBOURS = 10  # entries looked at for an event number, as a few may be no events
+
+Answer = TypeVar("Answer")
+
+
+def patiently(call: Callable[[], Answer]) -> Answer:
+    """Again after a lost connection. Only for what may be done twice. Raises QueueUnavailable in the end."""
+    for pause_s in PAUSES_S:
+        try:
+            with available():
+                return call()
+        except QueueUnavailable:
+            time.sleep(pause_s)
+    with available():
+        return call()
+
+
+def shards_of(client: Valkey) -> int:
+    """How many shards Valkey knows of; 0 before the first client came."""
+    return int(cast(bytes | None, client.get(keys.SHARDS)) or 0)
+
+
+def newest_after(client: Valkey, shard: int, start: ShardOffset) -> ShardOffset:
+    """The newest entry; `start` while there is none after it. A stream that went back in time (Valkey lost its last
+    second) is waited for: its ids follow the clock, and soon pass what was read."""
+    entries = streams.newest_entries(client, keys.metrics(shard), NEIGHBOURS)
+    if not entries or packed(entries[0][0].decode()) <= packed(start["id"]):
+        return start
+    return {"id": entries[0][0].decode(), "seq": _first_seq(entries, start["seq"])}
+
+
+def entry_at(client: Valkey, shard: int, seq: int, low: ShardOffset, high: ShardOffset) -> ShardOffset:
+    """The first entry of the first millisecond that reaches event number `seq`. Halving the time takes
+    some thirty look-ups, where counting along the stream would read all of it."""
+    low_ms, high_ms = ms_of(low["id"]), ms_of(high["id"])
+    while low_ms < high_ms:
+        middle = (low_ms + high_ms) // 2
+        found = _offset_from(client, shard, middle, high)
+        if found["seq"] >= seq:
+            high_ms = middle
+        else:
+            low_ms = ms_of(found["id"]) + 1
+    return _offset_from(client, shard, low_ms, high)
+
+
+def split(client: Valkey, whole: StreamRange, most: int) -> list[StreamRange]:
+    """Ranges of about `most` events at most, that together are the whole."""
+    pieces = max(1, -(-whole.events // most))
+    marks = [whole.start]
+    for number in range(1, pieces):
+        seq = whole.start["seq"] + whole.events * number // pieces
+        found = entry_at(client, whole.shard, seq, whole.start, whole.end)
+        if packed(marks[-1]["id"]) < packed(found["id"]) < packed(whole.end["id"]):
+            marks.append(found)
+    return [StreamRange(whole.shard, start, end) for start, end in pairwise([*marks, whole.end])]
+
+
+def newest_of(client: Valkey, shards: int) -> Offsets:
+    return {str(shard): newest_after(client, shard, BEGINNING) for shard in range(shards)}
+
+
+def group_of(client: Valkey, group: str, shards: int) -> Offsets:
+    """Where a group stands. A shard in which it never read begins at its oldest entry."""
+    return ordered({str(shard): _group_offset(client, group, shard) for shard in range(shards)})
+
+
+def _group_offset(client: Valkey, group: str, shard: int) -> ShardOffset:
+    stream = keys.metrics(shard)
+    entry_id = streams.group_position(client, stream, group)
+    if entry_id is None or entry_id == BEGINNING["id"]:
+        return BEGINNING
+    anchor = streams.first_from(client, stream, entry_id)
+    seq = None if anchor is None else seq_of(anchor)
+    if anchor is None or seq is None:
+        return {"id": entry_id, "seq": 0}
+    return {"id": entry_id, "seq": seq if anchor[0].decode() == entry_id else seq - 1}
+
+
+def _offset_from(client: Valkey, shard: int, at_ms: int, otherwise: ShardOffset) -> ShardOffset:
+    entries = streams.entries_from(client, keys.metrics(shard), f"{at_ms}-0", NEIGHBOURS)
+    if not entries:  # trimmed meanwhile
+        return otherwise
+    return {"id": entries[0][0].decode(), "seq": _first_seq(entries, otherwise["seq"])}
+
+
+def _first_seq(entries: Sequence[Entry], otherwise: int) -> int:
+    return next((seq for entry in entries if (seq := seq_of(entry)) is not None), otherwise)

@@ -1,0 +1,118 @@
+"""Hours of the archive as rows of the warehouse, by the same functions that made them when they were streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from headrace.errors import HeadraceError, InvalidPeriod
+from headrace.pipeline.archive import HOUR_MS, Archive
+from headrace.pipeline.buckets import SCHEMA
+from headrace.pipeline.transforms import SUMMARY, Plan, between, collected, joined, summarise, total
+
+READS = 3  # of a shard's hour: its files may be tidied away while they are read
+
+
+class ArchiveIncomplete(HeadraceError):
+    """The archive lacks events that history may have counted."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Whole hours: [start, end)."""
+
+    start_ms: int
+    end_ms: int
+
+    @property
+    def hours(self) -> range:
+        return range(self.start_ms, self.end_ms, HOUR_MS)
+
+
+def closed_window(start_ms: int, end_ms: int, watermark_ms: int | None) -> Window:
+    """Refuses what is no range of whole hours, and hours that may still change."""
+    if start_ms % HOUR_MS or end_ms % HOUR_MS or start_ms >= end_ms:
+        start = start_ms // HOUR_MS * HOUR_MS
+        end = max(-(-end_ms // HOUR_MS) * HOUR_MS, start + HOUR_MS)
+        raise InvalidPeriod(
+            f"From {iso(start_ms)} to {iso(end_ms)} is no range of whole hours. Nothing was changed. The nearest one "
+            f"is --from {iso(start)} --to {iso(end)}."
+        )
+    if end_ms > (watermark_ms or 0):
+        known = f"complete up to {iso(watermark_ms)}" if watermark_ms else "not complete up to any time"
+        raise InvalidPeriod(
+            f"History is {known}, and {iso(end_ms)} is later. Nothing was changed. Wait until the pipeline has read "
+            "that far, or choose an earlier --to."
+        )
+    return Window(start_ms, end_ms)
+
+
+@dataclass(frozen=True)
+class Hour:
+    start_ms: int
+    rows: pa.Table  # of the 5 s tier
+    events: int
+    lost: int  # events that are missing among them, by their numbers
+    seqs: dict[int, tuple[int, int]]  # shard → the numbers of its first and last event
+
+
+def replay(session: SparkSession, uri: str, hour_ms: int) -> Hour:
+    """A task per shard. Spark passes on its sums; the events stay where they are read."""
+    shards = sorted({name.shard for name in Archive(uri).names(hour_ms)})
+    if not shards:
+        return Hour(hour_ms, SCHEMA.empty_table(), 0, 0, {})
+
+    def summarised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from read_shard(uri, hour_ms, shards[number])
+
+    tasks = session.range(0, len(shards), 1, len(shards))
+    found = collected(tasks.mapInArrow(summarised, from_arrow_schema(SUMMARY)))
+    read = joined(found)
+    return Hour(
+        start_ms=hour_ms,
+        rows=total(found),
+        events=sum(summary.events for summary in read.values()),
+        lost=sum(summary.lost for summary in read.values()),
+        seqs={shard: (summary.first_seq, summary.last_seq) for shard, summary in read.items()},
+    )
+
+
+def read_shard(uri: str, hour_ms: int, shard: int) -> list[pa.RecordBatch]:
+    for _ in range(READS - 1):
+        try:
+            return list(summarise(Archive(uri).events(hour_ms, shard), Plan()))
+        except FileNotFoundError:
+            continue
+    return list(summarise(Archive(uri).events(hour_ms, shard), Plan()))
+
+
+class Continuity:
+    """Whether the archive holds every event from hour to hour. Events are numbered, so what is missing shows."""
+
+    def __init__(self, uri: str) -> None:
+        self._archive = Archive(uri)
+        self._last: dict[int, int] = {}
+
+    def missing(self, hour: Hour) -> str | None:
+        """In words; None if nothing is."""
+        found = f"{hour.lost} events within it" if hour.lost else None
+        for shard, (first, last) in hour.seqs.items():
+            before = self._last.get(shard) or self._archive.last_seq_before(hour.start_ms, shard)
+            if before is None and first > 1:
+                found = f"what precedes its first event of shard {shard}"
+            elif before is not None and (lost := between(before, first)[0]):
+                found = f"{lost} events of shard {shard} before its first"
+            self._last[shard] = last
+        return found
+
+
+def iso(milliseconds: int) -> str:
+    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return when.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds").replace("+00:00", "Z")

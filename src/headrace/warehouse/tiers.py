@@ -1,0 +1,63 @@
+"""The tiers of history: the tables of each, how long it keeps its rows, and all its rows of some hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.warehouse import queue_metrics
+from headrace.warehouse.connect import Client, available
+from headrace.warehouse.sql import query_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # readers need not have it installed
+
+
+@dataclass(frozen=True)
+class Tier:
+    name: str
+    seconds: int
+    kept_days: int
+    queues: str  # tables
+    environments: str
+
+    @property
+    def kept_s(self) -> int:
+        return self.kept_days * 86_400
+
+
+TIERS = (
+    Tier("5s", 5, 2, queue_metrics.TABLE, "environment_metrics_5s_v1"),
+    Tier("1m", 60, 31, "queue_metrics_by_minute_v1", "environment_metrics_by_minute_v1"),
+    Tier("1h", 3600, 400, "queue_metrics_by_hour_v1", "environment_metrics_by_hour_v1"),
+)
+
+TABLES = tuple(table for tier in TIERS for table in (tier.queues, tier.environments))
+
+
+def queue_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
+    """What is read of buckets that start in [start, end): one row per queue, epoch and bucket, in any order."""
+    return _rows(client, query_text("queue_rows", tier.queues), start_s, end_s)
+
+
+def environment_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
+    """The same per environment and bucket."""
+    return _rows(client, query_text("environment_rows", tier.environments), start_s, end_s)
+
+
+def _rows(client: Client, query: str, start_s: int, end_s: int) -> pa.Table:
+    with available(client.url):
+        return client.query_arrow(query, parameters={"start_s": start_s, "end_s": end_s}, use_strings=True)
+
+
+def holds_rows(client: Client, start_s: int, end_s: int) -> bool:
+    """Whether any tier has counted anything in [start, end)."""
+    for tier in TIERS:
+        query = (
+            f"SELECT 1 FROM {tier.queues} WHERE bucket_start >= toDateTime({{start_s:UInt32}}, 'UTC') "
+            "AND bucket_start < toDateTime({end_s:UInt32}, 'UTC') LIMIT 1"
+        )
+        with available(client.url):
+            if client.query(query, parameters={"start_s": start_s, "end_s": end_s}).result_rows:
+                return True
+    return False

@@ -1,0 +1,166 @@
+"""`headrace pipeline` as a process of its own, and what it does beside its query."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import AnotherPipeline
+from headrace.model.event import COUNT_COLUMN, Op
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.pipeline.housekeeping import Housekeeping
+from headrace.pipeline.lease import KEY, Lease, owner_of
+from headrace.pipeline.options import PipelineOptions
+from headrace.pipeline.sink import Mark, SpoolSink
+from headrace.pipeline.vitals import Monitor
+from headrace.queue import keys
+from headrace.queue.queue import SyncClient
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
+from headrace.valkey import streams
+from headrace.valkey.connect import Valkey
+from headrace.warehouse.connect import Client
+from tests.integration.test_pipeline import compare, work
+from tests.unit.test_pipeline_rules import numbered
+
+REF = QueueRef("acme", "p", "e", "q")
+
+
+class Command:
+    """`headrace pipeline --once` with a data directory."""
+
+    def __init__(self, data_dir: Path, redis: str, clickhouse: str, database: str) -> None:
+        self.pipeline_dir = data_dir / "pipeline"
+        self._env = {
+            **os.environ,
+            "HEADRACE_EMBEDDED_DATA_DIR": str(data_dir),
+            "HEADRACE_REDIS_URL": redis,
+            "HEADRACE_CLICKHOUSE_URL": clickhouse,
+            "HEADRACE_WAREHOUSE_DATABASE": database,
+            "HEADRACE_ARCHIVE_PATH": str(data_dir / "archive"),
+        }
+
+    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "headrace", "pipeline", "--once", *options]
+        return subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.fixture
+def command(tmp_path: Path, valkey_url: str, clickhouse_url: str, warehouse: Client) -> Command:
+    return Command(tmp_path, valkey_url, clickhouse_url, str(warehouse.database))
+
+
+def test_once_and_after_a_loss(
+    command: Command, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
+) -> None:
+    """Everything that is there arrives; then the checkpoint is deleted and a part of the stream trimmed."""
+    work(valkey, valkey_url, 30)
+    first = command.run("--trigger", "500ms")
+    assert first.returncode == 0, first.stderr
+    assert compare(valkey, warehouse).difference == 0
+    assert list((tmp_path / "archive").rglob("*.parquet"))
+
+    shutil.rmtree(command.pipeline_dir / "checkpoint")
+    refused = command.run()
+    assert (refused.returncode, "--from group" in refused.stderr) == (1, True), refused.stderr
+
+    lost = trim_unread(valkey, valkey_url)
+    again = command.run("--from", "group")
+    assert again.returncode == 0, again.stderr
+    assert f"{lost} events were gone before they were read" in again.stderr
+    [(counted,)] = warehouse.query("SELECT sum(lost_events) FROM pipeline_batches_v1").result_rows
+    assert counted == lost
+    # Sums fall short; the odometers, which queues told anew, do not.
+    found = compare(valkey, warehouse)
+    assert found.difference > 0
+    assert last_odometers(warehouse) == found.odometers
+
+
+def last_odometers(warehouse: Client) -> dict[Op, int]:
+    rows = warehouse.query("SELECT maxMap(last_odometers) FROM queue_metrics_by_hour_v1 GROUP BY organization_id")
+    verbs = list(COUNT_COLUMN)
+    return {op: sum(row[0].get(number, 0) for row in rows.result_rows) for number, op in enumerate(verbs)}
+
+
+def trim_unread(valkey: Valkey, valkey_url: str) -> int:
+    """More work, of which the first events are gone before anybody reads them."""
+    before = {shard: valkey.xlen(keys.metrics(shard)) for shard in range(2)}
+    work(valkey, valkey_url, 20)
+    lost = 0
+    for shard, old in before.items():
+        entries = streams.entries_between(valkey, keys.metrics(shard), "0-0", "+", 10_000)
+        gone = entries[old : old + (len(entries) - old) // 2]
+        lost += len(gone)
+        valkey.xdel(keys.metrics(shard), *(entry_id for entry_id, _ in gone))
+    return lost
+
+
+# The lease -------------------------------------------------------------------------------------------
+
+
+def test_one_pipeline_at_a_time(valkey: Valkey, tmp_path: Path) -> None:
+    one, other = Lease(valkey, owner_of(tmp_path / "one")), Lease(valkey, owner_of(tmp_path / "other"))
+    assert one.take()
+    assert not other.take()
+    assert Lease(valkey, owner_of(tmp_path / "one")).take()  # the same spool, after a crash
+    stop = threading.Event()
+    stop.set()
+    assert not other.wait(stop)
+    other.leave()  # not its own
+    assert not other.take()
+    one.leave()
+    assert other.wait(threading.Event())
+
+
+def test_a_lease_that_ended_in_a_pause_is_noticed(
+    valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, other = Lease(valkey, "one"), Lease(valkey, "other")
+    assert lease.take()
+    lease.hold()
+    valkey.delete(KEY)  # as its end does
+    assert other.take()
+    lease.hold()  # young enough not to ask
+    monkeypatch.setattr("headrace.pipeline.lease.RENEW_S", -1)
+    with pytest.raises(AnotherPipeline):
+        lease.hold()
+
+
+# Beside the query ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    with Spool.open(SpoolOptions(tmp_path / "spool")) as spool:
+        yield spool
+
+
+def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: Path) -> None:
+    """Measures the lag, and lets the queues of a shard that missed events say where they stand, once a minute."""
+    SyncClient(valkey_url).enqueue_many(REF, [NewJob("t", b"x")] * 3)
+    shard = REF.environment.shard(2)
+    monitor = Monitor()
+    options = PipelineOptions(valkey_url, "", "", 2, tmp_path / "checkpoint", SpoolOptions(tmp_path / "unused"))
+    keeping = Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options)
+    keeping.do()
+    assert monitor.read().lag_events == {str(shard): 1, str(1 - shard): 0}
+
+    SpoolSink(spool, {shard: Mark(0, 0)}, after_put=keeping.took).take(numbered(5, shard=shard), 0, 0)
+    assert keeping.heal() == 1
+    newest = streams.newest(valkey, keys.metrics(shard))
+    assert newest
+    assert b"resync" in newest[1][1]
+    assert keeping.heal() == 0  # nothing is broken any more
+
+    Lease(valkey, "me").leave()
+    assert Lease(valkey, "other").take()
+    with pytest.raises(AnotherPipeline):
+        Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options).do()

@@ -1,0 +1,274 @@
+"""The archive's files: what they hold, and that each event counts once, whatever was written twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.pipeline import archive
+from headrace.pipeline.archive import (
+    DAY_MS,
+    EVENTS,
+    HOUR_MS,
+    Archive,
+    ArchiveWriter,
+    Clip,
+    Name,
+    clips,
+    entries_of,
+    tidy,
+)
+from headrace.pipeline.decode import SCHEMA
+from headrace.pipeline.replay import read_shard
+from tests.events import event_table
+
+START = 1_800_000_000_000  # 2027-01-15T08:00:00Z
+LATER = START + 40 * DAY_MS
+
+
+def events(*seconds: float, shard: int = 0) -> pa.Table:
+    """One event each, that many seconds after START."""
+    return event_table(
+        *(
+            {"shard": shard, "seq": number, "at_ms": START + round(each * 1000)}
+            for number, each in enumerate(seconds, 1)
+        )
+    )
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def seconds_of(root: Path, hour_ms: int = START, shard: int = 0) -> list[float]:
+    found = list(Archive(str(root)).events(hour_ms, shard))
+    return [(at - START) / 1000 for batch in found for at in batch["at_ms"].to_pylist()]
+
+
+def test_an_hour_has_files_of_its_own_named_by_what_they_hold(tmp_path: Path) -> None:
+    ArchiveWriter(str(tmp_path)).write(events(0, 1, 3599.999, 3600, shard=3))
+    first, last, next_hour = (at << 20 for at in (START, START + 3_599_999, START + HOUR_MS))
+    assert files(tmp_path) == [
+        f"date=2027-01-15/hour=08/shard-00003-{first:020d}-{last:020d}.parquet",
+        f"date=2027-01-15/hour=09/shard-00003-{next_hour:020d}-{next_hour:020d}.parquet",
+    ]
+    assert seconds_of(tmp_path, shard=3) == [0, 1, 3599.999]
+    assert seconds_of(tmp_path, START + HOUR_MS, shard=3) == [3600]
+    assert seconds_of(tmp_path) == []
+
+
+def test_events_come_back_as_they_were_decoded(tmp_path: Path) -> None:
+    whole = event_table({"op": "dequeue", "waits": [3, 0], "limit": 4, "org": "ü/\n"}, {"at_seq": 1, "waits": None})
+    ArchiveWriter(str(tmp_path)).write(whole)
+    found = pa.Table.from_batches(Archive(str(tmp_path)).events(START, 0))
+    assert found.schema == SCHEMA
+    assert found.to_pylist() == whole.to_pylist()
+
+
+def test_what_was_set_aside_is_no_column_of_the_archive(tmp_path: Path) -> None:
+    ArchiveWriter(str(tmp_path)).write(events(0))
+    [file] = tmp_path.rglob("*.parquet")
+    written = pyarrow.parquet.read_schema(file)
+    assert written.names == EVENTS.names
+    assert not {"aside", "sample"} & set(written.names)
+
+
+def test_nothing_makes_no_file(tmp_path: Path) -> None:
+    ArchiveWriter(str(tmp_path)).write(events(0).slice(1))
+    assert files(tmp_path) == []
+
+
+def test_the_same_events_make_the_same_file_once(tmp_path: Path) -> None:
+    ArchiveWriter(str(tmp_path)).write(events(0, 1))
+    [before] = tmp_path.rglob("*.parquet")
+    stamp = os.stat(before).st_mtime_ns
+    ArchiveWriter(f"file://{tmp_path}").write(events(0, 1))
+    assert [os.stat(path).st_mtime_ns for path in tmp_path.rglob("*.parquet")] == [stamp]
+
+
+def test_a_longer_replay_counts_each_event_once(tmp_path: Path) -> None:
+    writer = ArchiveWriter(str(tmp_path))
+    for part in (events(0, 1, 2), events(0, 1, 2, 3), events(2, 3, 4), events(9)):
+        writer.write(part)
+    assert seconds_of(tmp_path) == [0, 1, 2, 3, 4, 9]
+
+
+def test_a_crash_while_writing_leaves_no_file_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archive, "_sync", die)
+    with pytest.raises(KeyboardInterrupt):
+        ArchiveWriter(str(tmp_path)).write(events(0))
+    assert files(tmp_path) == []
+
+
+ranges = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(1, 20)), max_size=12)
+
+
+@given(ranges)
+def test_clips_take_every_entry_once(found: list[tuple[int, int, int]]) -> None:
+    """Each range stands for a file with all entries of its shard in it."""
+    names = [Name(shard, first, first + size - 1) for shard, first, size in found]
+    taken: list[tuple[int, int]] = []
+    for clip in clips(names):
+        begin = max(clip.name.first, clip.after + 1)
+        taken += [(clip.name.shard, entry) for entry in range(begin, clip.name.last + 1)]
+    assert sorted(taken) == sorted(
+        {(name.shard, entry) for name in names for entry in range(name.first, name.last + 1)}
+    )
+
+
+def test_a_file_that_others_cover_is_not_needed() -> None:
+    small, big, beyond = Name(0, 1, 10), Name(0, 1, 15), Name(0, 12, 20)
+    assert clips([small, beyond, big]) == [Clip(big, -1), Clip(beyond, 15)]
+
+
+def test_names_sort_as_their_entries_do() -> None:
+    names = [Name(0, 9, 9), Name(0, 10, 10), Name(0, 10, 100), Name(2, 0, 0), Name(10, 0, 0)]
+    assert sorted(map(str, names)) == list(map(str, names))
+    assert [Name.parse(str(name)) for name in names] == names
+    assert Name.parse(f".{names[0]}.ab") is None
+
+
+def test_closed_hours_become_one_file_per_shard(tmp_path: Path) -> None:
+    writer = ArchiveWriter(str(tmp_path))
+    for part in (events(0, 1), events(1, 2), events(5, shard=1), events(3700), events(3800)):
+        writer.write(part)
+    tidy(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
+    in_hour = [name for name in files(tmp_path) if "hour=08" in name]
+    assert [Name.parse(name.split("/")[-1]) for name in in_hour] == [
+        Name(0, START << 20, (START + 2000) << 20),
+        Name(1, (START + 5000) << 20, (START + 5000) << 20),
+    ]
+    assert seconds_of(tmp_path) == [0, 1, 2]
+    assert len([name for name in files(tmp_path) if "hour=09" in name]) == 2, "this hour is not closed"
+
+
+@pytest.mark.parametrize("removed", range(3))
+def test_tidying_that_was_interrupted_counts_nothing_twice(
+    tmp_path: Path, removed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the one file was written and some of the many were removed."""
+    writer = ArchiveWriter(str(tmp_path))
+    for part in (events(0, 1), events(2), events(3, 4)):
+        writer.write(part)
+    left = removed
+    remove = archive._remove  # pyright: ignore[reportPrivateUsage]
+
+    def remove_some(store: Any, path: str) -> None:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        remove(store, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "_remove", remove_some)
+        with pytest.raises(KeyboardInterrupt):
+            tidy(str(tmp_path), START, 30, START + HOUR_MS)
+    assert len(files(tmp_path)) == 4 - removed
+    assert seconds_of(tmp_path) == [0, 1, 2, 3, 4]
+    tidy(str(tmp_path), START, 30, START + HOUR_MS)
+    assert len(files(tmp_path)) == 1
+    assert seconds_of(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_dates_past_their_time_are_removed(tmp_path: Path) -> None:
+    writer = ArchiveWriter(str(tmp_path))
+    for day in (0, 1, 2):
+        writer.write(events(day * DAY_MS // 1000))
+    last_of_first_day = START - START % DAY_MS + DAY_MS
+    tidy(str(tmp_path), last_of_first_day + 30 * DAY_MS - 1, 30, 0)
+    assert [name[:15] for name in files(tmp_path)] == ["date=2027-01-15", "date=2027-01-16", "date=2027-01-17"]
+    tidy(str(tmp_path), last_of_first_day + 30 * DAY_MS, 30, 0)
+    assert [name[:15] for name in files(tmp_path)] == ["date=2027-01-16", "date=2027-01-17"]
+
+
+def test_what_a_crash_left_unfinished_is_removed_in_time(tmp_path: Path) -> None:
+    ArchiveWriter(str(tmp_path)).write(events(0))
+    [whole] = files(tmp_path)
+    unfinished = tmp_path / Path(whole).parent / ".shard-00000-x.parquet.ab"
+    unfinished.write_bytes(b"PAR1")
+    written_ms = unfinished.stat().st_mtime_ns // 10**6
+    tidy(str(tmp_path), written_ms, 36_500, START + HOUR_MS)
+    assert unfinished.exists(), "somebody may be writing it"
+    tidy(str(tmp_path), written_ms + 2 * HOUR_MS, 36_500, START + HOUR_MS)
+    assert files(tmp_path) == [whole]
+
+
+def test_a_damaged_file_does_not_stop_the_tidying_of_others(tmp_path: Path) -> None:
+    writer = ArchiveWriter(str(tmp_path))
+    for part in (events(0), events(1), events(5, shard=1), events(6, shard=1)):
+        writer.write(part)
+    (tmp_path / files(tmp_path)[0]).write_bytes(b"no parquet")
+    tidy(str(tmp_path), START, 30, START + HOUR_MS)
+    assert len(files(tmp_path)) == 3
+    assert seconds_of(tmp_path, shard=1) == [5, 6]
+
+
+def test_an_archive_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    tidy(nowhere, LATER, 30, LATER)
+    assert Archive(nowhere).names(START) == []
+    assert Archive(nowhere).last_seq_before(START, 0) is None
+
+
+def test_the_number_before_an_hour_is_that_of_the_newest_earlier_event(tmp_path: Path) -> None:
+    writer = ArchiveWriter(str(tmp_path))
+    writer.write(events(0, 10, 3600, 3601))
+    writer.write(events(20, shard=1))
+    assert [Archive(str(tmp_path)).last_seq_before(START + hours * HOUR_MS, 0) for hours in (0, 1, 2, 9)] == [
+        None,
+        2,
+        4,
+        4,
+    ]
+
+
+def test_columns_that_an_older_release_did_not_write_are_unknown(tmp_path: Path) -> None:
+    old = events(0).select([name for name in EVENTS.names if name != "runs"])
+    folder = tmp_path / "date=2027-01-15" / "hour=08"
+    folder.mkdir(parents=True)
+    pyarrow.parquet.write_table(old, folder / str(Name(0, START << 20, START << 20)))
+    [batch] = Archive(str(tmp_path)).events(START, 0)
+    assert batch.schema == SCHEMA
+    assert batch["runs"].to_pylist() == [None]
+
+
+def test_files_that_are_tidied_away_while_they_are_read_are_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path)
+    for part in (events(0, 1), events(2), events(3, 4)):
+        ArchiveWriter(uri).write(part)
+    names = Archive.names
+    looks: list[int] = []
+
+    def tidied_meanwhile(self: Archive, hour_ms: int) -> list[Name]:
+        found = names(self, hour_ms)
+        looks.append(len(found))
+        tidy(uri, START, 30, START + HOUR_MS)
+        return found
+
+    monkeypatch.setattr(Archive, "names", tidied_meanwhile)
+    [summary] = read_shard(uri, START, 0)
+    assert looks == [3, 1]
+    assert summary["events"].to_pylist() == [5]
+
+
+def test_many_events_are_read_in_pieces_and_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "ROW_GROUP", 7)
+    whole = events(*range(50))
+    ArchiveWriter(str(tmp_path)).write(whole)
+    batches = list(Archive(str(tmp_path)).events(START, 0))
+    assert len(batches) > 1
+    assert np.concatenate([entries_of(batch) for batch in batches]).tolist() == entries_of(whole).tolist()

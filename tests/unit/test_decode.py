@@ -1,0 +1,73 @@
+"""Entries that are no events spoil nothing but themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.model.event import COLUMNS
+from headrace.pipeline.decode import SAMPLE_BYTES, decode, seq_of
+from headrace.valkey.streams import Entry
+
+GOOD = {"version": "1", "seq": "1", "org": "o", "project": "p", "env": "e", "queue": "q", "op": "enqueue", "n": "1"}
+
+
+def entry(number: int, **changes: str) -> Entry:
+    values = {**GOOD, "seq": str(number), **changes}
+    packed = "\t".join(values.get(column.name, "") for column in COLUMNS)
+    return f"1000-{number}".encode(), [b"e", packed.encode()]
+
+
+def test_events_keep_their_columns() -> None:
+    [row] = decode(3, [entry(7, waits="0,5", depth="2", queue="ünï")]).to_pylist()
+    assert (row["shard"], row["at_ms"], row["at_seq"], row["seq"]) == (3, 1000, 7, 7)
+    assert (row["waits"], row["depth"], row["limit"], row["queue"], row["aside"]) == ([0, 5], 2, None, "ünï", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "seq"),
+    [
+        ({"version": "2"}, "unknown version", 2),
+        ({"op": "juggle"}, "malformed", 2),
+        ({"n": "many"}, "malformed", 2),
+        ({"n": "-1"}, "malformed", 2),
+        ({"n": ""}, "malformed", 2),
+        ({"depth": "1.5"}, "malformed", 2),
+        ({"queue": "two\nlines"}, "malformed", 2),
+        ({"queue": "a\ttab"}, "malformed", 2),
+        ({"seq": "x"}, "not an event", None),
+        ({"seq": ""}, "not an event", None),
+        ({"seq": "99999999999999999999"}, "not an event", None),
+    ],
+)
+def test_what_is_no_event_is_set_aside(changes: dict[str, str], reason: str, seq: int | None) -> None:
+    rows = decode(0, [entry(1), entry(2, **changes), entry(3)]).to_pylist()
+    assert [row["aside"] for row in rows] == [None, reason, None]
+    assert [row["seq"] for row in rows] == [1, seq, 3]
+    assert rows[1]["sample"] == entry(2, **changes)[1][1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [[b"other", b"1\t2"], [b"e", b""], [b"e", b"\xff\xfe"], [b"a", b"1", b"b", b"2"], [b"e", b"\n\n\n"]],
+)
+def test_entries_of_others(fields: list[bytes]) -> None:
+    rows = decode(0, [entry(1), (b"1000-2", fields), entry(3)]).to_pylist()
+    assert [row["aside"] for row in rows] == [None, "not an event", None]
+    assert (rows[1]["at_seq"], rows[1]["org"], rows[1]["seq"]) == (2, None, None)
+
+
+def test_a_sample_is_bounded() -> None:
+    [row] = decode(0, [(b"1000-1", [b"e", b"x" * 10_000])]).to_pylist()
+    assert len(row["sample"]) == SAMPLE_BYTES
+
+
+def test_many_among_many() -> None:
+    entries = [entry(number, **({"n": "?"} if number % 100 == 50 else {})) for number in range(1, 1001)]
+    rows = decode(0, entries)
+    assert rows["seq"].to_pylist() == list(range(1, 1001))
+    assert rows["aside"].null_count == 990
+
+
+def test_the_number_of_an_entry() -> None:
+    assert seq_of(entry(12)) == 12
+    assert seq_of((b"1-1", [b"e", b"garbage"])) is None

@@ -1,0 +1,221 @@
+"""What the sink, the checkpoint's check and the vitals decide, with a real spool and without Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from headrace.errors import CheckpointMismatch
+from headrace.pipeline.checkpoint import QUERY, check, set_aside
+from headrace.pipeline.sink import Mark, SpoolSink, Taken, read_marks, token_of, watermark_ms, write_marks
+from headrace.pipeline.transforms import Plan, Summary, joined, missing, summarise, summary_of
+from headrace.pipeline.vitals import Monitor, page
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
+from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse.set_aside import TABLE as SET_ASIDE
+from tests.events import event_table
+
+MS = 1_800_000_000_000
+
+
+def summaries(*changes: dict[str, Any], plan: Plan | None = None) -> list[Summary]:
+    rows = summarise(event_table(*changes).to_batches(), plan or Plan())
+    return [summary_of(row) for batch in rows for row in batch.to_pylist()]
+
+
+def numbered(*seqs: int, shard: int = 0) -> list[Summary]:
+    """Events with these numbers, an entry each."""
+    return summaries(*({"shard": shard, "at_ms": MS + at, "seq": seq} for at, seq in enumerate(seqs)))
+
+
+@pytest.mark.parametrize(
+    ("seqs", "lost", "rewinds"),
+    [([1, 2, 3], 0, 0), ([1, 3, 7], 4, 0), ([5, 6, 2, 3], 0, 1), ([5, 5], 0, 1), ([9], 0, 0), ([], 0, 0)],
+)
+def test_missing(seqs: list[int], lost: int, rewinds: int) -> None:
+    assert missing(np.array(seqs, np.int64)) == (lost, rewinds)
+
+
+def test_a_gap_between_partitions_is_seen() -> None:
+    one = summaries({"at_ms": MS, "seq": 1}, {"at_ms": MS + 1, "seq": 2})
+    two = summaries({"at_ms": MS + 5, "seq": 6}, {"at_ms": MS + 9, "seq": 8})
+    found = joined([*two, *one])[0]
+    assert (found.first_seq, found.last_seq, found.events, found.lost) == (1, 8, 4, 4)
+
+
+def test_entries_are_put_in_the_order_of_the_stream() -> None:
+    [found] = summaries({"at_ms": MS + 1, "seq": 2}, {"at_ms": MS, "seq": 1}, plan=Plan({0: (MS << 20) - 1}))
+    assert (found.first_seq, found.last_seq, found.lost, found.rewinds) == (1, 2, 0, 0)
+    assert summaries({"at_ms": MS}, plan=Plan({0: MS << 20})) == []
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    with Spool.open(SpoolOptions(tmp_path / "spool")) as spool:
+        yield spool
+
+
+class Sink:
+    def __init__(self, spool: Spool, begun: dict[int, Mark]) -> None:
+        self.taken: list[Taken] = []
+        self._sink = SpoolSink(spool, begun, also=lambda: {QUERY: "q1"}, after_put=self.taken.append)
+
+    def take(self, parts: list[Summary]) -> Taken:
+        self._sink.take(parts, len(self.taken), MS)
+        return self.taken[-1]
+
+
+def test_losses_are_counted_against_the_mark(spool: Spool) -> None:
+    sink = Sink(spool, {0: Mark(0, 0), 1: Mark(0, 0)})
+    first = sink.take([*numbered(3, 4), *numbered(1, 2, shard=1)])
+    assert (first.batch.lost_events, first.broken) == (2, {0})  # 1 and 2 of shard 0 were trimmed before we came
+    assert read_marks(spool.marks()) == {0: Mark((MS + 1) << 20, 4), 1: Mark((MS + 1) << 20, 2)}
+    assert spool.marks()[QUERY] == "q1"
+    second = sink.take(numbered(5, 6, 7))
+    assert (second.batch.lost_events, second.batch.rewinds, second.broken) == (0, 0, frozenset())
+    third = sink.take(numbered(10, 11))
+    assert (third.batch.lost_events, third.broken) == (2, {0})
+    fourth = sink.take(numbered(2, 3))
+    assert (fourth.batch.lost_events, fourth.batch.rewinds, fourth.broken) == (0, 1, {0})
+
+
+def test_a_shard_whose_beginning_is_unknown_has_lost_nothing(spool: Spool) -> None:
+    assert Sink(spool, {}).take(numbered(77)).batch.lost_events == 0
+    assert Sink(spool, {5: Mark(1 << 20, 0)}).take(numbered(77, shard=5)).batch.lost_events == 0
+
+
+def test_what_is_set_aside_is_kept_as_a_sample(spool: Spool) -> None:
+    odd = {"at_ms": MS, "seq": 2, "aside": "malformed", "sample": b"\xff", "op": None, "n": None}
+    parts = summaries({"at_ms": MS - 1, "seq": 1}, odd, {"at_ms": MS + 1, "seq": 3})
+    taken = Sink(spool, {0: Mark(0, 0)}).take(parts)
+    assert (taken.batch.events, taken.batch.set_aside, taken.batch.lost_events) == (2, 1, 0)
+    tables = [record.meta["table"] for record in spool.lease_many(9)]
+    assert tables == [queue_metrics.TABLE, SET_ASIDE, pipeline_batches.TABLE]
+
+
+def test_only_garbage_moves_the_mark(spool: Spool) -> None:
+    sink = Sink(spool, {0: Mark(0, 0)})
+    sink.take(numbered(1))
+    sink.take(summaries({"at_ms": MS + 9, "seq": None, "aside": "not an event", "sample": b"x"}))
+    assert read_marks(spool.marks())[0] == Mark((MS + 9) << 20, 1)
+
+
+def test_the_watermark_is_that_of_the_slowest_shard(spool: Spool) -> None:
+    assert watermark_ms({0: Mark(9 << 20, 3), 1: Mark(7 << 20, 1), 2: Mark(0, 0)}) == 7
+    assert watermark_ms({}) == 0
+    sink = Sink(spool, {0: Mark(0, 0), 1: Mark(0, 0)})
+    sink.take(numbered(1, 2, 3))
+    assert sink.take(numbered(1, shard=1)).batch.watermark_ms == MS
+
+
+def test_records_can_be_read_back(spool: Spool) -> None:
+    Sink(spool, {}).take(numbered(1, 2))
+    rows, batch = (pyarrow.ipc.open_stream(record.payload).read_all() for record in spool.lease_many(9))
+    assert pa.compute.sum(rows["enqueue_count"]).as_py() == 2  # type: ignore[attr-defined]
+    assert batch["events"].to_pylist() == [2]
+
+
+def test_marks_survive_being_written() -> None:
+    marks = {0: Mark(5, 6), 12: Mark(7, 8)}
+    assert read_marks(write_marks(marks) | {"query": "x"}) == marks
+
+
+def test_the_token_depends_on_what_was_read() -> None:
+    assert token_of(joined(numbered(1, 2))) != token_of(joined(numbered(1, 2, 3)))
+    assert token_of(joined(numbered(1))) != token_of(joined(numbered(1, shard=1)))
+
+
+# The checkpoint --------------------------------------------------------------------------------------
+
+
+def make_checkpoint(folder: Path, query: str, commits: int = 1) -> Path:
+    (folder / "commits").mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": query}))
+    for number in range(commits):
+        (folder / "commits" / str(number)).touch()
+    return folder
+
+
+def test_what_belongs_together_is_taken(tmp_path: Path) -> None:
+    check(tmp_path / "none", {}, group_exists=False)  # a first start
+    made = make_checkpoint(tmp_path / "made", "a")
+    check(made, {QUERY: "a"}, group_exists=True)
+    check(make_checkpoint(tmp_path / "begun", "b", commits=0), {}, group_exists=False)  # died before its first batch
+
+
+@pytest.mark.parametrize(
+    ("query", "marks", "group_exists", "what"),
+    [
+        (None, {QUERY: "a"}, True, "is gone"),
+        ("a", {}, True, "spool is new"),
+        ("a", {QUERY: "b"}, True, "of query b"),
+        (None, {}, True, "another checkpoint"),
+    ],
+)
+def test_what_does_not_is_refused(
+    tmp_path: Path, query: str | None, marks: dict[str, str], group_exists: bool, what: str
+) -> None:
+    folder = tmp_path / "checkpoint"
+    if query:
+        make_checkpoint(folder, query)
+    with pytest.raises(CheckpointMismatch, match=what) as caught:
+        check(folder, marks, group_exists)
+    assert "--from group" in str(caught.value)
+
+
+def test_a_checkpoint_is_set_aside_not_deleted(tmp_path: Path) -> None:
+    assert set_aside(tmp_path / "none") is None
+    made = make_checkpoint(tmp_path / "made", "a")
+    aside = set_aside(made)
+    assert aside
+    assert not made.exists()
+    assert (aside / "metadata").exists()
+
+
+# Vitals -----------------------------------------------------------------------------------------------
+
+
+def test_three_failures_in_a_row_are_unhealthy(spool: Spool) -> None:
+    monitor = Monitor()
+    for number in range(3):
+        assert page(monitor.read())[0] == 200, number
+        monitor.failed("Valkey is away")
+    status, body = page(monitor.read())
+    assert (status, body["last_error"], body["state"]) == (503, "Valkey is away", "retrying")
+    monitor.took(Sink(spool, {}).take(numbered(1)).batch)
+    assert page(monitor.read())[0] == 200
+
+
+def test_figures_for_prometheus(spool: Spool) -> None:
+    monitor = Monitor()
+    monitor.took(Sink(spool, {0: Mark(0, 0)}).take(numbered(4, 5)).batch)
+    monitor.lags({"0": 7})
+    monitor.phases({"addBatch": 1500})
+
+    def value(name: str, **labels: str) -> float | None:
+        return monitor.registry.get_sample_value(f"headrace_pipeline_{name}", labels)
+
+    assert (value("events_total"), value("lost_events_total"), value("batches_total")) == (2, 3, 1)
+    assert (value("lag_events", shard="0"), value("phase_seconds", phase="addBatch")) == (7, 1.5)
+    assert value("watermark_timestamp_seconds") == (MS + 1) / 1000
+    monitor.lags({})
+    assert value("lag_events", shard="0") is None  # unknown is no zero
+
+
+def test_the_page_of_metrics_says_what_is_served() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "pipeline-metrics.md").read_text("utf-8")
+    written = re.findall(r"^\| `(headrace_pipeline_\w+)` \| (\w+) \| (?:`\w+`)? *\| (.+) \|$", page, re.M)
+    served = [
+        (family.name + ("_total" if family.type == "counter" else ""), family.type, family.documentation)
+        for family in Monitor().registry.collect()
+    ]
+    assert written == served

@@ -1,0 +1,92 @@
+"""The schema as text: what every table and view must say, on one server and on a cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace.warehouse.migrate import migrations, script
+from headrace.warehouse.sql import SHARED, query_text
+from headrace.warehouse.tiers import TABLES
+
+QUERIES = Path(__file__).parents[2] / "src" / "headrace" / "warehouse" / "queries"
+ALONE = script("history")
+TOGETHER = script("history", "prod-1")
+
+
+def sql_of(statement: str) -> str:
+    return re.sub(r"--.*", "", statement)
+
+
+def named(statement: str) -> str:
+    found = re.search(r"CREATE [A-Z ]+ IF NOT EXISTS (\S+)", statement)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("statement", TOGETHER, ids=named)
+def test_on_a_cluster_everything_is_created_everywhere(statement: str) -> None:
+    assert re.search(r"CREATE (DATABASE|TABLE|MATERIALIZED VIEW) IF NOT EXISTS \S+ ON CLUSTER `prod-1`", statement)
+    assert statement.count("ON CLUSTER") == 1
+
+
+@pytest.mark.parametrize("statement", TOGETHER, ids=named)
+def test_on_a_cluster_every_table_is_replicated_and_remembers_tokens_for_a_week(statement: str) -> None:
+    text = sql_of(statement)
+    assert "non_replicated" not in text
+    engines = re.findall(r"ENGINE = (\w+)\('([^']*)', '([^']*)'\)", text)
+    assert len(engines) == len(re.findall(r"\bENGINE\b|MergeTree\b", text)) / 2
+    for engine, path, replica in engines:
+        table = named(statement).removeprefix("`history`.")
+        assert engine.startswith("Replicated")
+        assert (path, replica) == (f"/clickhouse/tables/{{shard}}/history/{table}", "{replica}")
+    if "deduplication_window" in text:
+        assert "replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800" in text
+
+
+def test_tables_of_a_cluster_have_paths_of_their_own() -> None:
+    paths = re.findall(r"'(/clickhouse/[^']+)'", "".join(TOGETHER))
+    assert len(paths) == len(set(paths)) == sum("ENGINE" in statement for statement in TOGETHER)
+
+
+def test_one_server_and_a_cluster_have_the_same_things() -> None:
+    assert list(map(named, ALONE)) == list(map(named, TOGETHER))
+    assert not any("ON CLUSTER" in statement or "Replicated" in statement for statement in ALONE)
+
+
+def test_a_cluster_does_not_change_what_a_file_is_known_by() -> None:
+    before = [each.checksum for each in migrations()]
+    for each in migrations():
+        each.statements("history", "prod-1")
+    assert [each.checksum for each in migrations()] == before
+
+
+def test_everything_that_is_inserted_into_remembers_tokens() -> None:
+    made = [statement for statement in ALONE if "ENGINE" in statement and "schema_migrations" not in statement]
+    assert len(made) == len(TABLES) + 5
+    for statement in made:
+        assert "non_replicated_deduplication_window = 10000" in sql_of(statement), named(statement)
+
+
+def test_views_pass_generation_0_only() -> None:
+    views = [statement for statement in ALONE if "MATERIALIZED VIEW" in statement]
+    assert len(views) == 6
+    for view in views:
+        assert "WHERE s.generation = 0\nGROUP BY" in view, named(view)
+        assert " AS generation" not in view, named(view)
+
+
+def test_tiers_are_ordered_by_generation_after_the_bucket() -> None:
+    for statement in ALONE:
+        if named(statement).removeprefix("`history`.") in TABLES:
+            assert re.search(r"ORDER BY \(.*bucket_start, generation\b", statement), named(statement)
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in QUERIES.iterdir() if file.stem not in SHARED))
+def test_every_query_reads_one_generation_and_asks_for_it_once(name: str) -> None:
+    text = query_text(name, "some_tier")
+    assert text.count("FROM some_tier") == 1
+    assert text.count("FROM history_windows_v1") == 1
+    assert not re.search(r"\{(table|bucket|current)\}", text)
