@@ -14,7 +14,11 @@ from typing import Any
 
 import psutil
 
+from headrace.api.keys import id_of
+from headrace.cli.keys import make_link
+from headrace.cli.local_key import read_local_key
 from headrace.embedded.datadir import running_stack
+from headrace.postgres.connect import connect
 from tests.conftest import wait_until
 
 CHART_S = 180.0
@@ -35,15 +39,34 @@ class RunningStack:
     @property
     def dashboard(self) -> str:
         url = self.urls["dashboard"]
-        wait_until(lambda: self._get(f"{url}healthz"), "the dashboard answers", 120)
+        wait_until(lambda: self.get("healthz"), "the dashboard answers", 120)
         return url
+
+    @property
+    def key(self) -> str:
+        """The key that the stack keeps beside its data."""
+        return wait_until(lambda: read_local_key(self.data_dir), "the stack has made its key", 120)
+
+    def link(self) -> str:
+        """Signs one browser in."""
+        with connect(self.urls["postgres"]) as conn:
+            return make_link(conn, id_of(self.key) or "", self.dashboard)
+
+    def get(self, path: str) -> Any:
+        """What the API answers there; None if it does not, or with an error."""
+        assert self.process.poll() is None, self.process.communicate()[1]
+        asked = urllib.request.Request(self.urls["dashboard"] + path, headers={"Authorization": f"Bearer {self.key}"})
+        try:
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
 
     def wait_for_chart(self) -> None:
         """Until the demo's steady queue has completed jobs in its history."""
-        url = f"{self.dashboard}api/v1/queues/emails/metrics?org=acme&project=shop&env=prod&period=5m"
 
         def completed() -> bool:
-            answer = self._get(url)
+            answer = self.get("api/v1/queues/emails/metrics?org=acme&project=shop&env=prod&period=5m")
             return answer is not None and any(point["throughput"]["completed"] for point in answer["timeseries"])
 
         wait_until(completed, "the first chart", CHART_S)
@@ -69,14 +92,6 @@ class RunningStack:
         assert self.process.poll() is None, self.process.communicate()[1]
         stack = running_stack(self.data_dir)
         return stack["urls"] if stack and stack["pid"] == self.process.pid else None
-
-    def _get(self, url: str) -> Any:
-        assert self.process.poll() is None, self.process.communicate()[1]
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.load(answer)
-        except OSError:
-            return None
 
 
 def outcome(out: str) -> dict[str, Any]:

@@ -1,48 +1,83 @@
-"""The application: routes, problem documents, security headers, the dashboard at `/`."""
+"""The application: routes, who may use them, problem documents, headers, the dashboard at `/`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.api import problems
-from headrace.api.routes import queues
+from headrace.api import openapi, problems
+from headrace.api.auth import caller
+from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
+from headrace.api.instruments import CountRequests, Instruments
+from headrace.api.problems import Problem, responses
+from headrace.api.routes import audit, health, history, queues, session
 from headrace.api.services import Services
+from headrace.api.upkeep import upkeep
 
 DASHBOARD = Path(__file__).parent / "static"
 
-# The dashboard is one origin's own scripts and styles; uPlot sets inline styles on its elements.
-SECURITY_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
+GUARDED: list[APIRouter] = [queues.router, history.router, audit.router]
+"""Every route of these needs a key, whether it says so or not. New routers belong here."""
+
+OPEN: list[APIRouter] = [session.router, health.router]
+"""Routes that decide themselves."""
+
+ANYBODY = frozenset(
+    {
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
+        ("HEAD", "/openapi.json"),
+        ("POST", "/api/v1/session"),
+        ("GET", "/api/v1/session/state"),
+        ("DELETE", "/api/v1/session"),
+        ("GET", "/login/{token}"),
+    }
+)
+"""All that is answered without a key, besides the dashboard's files."""
 
 
 def create_app(services: Services) -> FastAPI:
-    app = FastAPI(title="Headrace", version=version("headrace"), docs_url=None, redoc_url=None)
+    app = FastAPI(title="Headrace", version=version("headrace"), docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.state.services = services
+    app.state.instruments = Instruments()
     problems.install(app)
-    app.middleware("http")(add_security_headers)
-    app.include_router(queues.router)
-    app.add_api_route("/healthz", healthz, include_in_schema=False)
-    if DASHBOARD.is_dir():
-        app.mount("/", StaticFiles(directory=DASHBOARD, html=True), name="dashboard")
+    openapi.install(app)
+    # The one that is added last is outermost.
+    app.add_middleware(LimitBody, max_bytes=services.settings.max_body)
+    app.add_middleware(CatchErrors)
+    app.add_middleware(CountRequests, instruments=app.state.instruments)
+    app.add_middleware(AddHeaders)
+    for router in GUARDED:
+        app.include_router(
+            router, dependencies=[Depends(caller)], responses=responses(400, 401, 403, 404, 429, 500, 503)
+        )
+    for router in OPEN:
+        app.include_router(router)
+    # Not mounted: a mount at / would take what no route matched whole, and answer for wrong methods.
+    app.router.default = _dashboard()
     return app
 
 
-async def healthz() -> dict[str, str]:
-    """The process is alive; says nothing of the servers behind it."""
-    return {"status": "ok"}
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    with upkeep(app.state.services):
+        yield
 
 
-async def add_security_headers(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-    response = await proceed(request)
-    response.headers.update(SECURITY_HEADERS)
-    return response
+def _dashboard() -> ASGIApp:
+    files = StaticFiles(directory=DASHBOARD, html=True) if DASHBOARD.is_dir() else None
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if files is None or scope["path"].startswith("/api/"):
+            raise Problem(404, f"There is no route {scope['path']}. GET /openapi.json lists those there are.")
+        await files(scope, receive, send)
+
+    return serve

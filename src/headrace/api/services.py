@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from fastapi import Request
 
+from headrace.api.keys import KeyRing
+from headrace.api.rate import Buckets
+from headrace.api.readiness import Readiness
+from headrace.postgres.connect import Pool, open_pool
+from headrace.settings import ApiSettings
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
+
+POOL_WAIT_S = 2.0
+STATEMENT_TIMEOUT_S = 5.0
+
+FAILURES_PER_S = 0.2
+FAILURES_BURST = 20
+"""Wrong keys from one address: after this many it waits."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,8 @@ class Services:
     clickhouse_url: str
     database: str
     shards: int
+    postgres_url: str = ""
+    settings: ApiSettings = field(default_factory=ApiSettings)
 
     @cached_property
     def valkey(self) -> Valkey:
@@ -27,10 +42,43 @@ class Services:
 
     @cached_property
     def clickhouse(self) -> Client:
-        return connect_clickhouse(self.clickhouse_url, self.database)
+        return connect_clickhouse(self.clickhouse_url, self.database, math.ceil(self.settings.query_timeout) + 1)
+
+    @cached_property
+    def postgres(self) -> Pool:
+        return open_pool(self.postgres_url, timeout_s=POOL_WAIT_S, statement_timeout_s=STATEMENT_TIMEOUT_S)
+
+    @cached_property
+    def keys(self) -> KeyRing:
+        return KeyRing(self.postgres)
+
+    @cached_property
+    def used(self) -> set[str]:
+        """Ids of keys that were used since that was last written down."""
+        return set()
+
+    @cached_property
+    def rates(self) -> Buckets:
+        """Per key."""
+        return Buckets(self.settings.rate, self.settings.burst)
+
+    @cached_property
+    def failures(self) -> Buckets:
+        """Per address that sends keys that are not valid."""
+        return Buckets(FAILURES_PER_S, FAILURES_BURST)
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return Readiness(self.redis_url, self.postgres_url, self.clickhouse_url)
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def close(self) -> None:
+        if "postgres" in self.__dict__:
+            self.postgres.close()
+        if "readiness" in self.__dict__:
+            self.readiness.close()
 
 
 def services(request: Request) -> Services:

@@ -10,6 +10,7 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.embedded.process import choose_port
+from headrace.settings import Settings
 
 
 @click.command()
@@ -18,6 +19,17 @@ def api(invocation: Invocation) -> None:
     """Serve the API and the dashboard until stopped."""
     settings = invocation.settings
     configure_logs(settings.log)
-    endpoints = find_endpoints(settings, "redis", "clickhouse")
-    services = Services(endpoints.redis, endpoints.clickhouse, settings.warehouse.database, settings.queue.shards)
-    serve(services, settings.api.host, choose_port("the API (api.port)", settings.api.port))
+    port = choose_port("the API (api.port)", settings.api.port)
+    serve(services_of(settings), settings.api.host, port)
+
+
+def services_of(settings: Settings) -> Services:
+    endpoints = find_endpoints(settings, "redis", "postgres", "clickhouse")
+    return Services(
+        endpoints.redis,
+        endpoints.clickhouse,
+        settings.warehouse.database,
+        settings.queue.shards,
+        endpoints.postgres,
+        settings.api,
+    )

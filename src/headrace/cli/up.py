@@ -97,18 +97,20 @@ class Up:
         self._start_child(directory, "pipeline", "pipeline")
         stack.wait_ready(_say_ready)
         self._migrate(endpoints)
+        key = self._ensure_key(endpoints, directory)
         dashboard = self._start_api(stack, endpoints, directory)
         self._start_child(directory, "mover", "mover")
         if self._demo:
             self._start_demo(directory)
-        _say(f"dashboard {dashboard}")
+        _say(f"dashboard {self._link(endpoints, key, dashboard)}")
+        _say("          (signs in one browser within the hour; `headrace keys link` makes another)")
         outcome: dict[str, Any] = {
             "urls": {"dashboard": dashboard, **{name: mask(url) for name, url in vars(endpoints).items()}},
             "versions": stack.versions,
             "data_dir": str(directory.path),
             "ready_s": round(time.monotonic() - self._began, 2),
         }
-        first_chart_s = self._watch(stack, dashboard, seconds)
+        first_chart_s = self._watch(stack, dashboard, key, seconds)
         if self._demo:
             outcome["first_chart_s"] = first_chart_s
             outcome |= self._settle(endpoints)
@@ -124,8 +126,24 @@ class Up:
     def _migrate(self, endpoints: Endpoints) -> None:
         from headrace.cli.migrate import migrate_all
 
-        if applied := migrate_all(endpoints, self._settings.warehouse.database):
+        if applied := migrate_all(endpoints, self._settings.warehouse.database, self._settings.warehouse.cluster):
             _say(f"schema created ({len(applied)} migrations)")
+
+    def _ensure_key(self, endpoints: Endpoints, directory: DataDirectory) -> str:
+        """For the commands and the tests of this machine; browsers come by the link."""
+        from headrace.cli.local_key import ensure_local_key
+        from headrace.postgres.connect import connection, open_pool
+
+        with open_pool(endpoints.postgres, max_size=1) as pool, connection(pool) as conn:
+            return ensure_local_key(conn, directory.path, alone="postgres" in self._wanted())
+
+    def _link(self, endpoints: Endpoints, key: str, dashboard: str) -> str:
+        from headrace.api.keys import id_of
+        from headrace.cli.keys import make_link
+        from headrace.postgres.connect import connection, open_pool
+
+        with open_pool(endpoints.postgres, max_size=1) as pool, connection(pool) as conn:
+            return make_link(conn, id_of(key) or "", dashboard)
 
     def _start_api(self, stack: Stack, endpoints: Endpoints, directory: DataDirectory) -> str:
         last = directory.last_stack().get("ports", {})
@@ -172,13 +190,13 @@ class Up:
             time.sleep(POLL_S)
         _say(f"api ready {time.monotonic() - self._began:.1f} s")
 
-    def _watch(self, stack: Stack, dashboard: str, seconds: float | None) -> float | None:
+    def _watch(self, stack: Stack, dashboard: str, key: str, seconds: float | None) -> float | None:
         """Until it is time to stop; returns when the demo's first chart had something to show."""
         first_chart_s: float | None = None
         end = None if seconds is None else time.monotonic() + seconds
         while not self._stop.wait(POLL_S) and (end is None or time.monotonic() < end):
             self._refuse_dead(stack)
-            if self._demo and first_chart_s is None and _has_chart(dashboard):
+            if self._demo and first_chart_s is None and _has_chart(dashboard, key):
                 first_chart_s = round(time.monotonic() - self._began, 2)
                 _say(f"first chart {first_chart_s} s")
         return first_chart_s
@@ -223,13 +241,15 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _has_chart(dashboard: str) -> bool:
+def _has_chart(dashboard: str, key: str) -> bool:
     """Does history over HTTP have a completed job of the demo?"""
     from headrace.cli.demo import STEADY
 
     query = f"org={STEADY.org}&project={STEADY.project}&env={STEADY.env}&period=5m"
+    url = f"{dashboard}api/v1/queues/{STEADY.queue}/metrics?{query}"
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(f"{dashboard}api/v1/queues/{STEADY.queue}/metrics?{query}", timeout=5) as answer:
+        with urllib.request.urlopen(asked, timeout=5) as answer:
             points = json.load(answer)["timeseries"]
     except (urllib.error.URLError, OSError):
         return False

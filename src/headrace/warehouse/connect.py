@@ -11,6 +11,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient as Client
 
 from headrace.errors import ServiceUnavailable
+from headrace.settings import mask
 
 # Exactly-once rests on these: a retry must form the same blocks, be recognised by its token in every
 # table a view fills, and must not be buffered on the way (26.x buffers small inserts by default).
@@ -45,6 +46,6 @@ def available(what: str) -> Generator[None]:
         yield
     except OperationalError as error:
         raise ServiceUnavailable(
-            f"ClickHouse at {what} does not answer. What it holds is kept; start it, or correct "
+            f"ClickHouse at {mask(what)} does not answer. What it holds is kept; start it, or correct "
             f"HEADRACE_CLICKHOUSE_URL. ({error})"
         ) from error

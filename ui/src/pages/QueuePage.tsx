@@ -5,6 +5,7 @@ import { formatCount } from "../format";
 import { queueKey, useView, type Navigate, type View } from "../location";
 import { useClock, useLive } from "../live";
 import { toFrame } from "../series";
+import { signOut } from "../session";
 import { Freshness } from "../components/Freshness";
 import { Headlines } from "../components/Headlines";
 import { EmptyNotice, ErrorNotice, LoadingNotice } from "../components/Notice";
@@ -16,7 +17,7 @@ import { TitleBar } from "../components/TitleBar";
 
 const STATE_REFRESH_MS = 2000;
 
-export function QueuePage() {
+export function QueuePage({ onSignedOut }: { onSignedOut: () => void }) {
   const [view, navigate] = useView();
   const [paused, setPaused] = useState(false);
   const now = useClock();
@@ -44,6 +45,9 @@ export function QueuePage() {
     history.refresh();
   };
   useDocumentTitle(selected, state);
+  useEffect(() => {
+    if (error?.status === 401) onSignedOut(); // the session is over
+  }, [error?.status]);
 
   return (
     <>
@@ -58,6 +62,10 @@ export function QueuePage() {
         <button type="button" class="button" aria-label={paused ? "Resume" : "Pause"} data-testid="pause" onClick={() => setPaused(!paused)}>
           <PauseIcon paused={paused} />
           <span>{paused ? "Resume" : "Pause"}</span>
+        </button>
+        <button type="button" class="button" aria-label="Sign out" data-testid="sign-out" onClick={() => void signOut().then(onSignedOut, onSignedOut)}>
+          <SignOutIcon />
+          <span>Sign out</span>
         </button>
       </TitleBar>
       <main class="page">
@@ -135,6 +143,14 @@ function PauseIcon({ paused }: { paused: boolean }) {
   return (
     <svg viewBox="0 0 12 12" width="10" height="10" aria-hidden="true" fill="currentColor">
       {paused ? <path d="M2.5 1v10l8-5z" /> : <path d="M2 1h3v10H2zM7 1h3v10H7z" />}
+    </svg>
+  );
+}
+
+function SignOutIcon() {
+  return (
+    <svg viewBox="0 0 12 12" width="10" height="10" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.6">
+      <path d="M5 1H1v10h4M4 6h7M8.5 3.5 11 6 8.5 8.5" />
     </svg>
   );
 }

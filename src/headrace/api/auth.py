@@ -1,0 +1,142 @@
+"""Who may do what: the dependencies by which every route learns who asks.
+
+    @router.get("/things")
+    def things(tenant: ReadTenant) -> …: …                 # the EnvRef that the URL or the key names
+    @router.post("/things/{name}/stop")
+    def stop(tenant: OperateTenant, by: SignedIn) -> …: …  # the caller too
+
+A key comes as `Authorization: Bearer hr_…`, or as the cookie that `POST /api/v1/session` gave for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, Query, Request, Security
+from fastapi.concurrency import run_in_threadpool
+from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+
+from headrace.api import sessions
+from headrace.api.callers import EVERYTHING, Caller, Level, Scope, unknown_tenant
+from headrace.api.keys import Key
+from headrace.api.problems import Problem
+from headrace.api.services import Services, services
+from headrace.model.names import EnvRef
+
+__all__ = [
+    "CHALLENGE",
+    "EVERYTHING",
+    "AdminTenant",
+    "Caller",
+    "Level",
+    "OperateTenant",
+    "ReadTenant",
+    "Scope",
+    "SignedIn",
+    "address_of",
+    "caller",
+    "find_key",
+    "maybe_caller",
+    "refusal",
+    "unknown_tenant",
+]
+
+BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, made by `headrace keys create`.")
+COOKIE = APIKeyCookie(
+    name=sessions.COOKIE, auto_error=False, scheme_name="session", description="Given by `POST /api/v1/session`."
+)
+CHALLENGE = 'Bearer realm="headrace"'
+STRANGER = "This needs a key: send `Authorization: Bearer hr_…`, or sign in (again, if the session is over)."
+
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+
+
+async def caller(
+    request: Request,
+    to: Annotated[Services, Depends(services)],
+    bearer: Bearer,
+    _cookie: Annotated[str | None, Security(COOKIE)],  # for OpenAPI: its real name has the port in it
+) -> Caller:
+    """Whoever holds the key that came with the request; 401 without a valid one, 429 when it asks too often."""
+    found = await _key_of(request, to, bearer)
+    if found is None and bearer is not None:
+        raise refusal(request, to)
+    if found is None:
+        raise Problem(401, STRANGER, {"WWW-Authenticate": CHALLENGE})
+    request.state.rate = spent = to.rates.spend(found.id)
+    spent.refuse_excess(f"The key {found.name!r}")
+    to.used.add(found.id)
+    return found.caller
+
+
+async def maybe_caller(request: Request, to: Annotated[Services, Depends(services)], bearer: Bearer) -> Caller | None:
+    """For routes that answer anybody, and more to those with a key."""
+    try:
+        found = await _key_of(request, to, bearer)
+    except Problem:
+        return None
+    if found is None and bearer is not None:
+        to.failures.spend(address_of(request))
+    return found and found.caller
+
+
+async def find_key(request: Request, to: Services, text: str) -> Key | None:
+    """The key of this text, if it is valid. One that is not known may be new: the copy is read again, unless this
+    address has sent too many that were wrong."""
+    if not to.keys.loaded or (to.keys.find(text) is None and to.failures.look(address_of(request)).allowed):
+        await run_in_threadpool(to.keys.refresh_if_old)
+    _refuse_unloaded(to)
+    return to.keys.find(text)
+
+
+def refusal(request: Request, to: Services) -> Problem:
+    """A 401; or a 429 for an address that sends one wrong key after the other. A valid key is never held up by it."""
+    to.failures.spend(address_of(request)).refuse_excess("This address")
+    detail = "The key is not valid: it is malformed, unknown, revoked or expired. Use another one."
+    return Problem(401, detail, {"WWW-Authenticate": f'{CHALLENGE}, error="invalid_token"'})
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+async def _key_of(request: Request, to: Services, bearer: HTTPAuthorizationCredentials | None) -> Key | None:
+    if bearer is not None:
+        return await find_key(request, to, bearer.credentials)
+    if (cookie := sessions.cookie_of(request)) is None:
+        return None
+    if not to.keys.loaded:
+        await run_in_threadpool(to.keys.refresh_if_old)
+    _refuse_unloaded(to)
+    found = sessions.key_of(cookie, to.keys)
+    if found is not None:
+        sessions.refuse_foreign(request)
+    return found
+
+
+def _refuse_unloaded(to: Services) -> None:
+    if not to.keys.loaded:
+        raise Problem(
+            503,
+            "The keys could not be read from PostgreSQL since this process began, so nobody can be let in. "
+            "Try again when PostgreSQL answers.",
+            {"Retry-After": "5"},
+        )
+
+
+SignedIn = Annotated[Caller, Depends(caller)]
+
+Part = Annotated[str | None, Query(description="Not needed where the key's scope says it.")]
+
+
+def _tenant_at(level: Level) -> Callable[..., Awaitable[EnvRef]]:
+    async def tenant(by: SignedIn, org: Part = None, project: Part = None, env: Part = None) -> EnvRef:
+        return by.tenant(org, project, env, level)
+
+    return tenant
+
+
+ReadTenant = Annotated[EnvRef, Depends(_tenant_at(Level.READ))]
+OperateTenant = Annotated[EnvRef, Depends(_tenant_at(Level.OPERATE))]
+AdminTenant = Annotated[EnvRef, Depends(_tenant_at(Level.ADMIN))]

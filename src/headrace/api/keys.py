@@ -1,0 +1,219 @@
+"""Keys: what they look like, the rows that stand for them, and the copy by which requests are checked.
+
+The text of a key is `hr_` + id + `_` + secret. It is shown once; PostgreSQL holds its SHA-256. A slow hash would guard
+passwords that people choose; 32 random bytes cannot be guessed however fast the guesses are, and every request is
+checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.resources import files
+from threading import Lock
+
+from headrace.api.callers import Caller, Level, Scope
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import Connection, Pool, class_row, connection, dict_row, scalar_row
+from headrace.postgres.queries import load_query
+
+log = logging.getLogger(__name__)
+
+SQL = files("headrace.api") / "sql"
+
+ID_BYTES = 6
+SECRET_BYTES = 32
+TEXT = re.compile(rf"hr_([0-9a-f]{{{2 * ID_BYTES}}})_[0-9a-f]{{{2 * SECRET_BYTES}}}", re.ASCII)
+
+REFRESH_S = 2.0
+"""How long a revoked key is still let in, at most; with PostgreSQL down, until it is back."""
+LOOK_AGAIN_S = 0.1
+"""An unknown key is a reason to read the keys again, but not more often than this."""
+
+SIGNING = "session"
+
+
+def new_text() -> str:
+    return f"hr_{secrets.token_hex(ID_BYTES)}_{secrets.token_hex(SECRET_BYTES)}"
+
+
+def id_of(text: str) -> str | None:
+    """None if it is not the text of a key."""
+    return found[1] if (found := TEXT.fullmatch(text)) else None
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that is not revoked."""
+
+    id: str
+    name: str
+    hash: bytes = field(repr=False)
+    org: str | None
+    project: str | None
+    env: str | None
+    level: str
+    expires_at: datetime | None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.org, self.project, self.env)
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.id, self.name, self.scope, Level.of(self.level))
+
+    def is_over(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+    def is_text(self, text: str) -> bool:
+        return hmac.compare_digest(self.hash, digest(text))
+
+
+@dataclass(frozen=True)
+class KeyFacts:
+    """What is shown of a key, revoked and expired ones too."""
+
+    id: str
+    name: str
+    org: str | None
+    project: str | None
+    env: str | None
+    level: str
+    created_at: datetime
+    last_used_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.org, self.project, self.env)
+
+    def state(self, now: datetime) -> str:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now else "live"
+
+
+def add_key(conn: Connection, name: str, scope: Scope, level: Level, expires_s: float | None = None) -> tuple[str, str]:
+    """The new key's id and its text, which nobody can read again."""
+    text = new_text()
+    key_id = id_of(text)
+    assert key_id is not None, "it was just made"
+    row = {"id": key_id, "name": name, "hash": digest(text), "level": level.word, "expires_s": expires_s}
+    conn.execute(load_query(SQL, "add_key"), {**row, "org": scope.org, "project": scope.project, "env": scope.env})
+    return key_id, text
+
+
+def list_keys(conn: Connection) -> list[KeyFacts]:
+    return conn.cursor(row_factory=class_row(KeyFacts)).execute(load_query(SQL, "list_keys")).fetchall()
+
+
+def find_key(conn: Connection, key_id: str) -> Key | None:
+    """A live key."""
+    return conn.cursor(row_factory=class_row(Key)).execute(load_query(SQL, "find_key"), {"id": key_id}).fetchone()
+
+
+def live_named(conn: Connection, name: str) -> list[str]:
+    rows = conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "live_named"), {"name": name})
+    return [str(key_id) for key_id in rows]
+
+
+def revoke_key(conn: Connection, key_id: str) -> dict[str, str | None] | None:
+    """Name and scope of what was revoked now; None if there was no such key, or it was revoked before."""
+    return conn.cursor(row_factory=dict_row).execute(load_query(SQL, "revoke_key"), {"id": key_id}).fetchone()
+
+
+def mark_used(pool: Pool, ids: Iterable[str]) -> None:
+    with connection(pool) as conn:
+        conn.execute(load_query(SQL, "mark_used"), {"ids": list(ids)})
+
+
+@dataclass(frozen=True)
+class Copy:
+    """All live keys as they were at a moment, and what sessions are signed with."""
+
+    keys: Mapping[str, Key]
+    signing_secret: bytes = field(repr=False)
+
+
+class KeyRing:
+    """Checks keys without asking PostgreSQL: it holds a copy of all live ones, read again every few seconds.
+
+    While PostgreSQL is away the last good copy stays, so that requests go on; an expiry is kept to all the same.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._copy: Copy | None = None
+        self._tried = float("-inf")
+        self._failing = False
+        self._reading = Lock()
+
+    @property
+    def loaded(self) -> bool:
+        """False until PostgreSQL has answered once."""
+        return self._copy is not None
+
+    def find(self, text: str) -> Key | None:
+        """The live key of this text."""
+        found = self.find_id(key_id) if (key_id := id_of(text)) else None
+        return found if found is not None and found.is_text(text) else None
+
+    def find_id(self, key_id: str) -> Key | None:
+        found = self._copy.keys.get(key_id) if self._copy else None
+        return None if found is None or found.is_over(datetime.now(UTC)) else found
+
+    @property
+    def signing_secret(self) -> bytes:
+        assert self._copy is not None, "asked only when loaded"
+        return self._copy.signing_secret
+
+    def refresh_if_old(self) -> None:
+        """Read again, unless that was tried a moment ago. Whoever is at it already is waited for."""
+        with self._reading:
+            if time.monotonic() - self._tried >= LOOK_AGAIN_S:
+                self._read()
+
+    def refresh(self) -> None:
+        """Read now. Never raises for a server that is away: the last copy stays."""
+        with self._reading:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            self._copy = self._read_copy()
+            self._failing = False
+        except HeadraceError as error:
+            if not self._failing:
+                log.warning("The keys cannot be read; those known stay valid. %s", error, extra={"action": "keys"})
+            self._failing = True
+        finally:
+            self._tried = time.monotonic()
+
+    def _read_copy(self) -> Copy:
+        with connection(self._pool) as conn:
+            keys = conn.cursor(row_factory=class_row(Key)).execute(load_query(SQL, "live_keys")).fetchall()
+            return Copy({key.id: key for key in keys}, _signing_secret(conn))
+
+
+def _signing_secret(conn: Connection) -> bytes:
+    """The same for all processes: whoever comes first makes it."""
+    secret = conn.execute(load_query(SQL, "secret"), {"name": SIGNING}).fetchone()
+    if secret is None:
+        fresh = {"name": SIGNING, "value": secrets.token_bytes(SECRET_BYTES)}
+        conn.execute(load_query(SQL, "add_secret"), fresh)
+        secret = conn.execute(load_query(SQL, "secret"), {"name": SIGNING}).fetchone()
+    assert secret is not None, "it was just added, by this process or by another"
+    return bytes(secret[0])

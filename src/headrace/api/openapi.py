@@ -1,0 +1,38 @@
+"""The description of the API for tools, corrected where FastAPI assumes otherwise than we answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from headrace.api.problems import MEDIA_TYPE
+
+ITS_OWN_ERRORS = ("HTTPValidationError", "ValidationError")
+
+
+def install(app: FastAPI) -> None:
+    def describe() -> dict[str, Any]:
+        if not app.openapi_schema:
+            app.openapi_schema = _corrected(get_openapi(title=app.title, version=app.version, routes=app.routes))
+        return app.openapi_schema
+
+    app.openapi = describe
+
+
+def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
+    for operation in _operations(schema):
+        operation["responses"].pop("422", None)  # we answer 400
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                response["content"] = {MEDIA_TYPE: response["content"]["application/json"]}
+    for name in ITS_OWN_ERRORS:
+        schema.get("components", {}).get("schemas", {}).pop(name, None)
+    return schema
+
+
+def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path in schema.get("paths", {}).values():
+        yield from path.values()

@@ -1,0 +1,1 @@
+SELECT id FROM api_keys WHERE name = %(name)s AND revoked_at IS NULL

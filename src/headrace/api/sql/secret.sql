@@ -1,0 +1,1 @@
+SELECT value FROM api_secrets WHERE name = %(name)s

@@ -1,0 +1,1 @@
+DELETE FROM api_links WHERE expires_at <= now()

@@ -1,0 +1,69 @@
+"""What an API process does on the side: reads the keys again, notes which were used, forgets what is too old."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+from headrace.api import audit, keys, sessions
+from headrace.api.services import Services
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import connection
+
+log = logging.getLogger(__name__)
+
+NOTE_EVERY_S = 60.0
+TIDY_EVERY_S = 3600.0
+STOP_S = 5.0
+
+
+class Upkeep:
+    def __init__(self, to: Services) -> None:
+        self._to = to
+        self._noted = self._tidied = time.monotonic()
+
+    def run_forever(self, stop: Event) -> None:
+        while not stop.is_set():
+            try:
+                self.run_once(time.monotonic())
+            except HeadraceError as error:
+                log.warning("Upkeep has to wait: %s", error, extra={"action": "upkeep"})
+            except Exception:
+                log.exception("Upkeep failed and goes on", extra={"action": "upkeep"})
+            stop.wait(keys.REFRESH_S)
+
+    def run_once(self, now: float) -> None:
+        self._to.keys.refresh()
+        if now - self._noted >= NOTE_EVERY_S:
+            self._noted = now
+            self.note_used()
+        if now - self._tidied >= TIDY_EVERY_S:
+            self._tidied = now
+            self.tidy()
+
+    def note_used(self) -> None:
+        used = {self._to.used.pop() for _ in range(len(self._to.used))}
+        if used:
+            keys.mark_used(self._to.postgres, used)
+
+    def tidy(self) -> None:
+        with connection(self._to.postgres) as conn:
+            sessions.tidy_links(conn)
+            audit.tidy(conn, self._to.settings.audit_keep)
+
+
+@contextmanager
+def upkeep(to: Services) -> Generator[None]:
+    """In a thread beside the requests, which never wait for it."""
+    stop = Event()
+    thread = Thread(target=Upkeep(to).run_forever, args=[stop], name="upkeep", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(STOP_S)
+        to.close()

@@ -1,0 +1,172 @@
+"""`headrace keys`: who may use the API."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from headrace.api import audit, sessions
+from headrace.api.callers import Level, Scope
+from headrace.api.keys import KeyFacts, add_key, find_key, id_of, list_keys, revoke_key
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import milliseconds
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.humane import ABSENT, plain, time_text
+from headrace.cli.local_key import read_local_key
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.embedded.datadir import running_stack
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import Connection, connection, open_pool
+from headrace.queue.validate import check_name
+from headrace.settings import Settings
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and revoke the keys of the API."""
+
+
+@keys.command()
+@click.option("--name", required=True, metavar="NAME", help="What to call it, in lists and in the audit log.")
+@click.option("--org", metavar="ORG", help="Reach this organisation only; else everything.")
+@click.option("--project", metavar="PROJECT", help="Reach this project of it only.")
+@click.option("--env", metavar="ENV", help="Reach this environment of it only.")
+@click.option(
+    "--level", type=click.Choice([level.word for level in Level]), required=True, help="What it may do there."
+)
+@click.option(
+    "--expires", type=milliseconds("1m", "3650d"), metavar="DURATION", help="Valid for this long; else for ever."
+)
+@json_option
+@pass_invocation
+def create(
+    invocation: Invocation,
+    name: str,
+    org: str | None,
+    project: str | None,
+    env: str | None,
+    level: str,
+    expires: int | None,
+    as_json: bool,
+) -> None:
+    """Make a key and print it, once."""
+    scope = _scope(name, org, project, env)
+    with _transaction(invocation.settings) as conn:
+        key_id, text = add_key(conn, name, scope, Level.of(level), None if expires is None else expires / 1000)
+        audit.record_command(conn, "key.create", scope, id=key_id, name=name, level=level)
+    if as_json:
+        print_json({"id": key_id, "key": text})
+        return
+    click.echo(text)
+    click.echo("This is the only time that the key is shown. Keep it like a password.", err=True)
+
+
+@keys.command("list")
+@json_option
+@pass_invocation
+def list_all(invocation: Invocation, as_json: bool) -> None:
+    """Show all keys, without their secrets."""
+    now = datetime.now(UTC)
+    with _transaction(invocation.settings) as conn:
+        found = list_keys(conn)
+    if as_json:
+        print_json({"keys": [_document(key, now) for key in found]})
+        return
+    print_table(
+        ["id", "name", "reaches", "level", "state", "created", "last used", "expires"],
+        [
+            [
+                *(key.id, plain(key.name), plain(str(key.scope)), key.level, key.state(now)),
+                *map(_day, (key.created_at, key.last_used_at, key.expires_at)),
+            ]
+            for key in found
+        ],
+    )
+
+
+@keys.command()
+@click.argument("key_id", metavar="ID")
+@json_option
+@pass_invocation
+def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
+    """Let a key and its sessions in no more, within seconds."""
+    with _transaction(invocation.settings) as conn:
+        if (revoked := revoke_key(conn, key_id)) is None:
+            raise HeadraceError(f"There is no key {key_id!r} that could be revoked. `headrace keys list` shows them.")
+        scope = Scope(revoked["org"], revoked["project"], revoked["env"])
+        audit.record_command(conn, "key.revoke", scope, id=key_id, name=revoked["name"])
+    if as_json:
+        print_json({"id": key_id, "name": revoked["name"]})
+    else:
+        click.echo(f"revoked {key_id} ({plain(revoked['name'] or '')})")
+
+
+@keys.command()
+@click.option("--key", "key_id", metavar="ID", help="The key that the link stands for; else that of the stack here.")
+@click.option("--url", metavar="URL", help="Address of the dashboard; else that of the stack here, or of the settings.")
+@json_option
+@pass_invocation
+def link(invocation: Invocation, key_id: str | None, url: str | None, as_json: bool) -> None:
+    """Print a link that signs a browser in, once, within an hour."""
+    settings = invocation.settings
+    chosen = key_id or id_of(read_local_key(settings.embedded.data_dir) or "")
+    if chosen is None:
+        raise HeadraceError(
+            f"There is no key in {settings.embedded.data_dir}, so no stack was started there. Say which key the link "
+            "shall stand for, with --key; `headrace keys list` shows them."
+        )
+    with _transaction(settings) as conn:
+        made = make_link(conn, chosen, url or _dashboard(settings))
+    if as_json:
+        print_json({"link": made})
+    else:
+        click.echo(made)
+
+
+def make_link(conn: Connection, key_id: str, dashboard: str) -> str:
+    if find_key(conn, key_id) is None:
+        raise HeadraceError(f"There is no valid key {key_id!r}. `headrace keys list` shows them.")
+    return f"{dashboard.rstrip('/')}/login/{sessions.make_link(conn, key_id)}"
+
+
+def _scope(name: str, org: str | None, project: str | None, env: str | None) -> Scope:
+    for what, given in (("name", name), ("org", org), ("project", project), ("env", env)):
+        if given is not None:
+            check_name(what, given)
+    try:
+        return Scope(org, project, env)
+    except ValueError:
+        raise click.UsageError("--project needs --org, and --env needs --project.") from None
+
+
+@contextmanager
+def _transaction(settings: Settings) -> Generator[Connection]:
+    with open_pool(find_endpoints(settings, "postgres").postgres, max_size=1) as pool, connection(pool) as conn:
+        yield conn
+
+
+def _dashboard(settings: Settings) -> str:
+    stack = running_stack(settings.embedded.data_dir) or {}
+    if url := stack.get("urls", {}).get("dashboard"):
+        return url
+    if not settings.api.port:
+        raise HeadraceError("Where the dashboard is, is not known: no stack runs here and api.port is 0. Give --url.")
+    return f"http://{settings.api.host}:{settings.api.port}"
+
+
+def _document(key: KeyFacts, now: datetime) -> dict[str, Any]:
+    times = {"created_at": key.created_at, "last_used_at": key.last_used_at}
+    times |= {"expires_at": key.expires_at, "revoked_at": key.revoked_at}
+    return {
+        **{"id": key.id, "name": key.name, "org": key.org, "project": key.project, "env": key.env},
+        **{"level": key.level, "state": key.state(now)},
+        **{what: None if at is None else at.astimezone(UTC).isoformat() for what, at in times.items()},
+    }
+
+
+def _day(at: datetime | None) -> str:
+    return ABSENT if at is None else time_text(int(at.timestamp()) * 1000)[:16]

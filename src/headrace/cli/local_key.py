@@ -1,0 +1,51 @@
+"""The key of this machine's own stack: `headrace up` makes it and keeps its text beside the data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headrace.api import audit
+from headrace.api.callers import EVERYTHING, Level
+from headrace.api.keys import add_key, find_key, id_of, live_named, revoke_key
+from headrace.postgres.connect import Connection
+
+NAME = "local"
+FILE = "api.key"
+
+
+def read_local_key(data_dir: Path) -> str | None:
+    """Its text; None if no stack was started on this data directory, or the file is not ours to read."""
+    try:
+        text = (data_dir / FILE).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if id_of(text) else None
+
+
+def ensure_local_key(conn: Connection, data_dir: Path, alone: bool) -> str:
+    """The text of a key that may do everything: the one of last time if it is still valid, else a new one.
+
+    `alone`: nobody else uses this PostgreSQL, so an older key whose text was lost is revoked.
+    """
+    text = read_local_key(data_dir)
+    known = find_key(conn, id_of(text) or "") if text else None
+    if text is not None and known is not None and known.is_text(text):
+        return text
+    for lost in live_named(conn, NAME) if alone else []:
+        revoke_key(conn, lost)
+        audit.record_command(conn, "key.revoke", EVERYTHING, id=lost, name=NAME)
+    key_id, text = add_key(conn, NAME, EVERYTHING, Level.ADMIN)
+    audit.record_command(conn, "key.create", EVERYTHING, id=key_id, name=NAME, level=Level.ADMIN.word)
+    _write(data_dir / FILE, text)
+    return text
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)  # its permissions may be others
+    with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

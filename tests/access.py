@@ -1,0 +1,39 @@
+"""Clients of the API that hold a key, for tests of its routes.
+
+api = client_with_key(services)                                     # may do everything
+api = client_with_key(services, Scope("acme", "shop", "prod"), Level.READ)
+"""
+
+from __future__ import annotations
+
+from fastapi.testclient import TestClient
+
+from headrace.api.app import create_app
+from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.keys import add_key
+from headrace.api.services import Services
+from headrace.postgres.connect import connect
+
+
+def make_key(
+    postgres_url: str,
+    scope: Scope = EVERYTHING,
+    level: Level = Level.ADMIN,
+    name: str = "test",
+    expires_s: float | None = None,
+) -> str:
+    """Its text."""
+    with connect(postgres_url) as conn:
+        return add_key(conn, name, scope, level, expires_s)[1]
+
+
+def client(services: Services, key: str | None = None) -> TestClient:
+    """`with client(…)` also runs what an API process does on the side."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    return TestClient(create_app(services), raise_server_exceptions=False, headers=headers, follow_redirects=False)
+
+
+def client_with_key(services: Services, scope: Scope = EVERYTHING, level: Level = Level.ADMIN) -> TestClient:
+    key = make_key(services.postgres_url, scope, level)
+    services.keys.refresh()
+    return client(services, key)

@@ -1,0 +1,674 @@
+"""Who gets in, with what, and for how long: keys, sessions, links, limits and the audit log, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import iter_route_contexts
+from fastapi.testclient import TestClient
+
+from headrace.api import sessions
+from headrace.api.app import ANYBODY, create_app
+from headrace.api.audit import Auditor
+from headrace.api.auth import AdminTenant, Level, OperateTenant, ReadTenant, Scope
+from headrace.api.keys import digest, id_of, list_keys, new_text, revoke_key
+from headrace.api.problems import Problem
+from headrace.api.services import FAILURES_BURST, Services
+from headrace.api.upkeep import Upkeep
+from headrace.cli import main
+from headrace.cli.local_key import ensure_local_key, read_local_key
+from headrace.errors import EmbeddedError, QueueClosed
+from headrace.postgres.connect import connect, connection
+from headrace.postgres.migrate import migrate
+from headrace.settings import ApiSettings
+from tests.access import client, client_with_key, make_key
+from tests.conftest import POSTGRES_ROOMS, READY_S, QuickPostgres, wait_until
+
+NOBODY = "http://127.0.0.1:1"
+HERE = {"Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture
+def services(postgres_url: str) -> Iterator[Services]:
+    """PostgreSQL alone: the others do not answer."""
+    made = Services("redis://127.0.0.1:1/0", NOBODY, "x", 2, postgres_url, ApiSettings(rate=1000.0))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[QuickPostgres]:
+    """A server that a test may stop."""
+    server = QuickPostgres(tmp_path / "postgres", tmp_path / "log")
+    server.start()
+    server.wait_ready(READY_S)
+    migrate(server.url, POSTGRES_ROOMS)
+    yield server
+    server.stop()
+
+
+def with_settings(services: Services, **changed: Any) -> Services:
+    return replace(services, settings=replace(services.settings, **changed))
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+def asked(api: TestClient, headers: dict[str, str] | None = None) -> int:
+    """The status of "who am I"."""
+    return int(api.get("/api/v1/session", headers=headers).status_code)
+
+
+def is_problem(answer: httpx.Response, status: int) -> bool:
+    body = answer.json()
+    assert (answer.status_code, body.get("status")) == (status, status), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert set(body) >= {"type", "title", "status", "detail"}
+    return True
+
+
+# --- Every route -----------------------------------------------------------------------------------
+
+
+def all_routes(app: FastAPI) -> list[tuple[str, str]]:
+    found = [(method, str(route.path)) for route in iter_route_contexts(app.routes) for method in route.methods or ()]
+    assert ("GET", "/api/v1/queues") in found
+    return found
+
+
+def test_every_route_needs_a_key_but_a_few(services: Services) -> None:
+    """Asked for real, without a key: a route that forgets to ask who comes answers something else than 401."""
+    app, api = create_app(services), client(services)
+    for method, path in all_routes(app):
+        if (method, path) not in ANYBODY:
+            answer = api.request(method, re.sub(r"\{.*?\}", "x", path))
+            assert (method, path, answer.status_code) == (method, path, 401)
+            assert answer.headers["www-authenticate"].startswith("Bearer ")
+
+
+def test_the_list_of_open_routes_names_only_what_exists(services: Services) -> None:
+    assert not ANYBODY - set(all_routes(create_app(services)))
+
+
+def test_a_router_is_guarded_whether_its_routes_say_so_or_not(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    careless = APIRouter()
+
+    @careless.get("/api/v1/careless")
+    def forgot() -> str:  # pyright: ignore[reportUnusedFunction]
+        return "secret"
+
+    monkeypatch.setattr("headrace.api.app.GUARDED", [careless])
+    assert is_problem(client(services).get("/api/v1/careless"), 401)
+    assert client_with_key(services).get("/api/v1/careless").json() == "secret"
+
+
+# --- Keys ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        bearer("hr_"),
+        bearer("x" * 5000),
+        bearer(new_text()),
+        {"Authorization": "Basic aHI6aHI="},
+        {"Authorization": "Bearer"},
+        {"Authorization": ""},
+        {"Cookie": "headrace_session_80=rubbish.rubbish"},
+    ],
+)
+def test_what_is_no_valid_key_is_refused(services: Services, headers: dict[str, str]) -> None:
+    answer = client(services).get("/api/v1/session", headers=headers)
+    assert is_problem(answer, 401)
+    assert answer.headers["www-authenticate"].startswith('Bearer realm="headrace"')
+
+
+def test_the_right_id_with_another_secret_is_refused(services: Services) -> None:
+    text = make_key(services.postgres_url)
+    wrong = text[:-1] + ("0" if text[-1] != "0" else "1")
+    api = client(services)
+    assert is_problem(api.get("/api/v1/session", headers=bearer(wrong)), 401)
+    assert api.get("/api/v1/session", headers=bearer(text)).status_code == 200
+
+
+def test_who_am_i(services: Services) -> None:
+    text = make_key(services.postgres_url, Scope("acme", "shop"), Level.OPERATE, "ci")
+    assert client(services, text).get("/api/v1/session").json() == {
+        "key_id": id_of(text),
+        "name": "ci",
+        "level": "operate",
+        "scope": {"org": "acme", "project": "shop", "env": None},
+    }
+
+
+def test_a_new_key_is_let_in_at_once_and_a_revoked_one_no_more(services: Services) -> None:
+    with client(services) as api:
+        assert is_problem(api.get("/api/v1/session"), 401)
+        text = make_key(services.postgres_url)
+        wait_until(lambda: asked(api, bearer(text)) == 200, "it is known")
+        with connect(services.postgres_url) as conn:
+            assert revoke_key(conn, id_of(text) or "")
+            assert revoke_key(conn, id_of(text) or "") is None
+        wait_until(lambda: asked(api, bearer(text)) == 401, "it is out")
+
+
+def test_an_expired_key_is_refused_although_the_copy_has_it(services: Services) -> None:
+    text = make_key(services.postgres_url, expires_s=1.5)
+    api = client(services, text)
+    assert api.get("/api/v1/session").status_code == 200
+    wait_until(lambda: asked(api) == 401, "it is over")
+
+
+def test_the_secret_is_not_in_the_database(services: Services) -> None:
+    text = make_key(services.postgres_url)
+    with connect(services.postgres_url) as conn:
+        [row] = conn.execute("SELECT k::text, hash FROM api_keys k").fetchall()
+    assert text.split("_")[2] not in str(row[0])
+    assert bytes(row[1]) == digest(text)
+
+
+def test_use_is_noted(services: Services) -> None:
+    api = client_with_key(services)
+    assert api.get("/api/v1/session").status_code == 200
+    Upkeep(services).note_used()
+    with connect(services.postgres_url) as conn:
+        [key] = list_keys(conn)
+    assert key.last_used_at is not None
+
+
+def test_postgres_may_go_and_those_who_are_known_stay(own_postgres: QuickPostgres, services: Services) -> None:
+    to = replace(services, postgres_url=own_postgres.url)
+    text = make_key(to.postgres_url)
+    with client(to, text) as api:
+        cookie = api.post("/api/v1/session", json={"key": text}).cookies
+        assert cookie
+        own_postgres.stop()
+        to.keys.refresh()
+        assert api.get("/api/v1/session").status_code == 200
+        assert is_problem(api.get("/api/v1/session", headers=bearer(new_text())), 401)
+        assert is_problem(api.get("/api/v1/audit"), 503)
+        fresh = client(replace(to), text)
+        answer = fresh.get("/api/v1/session")
+        assert is_problem(answer, 503)
+        assert answer.headers["retry-after"] == "5"
+        assert is_problem(fresh.post("/api/v1/session", json={"key": text}), 503)
+        assert fresh.get("/healthz").status_code == 200
+    with pytest.raises(EmbeddedError):
+        _ = own_postgres.child  # it really is stopped
+
+
+# --- Tenants ---------------------------------------------------------------------------------------
+
+
+def tenants() -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/read")
+    def read(tenant: ReadTenant) -> list[str]:  # pyright: ignore[reportUnusedFunction]
+        return [tenant.org, tenant.project, tenant.env]
+
+    @router.post("/operate")
+    def operate(tenant: OperateTenant, auditor: Auditor) -> str:  # pyright: ignore[reportUnusedFunction]
+        with auditor.record("test.operate", tenant, "q", asked=1) as entry:
+            entry.note(found=2)
+        return "done"
+
+    @router.post("/refused")
+    def refused(tenant: OperateTenant, auditor: Auditor) -> None:  # pyright: ignore[reportUnusedFunction]
+        with auditor.record("test.refused", tenant):
+            raise QueueClosed
+
+    @router.post("/broken")
+    def broken(tenant: AdminTenant, auditor: Auditor) -> None:  # pyright: ignore[reportUnusedFunction]
+        with auditor.record("test.broken", tenant):
+            raise ZeroDivisionError("hunter2")
+
+    @router.post("/echo")
+    def echo(body: dict[str, Any]) -> int:  # pyright: ignore[reportUnusedFunction]
+        return len(str(body))
+
+    @router.get("/problem")
+    def problem() -> None:  # pyright: ignore[reportUnusedFunction]
+        raise Problem(409, "It cannot be.")
+
+    return router
+
+
+@pytest.fixture
+def extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes that use every dependency."""
+    from headrace.api import app
+
+    monkeypatch.setattr(app, "GUARDED", [*app.GUARDED, tenants()])
+
+
+PROD = {"org": "acme", "project": "shop", "env": "prod"}
+
+
+@pytest.mark.usefixtures("extra")
+def test_a_scope_fills_in_what_the_url_leaves_out(services: Services) -> None:
+    one = client_with_key(services, Scope("acme", "shop", "prod"), Level.READ)
+    assert one.get("/read").json() == ["acme", "shop", "prod"]
+    assert one.get("/read", params=PROD).json() == ["acme", "shop", "prod"]
+    org = client_with_key(services, Scope("acme"), Level.READ)
+    assert org.get("/read", params={"project": "shop", "env": "prod"}).json() == ["acme", "shop", "prod"]
+    missing = org.get("/read", params={"env": "prod"})
+    assert is_problem(missing, 400)
+    assert "Missing: project." in missing.json()["detail"]
+    assert is_problem(org.get("/read", params={"project": "a\n", "env": "prod"}), 400)
+
+
+@pytest.mark.usefixtures("extra")
+def test_anothers_tenant_is_not_there_and_ones_own_may_be_forbidden(services: Services) -> None:
+    reader = client_with_key(services, Scope("acme"), Level.READ)
+    assert is_problem(reader.get("/read", params={**PROD, "org": "globex"}), 404)
+    assert is_problem(reader.post("/operate", params={**PROD, "org": "globex"}), 404)
+    assert is_problem(reader.post("/operate", params=PROD), 403)
+    operator = client_with_key(services, Scope("acme"), Level.OPERATE)
+    assert operator.post("/operate", params=PROD).status_code == 200
+    assert is_problem(operator.post("/broken", params=PROD), 403)
+
+
+# --- Sessions and links ----------------------------------------------------------------------------
+
+
+def test_a_browser_signs_in_and_out(services: Services) -> None:
+    text = make_key(services.postgres_url, name="ann")
+    api = client(services)
+    assert api.get("/api/v1/session/state").json() == {"signed_in": False}
+    answer = api.post("/api/v1/session", json={"key": text}, headers=HERE)
+    cookie = answer.headers["set-cookie"]
+    for attribute in ("HttpOnly", "SameSite=strict", "Path=/", "Max-Age=43200"):
+        assert attribute in cookie
+    assert "Secure" not in cookie
+    assert text not in cookie
+    assert api.get("/api/v1/session").json()["name"] == "ann"
+    assert api.get("/api/v1/session/state").json() == {"signed_in": True}
+    assert api.delete("/api/v1/session", headers=HERE).status_code == 204
+    assert is_problem(api.get("/api/v1/session"), 401)
+
+
+def test_over_https_the_cookie_stays_there(services: Services) -> None:
+    api = TestClient(create_app(services), base_url="https://headrace.example")
+    answer = api.post("/api/v1/session", json={"key": make_key(services.postgres_url)})
+    assert "Secure" in answer.headers["set-cookie"]
+
+
+def test_a_wrong_key_signs_nobody_in(services: Services) -> None:
+    answer = client(services).post("/api/v1/session", json={"key": new_text()}, headers=HERE)
+    assert is_problem(answer, 401)
+    assert "set-cookie" not in answer.headers
+
+
+def test_revoking_the_key_ends_its_sessions(services: Services) -> None:
+    text = make_key(services.postgres_url)
+    api = client(services)
+    api.post("/api/v1/session", json={"key": text})
+    assert api.get("/api/v1/session").status_code == 200
+    with connect(services.postgres_url) as conn:
+        revoke_key(conn, id_of(text) or "")
+    services.keys.refresh()
+    assert is_problem(api.get("/api/v1/session"), 401)
+
+
+def test_a_session_ends(services: Services) -> None:
+    to = with_settings(services, session=1.0)
+    api = client(to)
+    api.post("/api/v1/session", json={"key": make_key(to.postgres_url)})
+    [(name, value)] = api.cookies.items()
+    # Sent by hand: a client forgets a cookie that is over, and the server shall not rely on that.
+    wait_until(lambda: asked(client(to), {"Cookie": f"{name}={value}"}) == 401, "it is over")
+
+
+def test_all_processes_know_a_session(services: Services) -> None:
+    api = client(services)
+    api.post("/api/v1/session", json={"key": make_key(services.postgres_url)})
+    other = client(replace(services))
+    other.cookies = api.cookies
+    assert other.get("/api/v1/session").status_code == 200
+
+
+@pytest.mark.usefixtures("extra")
+def test_other_sites_cannot_use_a_session(services: Services) -> None:
+    api = client(services)
+    api.post("/api/v1/session", json={"key": make_key(services.postgres_url)}, headers=HERE)
+    for foreign in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
+        assert is_problem(api.post("/operate", params=PROD, headers=foreign), 403)
+        assert is_problem(api.delete("/api/v1/session", headers=foreign), 403)
+    assert api.post("/operate", params=PROD, headers={"Origin": "http://testserver"}).status_code == 200
+    assert api.post("/operate", params=PROD, headers=HERE).status_code == 200
+    answer = client(services).post("/api/v1/session", json={"key": "x"}, headers={"Sec-Fetch-Site": "cross-site"})
+    assert is_problem(answer, 403)
+
+
+def link_for(services: Services, text: str, life_s: float = 60) -> str:
+    with connect(services.postgres_url) as conn:
+        return sessions.make_link(conn, id_of(text) or "", life_s)
+
+
+def test_a_link_signs_in_once(services: Services) -> None:
+    token = link_for(services, make_key(services.postgres_url, name="local"))
+    first = client(services)
+    answer = first.get(f"/login/{token}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert answer.headers["cache-control"] == "no-store"
+    assert first.get("/api/v1/session").json()["name"] == "local"
+    second = client(services)
+    again = second.get(f"/login/{token}")
+    assert again.status_code == 404
+    assert "headrace keys link" in again.text
+    assert "set-cookie" not in again.headers
+    assert is_problem(second.get("/api/v1/session"), 401)
+
+
+def test_a_link_that_is_over_or_whose_key_is_revoked_signs_nobody_in(services: Services) -> None:
+    text = make_key(services.postgres_url)
+    api = client(services)
+    assert api.get(f"/login/{link_for(services, text, life_s=-1)}").status_code == 404
+    token = link_for(services, text)
+    with connect(services.postgres_url) as conn:
+        revoke_key(conn, id_of(text) or "")
+        assert token not in str(conn.execute("SELECT l::text FROM api_links l").fetchall())
+    assert api.get(f"/login/{token}").status_code == 404
+    Upkeep(services).tidy()
+    with connect(services.postgres_url) as conn:
+        assert conn.execute("SELECT count(*) FROM api_links").fetchone() == (0,)
+
+
+def test_the_key_of_this_machine_is_made_once(services: Services, tmp_path: Path) -> None:
+    def ensure() -> str:
+        with connection(services.postgres) as conn:
+            return ensure_local_key(conn, tmp_path, alone=True)
+
+    first = ensure()
+    assert ensure() == first == read_local_key(tmp_path)
+    assert stat.S_IMODE((tmp_path / "api.key").stat().st_mode) == 0o600
+    (tmp_path / "api.key").unlink()
+    second = ensure()
+    services.keys.refresh()
+    assert services.keys.find(first) is None
+    assert services.keys.find(second) is not None
+
+
+# --- Limits ----------------------------------------------------------------------------------------
+
+
+def test_a_key_that_asks_too_often_waits(services: Services) -> None:
+    to = with_settings(services, rate=0.1, burst=3)
+    api = client_with_key(to)
+    assert [api.get("/api/v1/session").status_code for _ in range(3)] == [200] * 3
+    answer = api.get("/api/v1/session")
+    assert is_problem(answer, 429)
+    assert 1 <= int(answer.headers["retry-after"]) <= 10
+    assert (answer.headers["ratelimit-limit"], answer.headers["ratelimit-remaining"]) == ("3", "0")
+    other = make_key(to.postgres_url)
+    to.keys.refresh()
+    assert client(to, other).get("/api/v1/session").headers["ratelimit-remaining"] == "2"
+
+
+def test_an_address_that_sends_wrong_keys_waits_and_right_ones_still_pass(services: Services) -> None:
+    api = client(services)
+    right = make_key(services.postgres_url)
+    statuses = [api.post("/api/v1/session", json={"key": new_text()}).status_code for _ in range(FAILURES_BURST)]
+    assert set(statuses) == {401}
+    assert is_problem(api.post("/api/v1/session", json={"key": new_text()}), 429)
+    assert is_problem(api.get("/api/v1/session", headers=bearer(new_text())), 429)
+    assert is_problem(api.get("/login/guessed"), 429)
+    services.keys.refresh()
+    assert api.get("/api/v1/session", headers=bearer(right)).status_code == 200
+
+
+@pytest.mark.usefixtures("extra")
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_large_body_is_not_read(services: Services, announced: bool) -> None:
+    api = client_with_key(with_settings(services, max_body=1024))
+    small, large = json.dumps({"a": "x" * 900}).encode(), json.dumps({"a": "x" * 2000}).encode()
+
+    def send(body: bytes) -> httpx.Response:
+        content = body if announced else iter([body[:700], body[700:]])
+        return api.post("/echo", content=content, headers={"Content-Type": "application/json"})
+
+    assert send(small).status_code == 200
+    assert is_problem(send(large), 413)
+
+
+# --- Problems --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("extra")
+def test_a_bug_is_told_without_its_trace_and_logged_with_it(
+    services: Services, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        answer = client_with_key(services).post("/broken", params=PROD)
+    assert is_problem(answer, 500)
+    assert "hunter2" not in answer.text
+    assert "Traceback" not in answer.text
+    error_id = answer.json()["error_id"]
+    assert answer.json()["instance"] == f"urn:uuid:{error_id}"
+    assert error_id in caplog.text
+    assert "ZeroDivisionError: hunter2" in caplog.text
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.usefixtures("extra")
+def test_every_error_is_a_problem_document(services: Services) -> None:
+    api = client_with_key(services)
+    assert is_problem(api.get("/api/v1/nowhere"), 404)
+    assert is_problem(api.get("/nowhere.html"), 404)
+    wrong_method = api.post("/api/v1/queues")
+    assert is_problem(wrong_method, 405)
+    assert wrong_method.headers["allow"] == "GET"
+    assert is_problem(api.get("/api/v1/audit", params={"limit": "many"}), 400)
+    assert is_problem(api.post("/api/v1/session", content=b"{"), 400)
+    assert is_problem(api.get("/problem"), 409)
+    assert is_problem(api.post("/refused", params=PROD), 409)
+    assert is_problem(api.get("/api/v1/queues"), 503)
+    assert is_problem(api.get("/api/v1/queues/q/metrics", params=PROD), 503)
+
+
+def test_a_server_that_is_away_is_named_without_its_address(services: Services) -> None:
+    to = replace(services, redis_url="redis://:hunter2@127.0.0.1:1/0", clickhouse_url="http://u:hunter2@127.0.0.1:1")
+    api = client_with_key(to)
+    for answer in (api.get("/api/v1/queues"), api.get("/api/v1/queues/q/metrics", params=PROD)):
+        assert is_problem(answer, 503)
+        assert "hunter2" not in answer.text
+        assert "127.0.0.1" not in answer.text
+
+
+def test_openapi_says_what_errors_look_like_and_how_to_sign_in(services: Services) -> None:
+    described = client(services).get("/openapi.json").json()
+    route = described["paths"]["/api/v1/queues/{queue}/metrics"]["get"]
+    assert {"400", "401", "403", "404", "429", "500", "503"} <= set(route["responses"])
+    assert "422" not in route["responses"]
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    assert route["responses"]["404"]["content"] == problem
+    assert {"key": []} in route["security"]
+    assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert "HTTPValidationError" not in described["components"]["schemas"]
+
+
+def test_answers_are_not_kept_and_files_may_be(services: Services) -> None:
+    api = client_with_key(services)
+    answer = api.get("/api/v1/session")
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert "camera=()" in answer.headers["permissions-policy"]
+    assert "cache-control" not in api.get("/").headers
+
+
+# --- Audit log -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("extra")
+def test_what_is_done_is_written_down(services: Services) -> None:
+    text = make_key(services.postgres_url, name="ann")
+    api = client(services, text)
+    for path in ("/operate", "/refused", "/broken"):
+        api.post(path, params=PROD)
+    entries = api.get("/api/v1/audit").json()["entries"]
+    assert [(entry["action"], entry["outcome"], entry["details"]) for entry in entries] == [
+        ("test.broken", "failed", {"error": "hunter2"}),
+        ("test.refused", "refused", {"error": str(QueueClosed())}),
+        ("test.operate", "done", {"asked": 1, "found": 2}),
+    ]
+    [done] = [entry for entry in entries if entry["action"] == "test.operate"]
+    assert {key: done[key] for key in ("key_id", "key_name", *PROD, "queue", "address")} == {
+        **{"key_id": id_of(text), "key_name": "ann", "queue": "q", "address": "testclient"},
+        **PROD,
+    }
+
+
+@pytest.mark.usefixtures("extra")
+def test_the_log_is_read_page_by_page_and_by_admins(services: Services) -> None:
+    api = client_with_key(services)
+    for env in ("prod", "test", "prod", "dev", "prod"):
+        api.post("/operate", params={**PROD, "env": env})
+    seen: list[dict[str, Any]] = []
+    page: dict[str, Any] = {"next": None}
+    while not seen or page["next"] is not None:
+        params = {"limit": 2} | ({"before": page["next"]} if page["next"] else {})
+        page = api.get("/api/v1/audit", params=params).json()
+        seen += page["entries"]
+    assert [entry["env"] for entry in seen] == ["prod", "dev", "prod", "test", "prod"]
+    narrow = client_with_key(services, Scope("acme", "shop", "prod"), Level.ADMIN)
+    assert [entry["env"] for entry in narrow.get("/api/v1/audit").json()["entries"]] == ["prod"] * 3
+    assert client_with_key(services, Scope("globex"), Level.ADMIN).get("/api/v1/audit").json()["entries"] == []
+    assert is_problem(client_with_key(services, Scope("acme"), Level.OPERATE).get("/api/v1/audit"), 403)
+
+
+@pytest.mark.usefixtures("extra")
+def test_without_the_log_nothing_is_done(own_postgres: QuickPostgres, services: Services) -> None:
+    to = replace(services, postgres_url=own_postgres.url)
+    api = client_with_key(to)
+    assert api.post("/operate", params=PROD).status_code == 200
+    own_postgres.stop()
+    answer = api.post("/broken", params=PROD)  # would be a 500 if it were done
+    assert is_problem(answer, 503)
+    assert "audit log" in answer.json()["detail"]
+    assert answer.headers["retry-after"] == "5"
+
+
+@pytest.mark.usefixtures("extra")
+def test_old_entries_are_forgotten(services: Services) -> None:
+    api = client_with_key(services)
+    api.post("/operate", params=PROD)
+    api.post("/operate", params=PROD)
+    with connect(services.postgres_url) as conn:
+        conn.execute("UPDATE audit_log SET at = now() - interval '91 days' WHERE id = (SELECT min(id) FROM audit_log)")
+    Upkeep(services).tidy()
+    assert len(api.get("/api/v1/audit").json()["entries"]) == 1
+
+
+# --- Health ----------------------------------------------------------------------------------------
+
+
+def test_readiness_names_what_is_down_to_those_with_a_key(
+    valkey_url: str, clickhouse_url: str, services: Services
+) -> None:
+    text = make_key(services.postgres_url)
+    whole = replace(services, redis_url=valkey_url, clickhouse_url=clickhouse_url)
+    answer = client(whole).get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+    told = client(whole, text).get("/readyz").json()["servers"]
+    assert {name: one["status"] for name, one in told.items()} == dict.fromkeys(
+        ("valkey", "postgres", "clickhouse"), "up"
+    )
+    assert all(one["latency_ms"] > 0 for one in told.values())
+    partial = replace(services, redis_url=valkey_url)
+    answer = client(partial, text).get("/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
+    told = {name: one["status"] for name, one in answer.json()["servers"].items()}
+    assert told == {"valkey": "up", "postgres": "up", "clickhouse": "down"}
+    assert client(partial).get("/readyz").json() == {"status": "not ready"}
+    assert client(partial, new_text()).get("/readyz").json() == {"status": "not ready"}
+    whole.close()
+
+
+def test_metrics_count_requests_by_route(services: Services) -> None:
+    api = client_with_key(services)
+    api.get("/api/v1/queues/some%2Fqueue/metrics", params=PROD)
+    api.get("/nowhere/hunter2")
+    api.request("INVENTED", "/api/v1/session")
+    page = api.get("/metrics").text
+    assert 'headrace_api_requests_total{method="GET",route="/api/v1/queues/{queue}/metrics",status="503"} 1.0' in page
+    assert 'headrace_api_requests_total{method="GET",route="dashboard",status="404"} 1.0' in page
+    assert 'headrace_api_request_duration_seconds_count{method="GET",route="dashboard"} 1.0' in page
+    assert "hunter2" not in page
+    assert "INVENTED" not in page
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted", "stranger", "tenant", "everybody"),
+    [
+        ("127.0.0.1", None, 200, 200, 200),
+        ("127.0.0.1", False, 404, 404, 404),
+        ("0.0.0.0", None, 404, 404, 404),
+        ("0.0.0.0", True, 401, 403, 200),
+    ],
+)
+def test_metrics_are_for_this_machine_unless_wanted(
+    services: Services, host: str, wanted: bool | None, stranger: int, tenant: int, everybody: int
+) -> None:
+    to = with_settings(services, host=host, metrics=wanted)
+    assert client(to).get("/metrics").status_code == stranger
+    assert client_with_key(to, Scope("acme")).get("/metrics").status_code == tenant
+    assert client_with_key(to).get("/metrics").status_code == everybody
+
+
+# --- The command -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        env = {"HEADRACE_POSTGRES_URL": postgres_url}
+        result = CliRunner(env=env).invoke(main.headrace, ["keys", *arguments, "--json"], prog_name="headrace")
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout.splitlines()[-1]) if code == 0 else result.stderr
+
+    return run
+
+
+def test_keys_on_the_command_line(command: Any, services: Services) -> None:
+    scope = ["--org", "acme", "--project", "shop", "--env", "prod"]
+    made = command("create", "--name", "ci", *scope, "--level", "operate", "--expires", "90d")
+    [key] = command("list")["keys"]
+    assert (key["id"], key["name"], key["level"], key["state"]) == (made["id"], "ci", "operate", "live")
+    assert (key["org"], key["project"], key["env"]) == ("acme", "shop", "prod")
+    assert made["key"].split("_")[2] not in json.dumps(key)
+    api = client(services, made["key"])
+    assert api.get("/api/v1/session").json()["level"] == "operate"
+    link = command("link", "--key", made["id"], "--url", "http://testserver/")["link"]
+    assert client(services).get(link).status_code == 303
+    assert command("revoke", made["id"]) == {"id": made["id"], "name": "ci"}
+    assert command("list")["keys"][0]["state"] == "revoked"
+    assert "no key" in command("revoke", made["id"], code=1)
+    assert "no valid key" in command("link", "--key", made["id"], "--url", "http://x", code=1)
+    services.keys.refresh()
+    assert is_problem(api.get("/api/v1/session"), 401)
+    admin = client_with_key(services)
+    actions = [(one["action"], one["key_name"]) for one in admin.get("/api/v1/audit").json()["entries"]]
+    assert actions == [("key.revoke", "command line"), ("key.create", "command line")]
+
+
+def test_a_scope_with_a_hole_is_refused(command: Any) -> None:
+    assert "--project needs --org" in command("create", "--name", "x", "--project", "p", "--level", "read", code=2)
+    assert "control character" in command("create", "--name", "x\n", "--level", "read", code=1)
+    assert command("list")["keys"] == []
