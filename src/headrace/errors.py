@@ -64,6 +64,11 @@ class AnotherPipeline(HeadraceError):
     """Another pipeline reads these streams. What this one had not put into its spool was not counted."""
 
 
+class SparkGone(ServiceUnavailable):
+    """Spark's Java process ended. Nothing is lost: what was read is in the spool, what was not is in the streams. Start
+    the pipeline again; if it ends again, give it more memory (pipeline.driver_memory)."""
+
+
 class DatabaseUnavailable(ServiceUnavailable):
     """PostgreSQL does not answer, or not in time. Nothing was written and what it holds is kept. Try again; if it
     stays so, start PostgreSQL or correct HEADRACE_POSTGRES_URL."""

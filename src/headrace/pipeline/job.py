@@ -11,14 +11,15 @@ import json
 import logging
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.errors import AnotherPipeline, HeadraceError
+from headrace.errors import AnotherPipeline, HeadraceError, SparkGone
 from headrace.pipeline import checkpoint
 from headrace.pipeline.checkpoint import From
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
@@ -108,8 +109,9 @@ def run_pipeline(
             else:
                 _run(session, pipeline, begun, keeping, stop)
         finally:
-            session.stop()
             lease.leave()
+            with suppress(Exception):  # it may be gone, and then there is nothing to stop
+                session.stop()
 
 
 def beginning(pipeline: Pipeline, client: Valkey, begin: From | None) -> Offsets:
@@ -203,6 +205,8 @@ def run_until_failure(
             query.awaitTermination(1)
     except AnotherPipeline:
         raise
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkGone from error
     except (StreamingQueryException, HeadraceError) as error:
         _report(pipeline, error)
     except Exception as error:
@@ -210,7 +214,8 @@ def run_until_failure(
         _report(pipeline, error)
     finally:
         if query is not None:
-            query.stop()
+            with suppress(Py4JNetworkError, ConnectionError):
+                query.stop()
 
 
 def _report(pipeline: Pipeline, error: Exception) -> None:

@@ -1,0 +1,76 @@
+"""Where the time goes: what one process does to a stored stream, step by step, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import pyarrow as pa
+
+from bench.pipeline_stream import SHARDS, Segment
+from headrace.pipeline.buckets import bucketize, merge
+from headrace.pipeline.clickhouse_destination import TABLE, ClickHouseDestination
+from headrace.pipeline.decode import decode
+from headrace.pipeline.payload import to_payload
+from headrace.pipeline.source import PAGE
+from headrace.pipeline.transforms import CHUNK_EVENTS
+from headrace.queue import keys
+from headrace.spool.record import Record
+from headrace.valkey.connect import Valkey
+from headrace.valkey.streams import entries_between
+from headrace.warehouse import queue_metrics
+from headrace.warehouse.blocks import BlockWriter
+from headrace.warehouse.connect import Client
+
+
+class Phases:
+    """Seconds by name."""
+
+    def __init__(self) -> None:
+        self.spent: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def timed(self, name: str) -> Generator[None]:
+        began = time.perf_counter()
+        yield
+        self.spent[name] += time.perf_counter() - began
+
+
+def phase_figures(redis: Valkey, warehouse: Client, segment: Segment) -> dict[str, float]:
+    """µs per event: read, decode, bucketize and merge can be shared among tasks; insert is one process's, and
+    ClickHouse's."""
+    phases = Phases()
+    partials: list[pa.Table] = []
+    for shard in range(SHARDS):
+        held: list[pa.RecordBatch] = []
+        after = segment.after[shard]
+        while True:
+            with phases.timed("read"):
+                entries = entries_between(redis, keys.metrics(shard), after, "+", PAGE)
+            if entries:
+                after = entries[-1][0].decode()
+                with phases.timed("decode"):
+                    held.append(decode(shard, entries))
+            if held and (not entries or sum(batch.num_rows for batch in held) >= CHUNK_EVENTS):
+                with phases.timed("bucketize"):
+                    partials.append(bucketize(pa.Table.from_batches(held)))
+                held = []
+            if not entries:
+                break
+    with phases.timed("merge"):
+        rows = merge(partials)
+    with phases.timed("insert"):
+        insert(warehouse, rows)
+    figures = {f"phase_{name}_us_per_event": 1e6 * spent / segment.events for name, spent in phases.spent.items()}
+    return {**figures, "phase_rows": float(rows.num_rows)}
+
+
+def insert(warehouse: Client, rows: pa.Table) -> None:
+    """As the spool's exporter does it."""
+    destination = ClickHouseDestination(BlockWriter(lambda: warehouse))
+    record = Record(1, to_payload(rows), uuid4().hex, {TABLE: queue_metrics.TABLE}, 0, time.time())
+    for batch in destination.prepare(record):
+        destination.send(batch)
