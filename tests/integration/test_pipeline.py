@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from headrace.embedded.process import choose_port
+from headrace.embedded.valkey import EmbeddedValkey
 from headrace.history.reconcile import Reconciliation, read_totals, reconcile
 from headrace.model.event import Op
 from headrace.model.histogram import ZERO, bucket_of
@@ -29,11 +32,11 @@ from headrace.queue.state import read_states
 from headrace.spool.backoff import Backoff
 from headrace.spool.options import SpoolOptions
 from headrace.valkey import streams
-from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
-from tests.conftest import wait_until
+from tests.conftest import READY_S, wait_until
 from tests.events import event_table
 
 if TYPE_CHECKING:
@@ -276,3 +279,41 @@ def test_ticks_move_the_watermark_and_count_nothing(
         finally:
             query.stop()
     assert all(not totals for totals in read_totals(warehouse).values())
+
+
+def test_valkey_may_be_killed_and_come_back(
+    spark: SparkSession, options: PipelineOptions, warehouse: Client, tmp_path: Path
+) -> None:
+    """The query fails and is started again; what Valkey kept is what counts."""
+    server = EmbeddedValkey(tmp_path / "valkey", tmp_path)
+    server.start()
+    try:
+        server.wait_ready(READY_S)
+        url, stop = server.url, threading.Event()
+        with (
+            exporting(replace(options, redis_url=url)) as pipeline,
+            ThreadPoolExecutor(1) as pool,
+            connect(url) as valkey,
+        ):
+
+            def keep_running() -> None:
+                while not stop.wait(0.2):
+                    run_until_failure(spark, pipeline, stop)
+
+            running = pool.submit(keep_running)
+            try:
+                work(valkey, url, 20)
+                wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues", 60)
+                os.kill(server.child.pid, signal.SIGKILL)
+                server.stop()
+                server = EmbeddedValkey(tmp_path / "valkey", tmp_path, server.port)
+                server.start()
+                server.wait_ready(READY_S)
+                work(valkey, url, 20)
+                wait_until(lambda: compare(valkey, warehouse).difference == 0, "it agrees again", 120)
+            finally:
+                stop.set()
+            running.result()
+        assert pipeline.monitor.read().lost_events == 0
+    finally:
+        server.stop()
