@@ -46,8 +46,8 @@ BARS = (
 
 @dataclass(frozen=True)
 class Size:
-    rounds: int = 5
-    events: int = 1_000_000
+    rounds: int = 3
+    events: int = 600_000
     queues: int = 200
     warm_events: int = 100_000
     live_s: float = 30.0

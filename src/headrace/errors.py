@@ -64,6 +64,10 @@ class AnotherPipeline(HeadraceError):
     """Another pipeline reads these streams. What this one had not put into its spool was not counted."""
 
 
+class ImpossibleEntry(HeadraceError):
+    """A metric stream holds an entry whose id no event can have."""
+
+
 class SparkGone(ServiceUnavailable):
     """Spark's Java process ended. Nothing is lost: what was read is in the spool, what was not is in the streams. Start
     the pipeline again; if it ends again, give it more memory (pipeline.driver_memory)."""

@@ -26,7 +26,7 @@ from headrace.history.reconcile import read_totals, reconcile
 from headrace.model.event import COUNT_COLUMN, RESYNC, TICK
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline import backfill as backfilling
+from headrace.pipeline import clickhouse_destination
 from headrace.pipeline.archive import HOUR_MS, ArchiveWriter, tidy
 from headrace.pipeline.audit import Audit, audit, compare_hour
 from headrace.pipeline.backfill import Backfilled, backfill
@@ -107,9 +107,17 @@ def place(spark: SparkSession, clickhouse_url: str, warehouse: Client, tmp_path:
     uri = str(tmp_path / "archive")
     for events in EVENTS:
         stream(warehouse, uri, events)
+        follow(uri, events)
     writer = BlockWriter(lambda: connect(clickhouse_url, str(warehouse.database)))
     yield Place(spark, warehouse, writer, uri)
     writer.close()
+
+
+def follow(uri: str, events: pa.Table) -> None:
+    """The shard goes on in the next hour, so the archive is seen to hold all of this one."""
+    next_hour = (events["at_ms"][-1].as_py() // HOUR_MS + 1) * HOUR_MS
+    tick = {"shard": events["shard"][0].as_py(), "seq": events["seq"][-1].as_py() + 1, "at_ms": next_hour, "op": TICK}
+    ArchiveWriter(uri).write(event_table(tick))
 
 
 def stream(client: Client, uri: str, events: pa.Table, batches: int = 5) -> None:
@@ -321,7 +329,7 @@ def test_an_insert_that_is_sent_again_counts_once(place: Place, monkeypatch: pyt
         insert(*arguments)
 
     monkeypatch.setattr(place.writer, "insert", twice)
-    monkeypatch.setattr(backfilling, "MAX_BLOCK_ROWS", 50)
+    monkeypatch.setattr(clickhouse_destination, "MAX_BLOCK_ROWS", 50)
     right = answers(place.client)
     done = place.backfill()
     assert done.rows[TABLES[0]] > 100, "it was several blocks"
@@ -357,8 +365,13 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
     second = int((hour_of == hour_of[0]).sum())
     for part in (EVENTS[0].slice(0, second - 3), EVENTS[0].slice(second), EVENTS[1]):
         ArchiveWriter(gone.uri).write(part)
-    with pytest.raises(ArchiveIncomplete, match="3 events of shard 0 before its first"):
-        gone.backfill(Window(START + HOUR_MS, START + 2 * HOUR_MS))
+    with pytest.raises(ArchiveIncomplete, match="what follows its last event of shard 0"):
+        gone.backfill(Window(START + HOUR_MS, START + 2 * HOUR_MS))  # archiving ended somewhere in it
+    for events in EVENTS:
+        follow(gone.uri, events)
+    for hour in (START, START + HOUR_MS):
+        with pytest.raises(ArchiveIncomplete, match="3 events of shard 0 at its edges"):
+            gone.backfill(Window(hour, hour + HOUR_MS))
     assert gone.audit().lacking
     assert answers(place.client) == right
     empty.backfill(allow_empty=True)
@@ -391,6 +404,7 @@ def test_a_backfill_of_real_streams_agrees_with_the_queues(
         if entries:
             events = pa.Table.from_batches([decode(shard, entries)])
             ArchiveWriter(uri).write(events)
+            follow(uri, events)
             first, last = min(first, events["at_ms"][0].as_py()), max(last, events["at_ms"][-1].as_py())
             queue_metrics.insert(warehouse, bucketize(events.slice(0, len(events) // 2)), f"half of {shard}")
 

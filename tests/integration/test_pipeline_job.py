@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import AnotherPipeline
+from headrace.errors import AnotherPipeline, QueueUnavailable
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.housekeeping import Housekeeping
 from headrace.pipeline.lease import KEY, Lease, owner_of
 from headrace.pipeline.options import PipelineOptions
-from headrace.pipeline.sink import Mark, SpoolSink
+from headrace.pipeline.sink import Mark, SpoolSink, Taken
 from headrace.pipeline.vitals import Monitor
 from headrace.queue import keys
 from headrace.queue.queue import SyncClient
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.valkey import streams
-from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from tests.integration.test_pipeline import compare, work
 from tests.unit.test_pipeline_rules import numbered
@@ -153,12 +153,20 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
     keeping.do()
     assert monitor.read().lag_events == {str(shard): 1, str(1 - shard): 0}
 
-    SpoolSink(spool, {shard: Mark(0, 0)}, after_put=keeping.took).take(numbered(5, shard=shard), 0, 0)
+    found: list[Taken] = []
+    SpoolSink(spool, {shard: Mark(0, 0)}, after_put=found.append).take(numbered(5, shard=shard), 0, 0)
+    keeping.took(found[0])
     assert keeping.heal() == 1
     newest = streams.newest(valkey, keys.metrics(shard))
     assert newest
     assert b"resync" in newest[1][1]
     assert keeping.heal() == 0  # nothing is broken any more
+
+    away = Housekeeping(connect("redis://127.0.0.1:1"), Lease(valkey, "me"), monitor, spool, options)
+    away.took(found[0])
+    for _ in range(2):  # what could not be done is still to do
+        with pytest.raises(QueueUnavailable):
+            away.heal()
 
     Lease(valkey, "me").leave()
     assert Lease(valkey, "other").take()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.event import COLUMNS
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
+from headrace.pipeline.lease import Lease
 from headrace.pipeline.offsets import BEGINNING, StreamRange
 from headrace.pipeline.positions import entry_at, group_of, newest_after, patiently, split
 from headrace.pipeline.sink import Mark
@@ -22,6 +25,7 @@ from headrace.queue.queue import SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
+from tests.conftest import READY_S
 
 SHARD = 0
 STREAM = keys.metrics(SHARD)
@@ -73,12 +77,15 @@ def test_a_limit_bounds_a_batch(valkey: Valkey, valkey_url: str) -> None:
 
 def spread(valkey: Valkey, events: int, first: int = 1, start_ms: int = 1_000_000) -> None:
     """Entries one millisecond apart, as time alone would make them."""
-    blank = dict.fromkeys((column.name for column in COLUMNS), "") | {"version": "1", "op": "tick", "n": "0"}
     many = valkey.pipeline(transaction=False)
     for number in range(first, first + events):
-        packed = "\t".join({**blank, "seq": str(number)}.values())
-        many.xadd(STREAM, {"e": packed}, id=f"{start_ms + number}-0")
+        many.xadd(STREAM, {"e": packed_tick(number)}, id=f"{start_ms + number}-0")
     many.execute()
+
+
+def packed_tick(seq: int) -> str:
+    blank = dict.fromkeys((column.name for column in COLUMNS), "")
+    return "\t".join({**blank, "version": "1", "seq": str(seq), "op": "tick", "n": "0"}.values())
 
 
 def test_long_ranges_are_read_by_several_tasks(valkey: Valkey, valkey_url: str) -> None:
@@ -104,6 +111,58 @@ def test_an_entry_is_found_by_its_number(valkey: Valkey) -> None:
     assert newest_after(valkey, SHARD, newest) == newest
     whole = StreamRange(SHARD, BEGINNING, newest)
     assert split(valkey, whole, 10) == [whole]
+
+
+def test_many_events_of_one_millisecond_are_read_once(valkey: Valkey, valkey_url: str) -> None:
+    """More than the limit: it is passed then, rather than gone back behind."""
+    stream = reader(valkey_url, shards=1)
+    burst(valkey, range(1, 10))
+    at = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    burst(valkey, range(10, 40))
+    seen: list[int] = []
+    while (end := stream.latestOffset(at, ReadMaxRows(5))) != at:
+        seen += seqs(read(stream, at, end))
+        at = end
+    assert seen == list(range(10, 40))
+
+
+def burst(valkey: Valkey, numbers: range) -> None:
+    for number in numbers:
+        valkey.xadd(STREAM, {"e": packed_tick(number)}, id=f"5000-{number}")
+
+
+def test_an_absurd_number_does_not_split_a_range_for_ever(valkey: Valkey, valkey_url: str) -> None:
+    spread(valkey, 20)
+    valkey.xadd(STREAM, {"e": "1\t999999999999999999\tgarbage"}, id="2000000-0")
+    stream = reader(valkey_url, shards=1)
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    parts = stream.partitions(stream.initialOffset(), end)
+    assert len(parts) <= 64
+    assert sum(page.num_rows for part in parts for page in stream.read(part)) == 21
+
+
+def test_a_full_memory_does_not_stop_trimming(tmp_path: Path) -> None:
+    """Else the stream would stay as long as it is, and so would the memory."""
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
+    server.start()
+    try:
+        server.wait_ready(READY_S)
+        with connect(server.url) as valkey:
+            tick(valkey, 5)
+            stream = reader(server.url, shards=1)
+            end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+            valkey.config_set("maxmemory", 1)
+            stream.commit(end)
+            assert valkey.xlen(STREAM) == 1
+            lease = Lease(valkey, "me")
+            assert lease.take()
+            lease.remember()
+            assert Lease(valkey, "other").replaced_by() == "me"
+            valkey.config_set("maxmemory", 0)
+            stream.commit(end)
+            assert group_of(valkey, GROUP, 1) == end
+    finally:
+        server.stop()
 
 
 def test_available_now_ends_where_it_began_to_look(valkey: Valkey, valkey_url: str) -> None:

@@ -219,19 +219,16 @@ def test_an_archive_that_is_not_there_is_empty(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere")
     tidy(nowhere, LATER, 30, LATER)
     assert Archive(nowhere).names(START) == []
-    assert Archive(nowhere).last_seq_before(START, 0) is None
+    assert Archive(nowhere).neighbours(START) == {}
 
 
-def test_the_number_before_an_hour_is_that_of_the_newest_earlier_event(tmp_path: Path) -> None:
+def test_the_numbers_around_an_hour(tmp_path: Path) -> None:
     writer = ArchiveWriter(str(tmp_path))
     writer.write(events(0, 10, 3600, 3601))
     writer.write(events(20, shard=1))
-    assert [Archive(str(tmp_path)).last_seq_before(START + hours * HOUR_MS, 0) for hours in (0, 1, 2, 9)] == [
-        None,
-        2,
-        4,
-        4,
-    ]
+    around = [Archive(str(tmp_path)).neighbours(START + hours * HOUR_MS) for hours in (-1, 0, 1, 2)]
+    assert [each[0] for each in around] == [(None, 1), (None, 3), (2, None), (4, None)]
+    assert [each[1] for each in around] == [(None, 1), (None, None), (1, None), (1, None)]
 
 
 def test_columns_that_an_older_release_did_not_write_are_unknown(tmp_path: Path) -> None:

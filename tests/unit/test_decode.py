@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.errors import ImpossibleEntry
 from headrace.model.event import COLUMNS
 from headrace.pipeline.decode import SAMPLE_BYTES, decode, seq_of
 from headrace.valkey.streams import Entry
@@ -27,13 +28,13 @@ def test_events_keep_their_columns() -> None:
     ("changes", "reason", "seq"),
     [
         ({"version": "2"}, "unknown version", 2),
-        ({"op": "juggle"}, "malformed", 2),
-        ({"n": "many"}, "malformed", 2),
-        ({"n": "-1"}, "malformed", 2),
-        ({"n": ""}, "malformed", 2),
-        ({"depth": "1.5"}, "malformed", 2),
-        ({"queue": "two\nlines"}, "malformed", 2),
-        ({"queue": "a\ttab"}, "malformed", 2),
+        ({"op": "juggle"}, "malformed", None),
+        ({"n": "many"}, "malformed", None),
+        ({"n": "-1"}, "malformed", None),
+        ({"n": ""}, "malformed", None),
+        ({"depth": "1.5"}, "malformed", None),
+        ({"queue": "two\nlines"}, "malformed", None),
+        ({"queue": "a\ttab"}, "malformed", None),
         ({"seq": "x"}, "not an event", None),
         ({"seq": ""}, "not an event", None),
         ({"seq": "99999999999999999999"}, "not an event", None),
@@ -64,8 +65,21 @@ def test_a_sample_is_bounded() -> None:
 def test_many_among_many() -> None:
     entries = [entry(number, **({"n": "?"} if number % 100 == 50 else {})) for number in range(1, 1001)]
     rows = decode(0, entries)
-    assert rows["seq"].to_pylist() == list(range(1, 1001))
+    assert rows["at_seq"].to_pylist() == list(range(1, 1001))
     assert rows["aside"].null_count == 990
+
+
+def test_a_newer_version_is_set_aside_in_bulk() -> None:
+    entries = [entry(number, version="2" if number % 2 else "1") for number in range(1, 10_001)]
+    rows = decode(0, entries)
+    assert rows["seq"].to_pylist() == list(range(1, 10_001))
+    assert rows["aside"].to_pylist()[:2] == ["unknown version", None]
+
+
+@pytest.mark.parametrize("entry_id", [b"9999999999999-0", b"18446744073709551615-1", b"1000-99999999"])
+def test_an_impossible_time_is_told(entry_id: bytes) -> None:
+    with pytest.raises(ImpossibleEntry, match="XDEL"):
+        decode(0, [entry(1), (entry_id, entry(2)[1])])
 
 
 def test_the_number_of_an_entry() -> None:

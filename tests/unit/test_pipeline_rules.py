@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from headrace.errors import CheckpointMismatch
+from headrace.errors import CheckpointMismatch, HeadraceError
 from headrace.pipeline.checkpoint import QUERY, check, set_aside
+from headrace.pipeline.payload import from_payload
 from headrace.pipeline.sink import Mark, SpoolSink, Taken, read_marks, token_of, watermark_ms, write_marks
 from headrace.pipeline.transforms import Plan, Summary, joined, missing, summarise, summary_of
 from headrace.pipeline.vitals import Monitor, page
@@ -80,17 +81,53 @@ def test_losses_are_counted_against_the_mark(spool: Spool) -> None:
     assert (first.batch.lost_events, first.broken) == (2, {0})  # 1 and 2 of shard 0 were trimmed before we came
     assert read_marks(spool.marks()) == {0: Mark((MS + 1) << 20, 4), 1: Mark((MS + 1) << 20, 2)}
     assert spool.marks()[QUERY] == "q1"
-    second = sink.take(numbered(5, 6, 7))
+    second = sink.take(later(5, 6, 7, after_ms=10))
     assert (second.batch.lost_events, second.batch.rewinds, second.broken) == (0, 0, frozenset())
-    third = sink.take(numbered(10, 11))
+    third = sink.take(later(10, 11, after_ms=20))
     assert (third.batch.lost_events, third.broken) == (2, {0})
-    fourth = sink.take(numbered(2, 3))
+    fourth = sink.take(later(2, 3, after_ms=30))
     assert (fourth.batch.lost_events, fourth.batch.rewinds, fourth.broken) == (0, 1, {0})
 
 
-def test_a_shard_whose_beginning_is_unknown_has_lost_nothing(spool: Spool) -> None:
-    assert Sink(spool, {}).take(numbered(77)).batch.lost_events == 0
+def test_a_new_shard_begins_at_its_first_event(spool: Spool) -> None:
+    assert Sink(spool, {}).take(numbered(77)).batch.lost_events == 76
+    # A group that says where it stands, but not at which number.
     assert Sink(spool, {5: Mark(1 << 20, 0)}).take(numbered(77, shard=5)).batch.lost_events == 0
+
+
+def test_where_a_quiet_shard_began_is_kept(spool: Spool) -> None:
+    """Else the next start would take it for unread from its beginning, and report all of it as lost."""
+    sink = Sink(spool, {0: Mark(MS << 20, 8), 1: Mark(7 << 20, 10_000_000), 2: Mark(0, 0)})
+    sink.take(later(9))
+    assert read_marks(spool.marks()) == {0: Mark((MS + 50) << 20, 9), 1: Mark(7 << 20, 10_000_000)}
+    assert Sink(spool, {}).take(numbered(10_000_001, shard=1)).batch.lost_events == 0
+
+
+def test_what_is_taken_is_not_taken_again(spool: Spool) -> None:
+    sink = Sink(spool, {0: Mark(0, 0)})
+    sink.take(later(1))
+    with pytest.raises(HeadraceError, match="read again"):
+        sink.take(later(1, 2))
+    assert sink.take(later(2, 3, after_ms=100)).batch.lost_events == 0
+
+
+def later(*seqs: int, after_ms: int = 50) -> list[Summary]:
+    return summaries(*({"at_ms": MS + after_ms + at, "seq": seq} for at, seq in enumerate(seqs)))
+
+
+def test_a_batch_of_many_rows_fits_into_the_spool(tmp_path: Path) -> None:
+    """As blocks that are cut once, here: the destination would not cut them otherwise."""
+    many = [{"at_ms": MS, "at_seq": number, "seq": number + 1, "queue": f"q{number}"} for number in range(120_000)]
+    with Spool.open(SpoolOptions(tmp_path / "many")) as spool:
+        Sink(spool, {}).take(summaries(*many))
+        records = spool.lease_many(9)
+    rows, batch = records[:-1], records[-1]
+    tables = [from_payload(record.payload) for record in rows]
+    assert len(tables) > 1
+    assert max(len(record.payload) for record in rows) < 40 * 2**20
+    assert sum(table.num_rows for table in tables) == 120_000
+    assert [record.token for record in rows] == [f"{batch.token}/{number}" for number in range(len(rows))]
+    assert all(record.meta["uncut"] for record in rows)
 
 
 def test_what_is_set_aside_is_kept_as_a_sample(spool: Spool) -> None:
@@ -159,16 +196,17 @@ def test_what_belongs_together_is_taken(tmp_path: Path) -> None:
         ("a", {}, True, "spool is new"),
         ("a", {QUERY: "b"}, True, "of query b"),
         (None, {}, True, "another checkpoint"),
+        ("a", {QUERY: "a"}, "another", "Another pipeline"),
     ],
 )
 def test_what_does_not_is_refused(
-    tmp_path: Path, query: str | None, marks: dict[str, str], group_exists: bool, what: str
+    tmp_path: Path, query: str | None, marks: dict[str, str], group_exists: bool | str, what: str
 ) -> None:
     folder = tmp_path / "checkpoint"
     if query:
         make_checkpoint(folder, query)
     with pytest.raises(CheckpointMismatch, match=what) as caught:
-        check(folder, marks, group_exists)
+        check(folder, marks, bool(group_exists), group_exists if isinstance(group_exists, str) else None)
     assert "--from group" in str(caught.value)
 
 

@@ -51,7 +51,7 @@ def cancel(invocation: Invocation, env: EnvRef, job_id: str) -> None:
         before = client.cancel(env, job_id)
     if before is None:
         raise unknown(env, job_id)
-    if before not in (JobState.READY, JobState.SCHEDULED):
+    if before not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):
         raise JobNotWaiting(
             f"The job {job_id!r} is {before}: only one that waits can be cancelled. It was left as it is."
         )

@@ -123,19 +123,33 @@ class Archive:
         for events in _clipped(self._files, folder, clips(mine)):
             yield from _as_decoded(events).to_batches()
 
-    def last_seq_before(self, hour_ms: int, shard: int) -> int | None:
-        """The number of the shard's last event before an hour; None if no earlier one is archived."""
-        earlier = [
-            (name.last, each.path)
-            for hour, found in _hours(self._files, self._root)
-            for each in found
-            if hour < hour_ms and (name := Name.parse(each.base_name)) and name.shard == shard
-        ]
-        if not earlier:
-            return None
-        with self._files.open_input_file(max(earlier)[1]) as source:
+    def neighbours(self, hour_ms: int) -> dict[int, tuple[int | None, int | None]]:
+        """For every shard that was ever archived: the numbers of its last event before an hour, and of its first after
+        it; None where there is none."""
+        before: dict[int, tuple[int, str]] = {}
+        after: dict[int, tuple[int, str]] = {}
+        shards: set[int] = set()
+        for hour, found in _hours(self._files, self._root):
+            for name, path in ((Name.parse(each.base_name), each.path) for each in found):
+                if name is None:
+                    continue
+                shards.add(name.shard)
+                if hour < hour_ms:
+                    before[name.shard] = max(before.get(name.shard, (0, "")), (name.last, path))
+                elif hour > hour_ms:
+                    after[name.shard] = min(after.get(name.shard, (name.first, path)), (name.first, path))
+        return {
+            shard: (
+                self._seq(before[shard][1], -1) if shard in before else None,
+                self._seq(after[shard][1], 0) if shard in after else None,
+            )
+            for shard in sorted(shards)
+        }
+
+    def _seq(self, path: str, place: int) -> int:
+        with self._files.open_input_file(path) as source:
             file = parquet.ParquetFile(source)
-            return file.read_row_group(file.num_row_groups - 1, ["seq"])["seq"][-1].as_py()
+            return file.read_row_group(place % file.num_row_groups, ["seq"])["seq"][place].as_py()
 
 
 def tidy(uri: str, now_ms: int, keep_days: int, closed_before_ms: int) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from headrace.pipeline.audit import lacking, of_tier
 from headrace.pipeline.buckets import environments
-from headrace.pipeline.clickhouse_destination import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS
+from headrace.pipeline.clickhouse_destination import cut
 from headrace.pipeline.replay import ArchiveIncomplete, Continuity, Hour, Window, iso, replay
 from headrace.warehouse import history_windows, tiers
 from headrace.warehouse.blocks import BlockWriter, InsertFailed, arrow_file
@@ -83,15 +83,10 @@ def tables_of(hour: Hour, now_ms: int) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _write(writer: BlockWriter, table: str, rows: pa.Table, generation: int, hour_ms: int) -> None:
-    for number, block in enumerate(blocks(rows)):
+    for number, block in enumerate(cut(rows)):
         marked = block.append_column("generation", pa.array([generation] * len(block), pa.uint32()))
         token = f"backfill/{generation}/{table}/{iso(hour_ms)}/{number}"
         _insert(writer, table, marked, token)
-
-
-def blocks(rows: pa.Table) -> list[pa.Table]:
-    most = min(MAX_BLOCK_ROWS, max(1, rows.num_rows * MAX_BLOCK_BYTES // max(rows.nbytes, 1)))
-    return [rows.slice(start, most) for start in range(0, rows.num_rows, most)]
 
 
 def _insert(writer: BlockWriter, table: str, rows: pa.Table, token: str) -> None:

@@ -24,6 +24,8 @@ pc: Any = pyarrow.compute  # its functions are made when it is imported; no type
 Ints = npt.NDArray[np.int64]
 
 BUCKET_S = 5
+LONGEST = 2**32 - 1  # of a column UInt32
+LARGEST = 2**62
 AT_SEQUENCE_BITS = 20
 
 NAMES = ("organization_id", "project_id", "environment_id", "queue_name")
@@ -150,10 +152,10 @@ def _from_events(events: pa.Table) -> Rows:
     counted = verb >= 0
     counts = np.zeros((events.num_rows, len(COUNTS)), np.int64)
     counts[np.flatnonzero(counted), verb[counted]] = n[counted]
-    oldest = _ints(events, "oldest_ms")
-    gauges = {
-        name: _ints(events, name) for name in ("depth", "cold_depth", "running", "env_depth", "env_running", "bytes")
-    }
+    oldest = _within(events, "oldest_ms", LARGEST)
+    bytes, cold_bytes = (_within(events, name, LARGEST) for name in ("bytes", "cold_bytes"))
+    lengths = ("depth", "cold_depth", "scheduled", "running", "env_depth", "env_running")
+    gauges = {name: _within(events, name, LONGEST) for name in lengths}
     age = np.where(oldest > 0, np.maximum(at_ms - oldest, 0), 0)
     waits, runs = _durations(events, "waits"), _durations(events, "runs")
     return Rows(
@@ -164,15 +166,15 @@ def _from_events(events: pa.Table) -> Rows:
         highs=np.column_stack(
             [
                 *(gauges[name] for name in ("depth", "cold_depth", "running", "env_depth", "env_running")),
-                *(age, gauges["bytes"]),
+                *(age, bytes),
             ]
         ),
         sums=np.column_stack([*waits.totals(events.num_rows), *runs.totals(events.num_rows)]),
         at=at_ms * 2**AT_SEQUENCE_BITS + _ints(events, "at_seq"),
         last=np.column_stack(
             [
-                *(gauges["depth"], gauges["cold_depth"], _ints(events, "scheduled"), gauges["running"]),
-                *(_ints(events, "limit", -1), oldest, gauges["bytes"], _ints(events, "cold_bytes")),
+                *(gauges[name] for name in ("depth", "cold_depth", "scheduled", "running")),
+                *(_ints(events, "limit", -1), oldest, bytes, cold_bytes),
                 *(gauges["env_depth"], gauges["env_running"], _ints(events, "env_limit", -1)),
             ]
         ),
@@ -216,7 +218,10 @@ def _odometers(events: pa.Table, verb: Ints, n: Ints) -> Odometers:
     known = place < len(COUNTS)
     row, place, reading = row[known], place[known], reading[known]
     return Odometers(
-        np.r_[moved, row], np.r_[verb[moved], place], np.r_[after - n[moved], reading], np.r_[after, reading]
+        np.r_[moved, row],
+        np.r_[verb[moved], place],
+        np.r_[np.maximum(after - n[moved], 0), reading],
+        np.r_[after, reading],
     )
 
 
@@ -235,6 +240,11 @@ def _verbs(events: pa.Table) -> Ints:
 
 def _ints(events: pa.Table, name: str, absent: int = 0) -> Ints:
     return pc.fill_null(events[name], absent).to_numpy().astype(np.int64)
+
+
+def _within(events: pa.Table, name: str, most: int) -> Ints:
+    """What its column can hold: a number below 0 would come out as a huge one."""
+    return np.clip(_ints(events, name), 0, most)
 
 
 def _known(events: pa.Table, name: str) -> npt.NDArray[np.bool_]:

@@ -35,9 +35,14 @@ def query_id(checkpoint: Path) -> str | None:
         return None
 
 
-def check(checkpoint: Path, marks: Mapping[str, str], group_exists: bool) -> None:
+def check(checkpoint: Path, marks: Mapping[str, str], group_exists: bool, replaced_by: str | None = None) -> None:
     """Raises CheckpointMismatch."""
     here, there = query_id(checkpoint), marks.get(QUERY)
+    if replaced_by is not None:
+        raise CheckpointMismatch(
+            f"Another pipeline ({replaced_by}) has read these streams since this one did, or before it. Going on could"
+            f" lose events or count them twice. {CHOICES}"
+        )
     if here == there and not (here is None and group_exists):
         return
     if there is None and here is not None and not _committed(checkpoint):
@@ -57,7 +62,7 @@ def set_aside(checkpoint: Path) -> Path | None:
     """Make room for a new one; returns where the old one is."""
     if not checkpoint.exists():
         return None
-    aside = checkpoint.with_name(f"{checkpoint.name}.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    aside = checkpoint.with_name(f"{checkpoint.name}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{time.time_ns()}")
     checkpoint.rename(aside)
     return aside
 

@@ -24,7 +24,7 @@ from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertF
 
 # Never change these two without emptying spools first: a record that is sent again must be cut as it was.
 MAX_BLOCK_ROWS = 50_000
-MAX_BLOCK_BYTES = 64 * 2**20  # far below the size from which ClickHouse makes two blocks of one insert
+MAX_BLOCK_BYTES = 32 * 2**20  # far below the size from which ClickHouse makes two blocks of one insert
 
 TABLE = "table"
 UNCUT = "uncut"  # in the meta of a record that is one block already, whatever its size
@@ -38,6 +38,22 @@ class Rows:
     table: str
     columns: tuple[str, ...]
     arrow_file: bytes
+
+
+def records_of(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
+    """Rows as records: one, or if they are many one for each block, so that none is too large for a spool."""
+    blocks = cut(rows)
+    if len(blocks) == 1:
+        return [NewRecord(to_payload(rows), token, {TABLE: table})]
+    meta = {TABLE: table, UNCUT: "1"}
+    return [NewRecord(to_payload(block), f"{token}/{number}", meta) for number, block in enumerate(blocks)]
+
+
+def cut(rows: pa.Table) -> list[pa.Table]:
+    """Blocks, always in the same way. By bytes only if they are many: the average row decides, so that every block has
+    the same number of rows."""
+    most = min(MAX_BLOCK_ROWS, max(1, rows.num_rows * MAX_BLOCK_BYTES // max(rows.nbytes, 1)))
+    return [rows.slice(start, most) for start in range(0, rows.num_rows, most)]
 
 
 class ClickHouseDestination:
@@ -107,9 +123,7 @@ def _cut(record: Record) -> list[pa.Table]:
         raise Permanent(f"Record {record.id} holds no Arrow stream: {error}.") from error
     if UNCUT in record.meta:
         return [rows]
-    # By bytes only if they are many: the average row decides, so that every block has the same number of rows.
-    most = min(MAX_BLOCK_ROWS, max(1, rows.num_rows * MAX_BLOCK_BYTES // max(rows.nbytes, 1)))
-    return [rows.slice(start, most) for start in range(0, rows.num_rows, most)]
+    return cut(rows)
 
 
 def _tokens(record: Record, blocks: int) -> list[str]:

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv as pacsv
 
+from headrace.errors import ImpossibleEntry
 from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, LIST_SEPARATOR, RESYNC, SEPARATOR, TICK, VERSION
+from headrace.pipeline.buckets import AT_SEQUENCE_BITS
 from headrace.valkey.streams import Entry
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
@@ -25,6 +28,10 @@ _LISTS = [column.name for column in COLUMNS if column.kind == "ints"]
 _TEXTS = {column.name for column in COLUMNS if column.kind == "text"}
 _OPS = pa.array([*(str(op) for op in COUNT_COLUMN), RESYNC, TICK])
 
+_OURS = f"{VERSION}{SEPARATOR}".encode()
+
+LAST_MS = 2**32 * 1000  # what ClickHouse's DateTime can hold; an id within it fits into one number, too
+LAST_SEQ = 2**AT_SEQUENCE_BITS - 1
 SAMPLE_BYTES = 1024  # of an entry that is set aside
 
 SCHEMA = pa.schema(
@@ -47,8 +54,25 @@ class NotEvents(Exception):
 
 
 def decode(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
-    batches = _decode_all(shard, entries)
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    try:
+        return _decode_events(shard, entries)
+    except (NotEvents, pa.ArrowInvalid, IndexError):
+        return _decode_mixed(shard, entries)
+
+
+def _decode_mixed(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
+    """What is plainly no event of ours is set aside at once; there may be many, of a newer version for example."""
+    plausible = [number for number, entry in enumerate(entries) if _is_plausible(entry)]
+    others = sorted(set(range(len(entries))) - set(plausible))
+    batches = [_set_aside(shard, [entries[number] for number in others])] if others else []
+    batches += _decode_all(shard, [entries[number] for number in plausible]) if plausible else []
+    order = np.argsort([*others, *plausible])
+    return pa.Table.from_batches(batches).take(order).combine_chunks().to_batches()[0]
+
+
+def _is_plausible(entry: Entry) -> bool:
+    fields = entry[1]
+    return len(fields) == 2 and fields[0] == FIELD.encode() and fields[1].startswith(_OURS)
 
 
 def _decode_all(shard: int, entries: Sequence[Entry]) -> list[pa.RecordBatch]:
@@ -57,7 +81,7 @@ def _decode_all(shard: int, entries: Sequence[Entry]) -> list[pa.RecordBatch]:
         return [_decode_events(shard, entries)]
     except (NotEvents, pa.ArrowInvalid, IndexError):
         if len(entries) == 1:
-            return [_set_aside(shard, entries[0])]
+            return [_set_aside(shard, entries)]
     half = len(entries) // 2
     return [*_decode_all(shard, entries[:half]), *_decode_all(shard, entries[half:])]
 
@@ -96,11 +120,11 @@ def _all_are_events(table: pa.Table) -> bool:
 
 def _columns(shard: int, table: pa.Table) -> list[pa.Array]:
     halves = pc.split_pattern(table["id"].chunk(0), "-")
-    columns: list[pa.Array] = [
-        pa.array([shard]).cast(pa.int32()).take(pa.nulls(len(table), pa.int32()).fill_null(0)),
-        pc.list_element(halves, 0).cast(pa.int64()),
-        pc.list_element(halves, 1).cast(pa.int64()),
-    ]
+    at_ms, at_seq = (pc.list_element(halves, number).cast(pa.int64()) for number in (0, 1))
+    if pc.max(at_ms).as_py() > LAST_MS or pc.max(at_seq).as_py() > LAST_SEQ:
+        raise NotEvents
+    shards = pa.array([shard]).cast(pa.int32()).take(pa.nulls(len(table), pa.int32()).fill_null(0))
+    columns: list[pa.Array] = [shards, at_ms, at_seq]
     for column in COLUMNS:
         values = table[column.name].chunk(0)
         if column.name in _LISTS:
@@ -111,16 +135,26 @@ def _columns(shard: int, table: pa.Table) -> list[pa.Array]:
     return [*columns, pa.nulls(len(table), pa.string()), pa.nulls(len(table), pa.binary())]
 
 
-def _set_aside(shard: int, entry: Entry) -> pa.RecordBatch:
-    at_ms, at_seq = entry[0].decode().split("-")
+def _set_aside(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([_aside(shard, entry) for entry in entries], schema=SCHEMA)
+
+
+def _aside(shard: int, entry: Entry) -> dict[str, object]:
+    at_ms, at_seq = map(int, entry[0].split(b"-"))
+    if at_ms > LAST_MS or at_seq > LAST_SEQ:
+        raise ImpossibleEntry(
+            f"Shard {shard}'s metric stream holds the entry {entry[0].decode()}, whose time is far in the future. No "
+            "event of a queue can follow it. Nothing of it was counted; remove it (XDEL), and find out who added it."
+        )
     sample = SEPARATOR.encode().join(entry[1][1:] if entry[1][:1] == [FIELD.encode()] else entry[1])
-    row = {"shard": shard, "at_ms": int(at_ms), "at_seq": int(at_seq), "seq": seq_of(entry)}
-    row |= {"aside": _reason(entry), "sample": sample[:SAMPLE_BYTES]}
-    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+    reason = _reason(entry)
+    # The number of what is malformed may be anything: it would look as if events had been lost.
+    seq = seq_of(entry) if reason == "unknown version" else None
+    row = {"shard": shard, "at_ms": at_ms, "at_seq": at_seq, "seq": seq}
+    return {**row, "aside": reason, "sample": sample[:SAMPLE_BYTES]}
 
 
 def _reason(entry: Entry) -> str:
     if seq_of(entry) is None:
         return "not an event"
-    version = entry[1][1].split(SEPARATOR.encode(), 1)[0]
-    return "malformed" if version == str(VERSION).encode() else "unknown version"
+    return "malformed" if entry[1][1].startswith(_OURS) else "unknown version"

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from headrace.errors import AnotherPipeline, QueueUnavailable
+from headrace.errors import AnotherPipeline, HeadraceError, MemoryFull, QueueUnavailable
 from headrace.pipeline import archive
 from headrace.pipeline.lease import RENEW_S, Lease
 from headrace.pipeline.offsets import BEGINNING
@@ -57,11 +57,12 @@ class Housekeeping:
             with available():
                 self._monitor.lags(self._lags())
             self.heal(now)
-        except QueueUnavailable:
+        except (QueueUnavailable, MemoryFull):
             self._monitor.lags({})
         if self._options.archive and now >= self._next_tidy:
             self._next_tidy = now + TIDY_EVERY_S
-            self._tidy(self._options.archive)
+            # It may take long, and the lease is to be renewed.
+            threading.Thread(target=self._tidy, args=[self._options.archive], name="tidy", daemon=True).start()
 
     def _lags(self) -> dict[str, int]:
         marks = read_marks(self._spool.marks())
@@ -76,11 +77,17 @@ class Housekeeping:
         that did so lately wait for their turn. Raises QueueUnavailable."""
         with self._lock:
             due = [shard for shard in self._broken if now is None or now >= self._resync_after.get(shard, now)]
-            self._broken -= set(due)
         told = 0
         for shard in due:
+            with self._lock:
+                self._broken.discard(shard)  # before: a gap that is found meanwhile is another one
+            try:
+                told += resync_shard(self._client, Stubs(self._options.shards, self._options.stream_maxlen), shard)
+            except HeadraceError:
+                with self._lock:
+                    self._broken.add(shard)
+                raise
             self._resync_after[shard] = time.monotonic() + RESYNC_EVERY_S
-            told += resync_shard(self._client, Stubs(self._options.shards, self._options.stream_maxlen), shard)
             log.warning("shard %d missed events; its queues said where they stand", shard, extra={"action": "resync"})
         return told
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def run_pipeline(
         pipeline.monitor.entered("waiting")
         if not lease.wait(stop):
             return
-        begun = beginning(pipeline, client, begin)
+        begun = beginning(pipeline, client, begin, patiently(lease.replaced_by))
+        patiently(lease.remember)
         session = start_session(options.session)
         session.streams.addListener(Listener(pipeline.monitor))
         keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options)
@@ -114,29 +116,42 @@ def run_pipeline(
                 session.stop()
 
 
-def beginning(pipeline: Pipeline, client: Valkey, begin: From | None) -> Offsets:
-    """Where shards begin that neither checkpoint nor spool knows. Raises CheckpointMismatch."""
+@dataclass(frozen=True)
+class Beginning:
+    """Where shards begin that neither checkpoint nor spool knows."""
+
+    read: Offsets  # after these entries
+    counted: Offsets  # and what was counted before; what lies between is lost
+
+
+NOWHERE = Beginning({}, {})
+
+
+def beginning(pipeline: Pipeline, client: Valkey, begin: From | None, replaced_by: str | None) -> Beginning:
+    """Raises CheckpointMismatch."""
     options = pipeline.options
     shards = max(patiently(lambda: shards_of(client)), options.shards)
     group = patiently(lambda: group_of(client, GROUP, shards))
+    oldest: Offsets = {str(shard): BEGINNING for shard in range(shards)}
     if begin is None:
-        checkpoint.check(options.checkpoint, pipeline.spool.marks(), any(at["seq"] for at in group.values()))
-        return {str(shard): BEGINNING for shard in range(shards)}
+        read = any(at["seq"] for at in group.values())
+        checkpoint.check(options.checkpoint, pipeline.spool.marks(), read, replaced_by)
+        return Beginning(oldest, oldest)
     if aside := checkpoint.set_aside(options.checkpoint):
         log.warning("the checkpoint was set aside as %s", aside, extra={"action": "checkpoint_set_aside"})
     match begin:
         case "group":
-            return group
+            return Beginning(group, group)
         case "oldest":
-            return {str(shard): BEGINNING for shard in range(shards)}
+            return Beginning(oldest, oldest)
         case "newest":
-            return patiently(lambda: newest_of(client, shards))
+            return Beginning(patiently(lambda: newest_of(client, shards)), group)
 
 
 def start_query(
     session: SparkSession,
     pipeline: Pipeline,
-    begun: Offsets | None = None,
+    begun: Beginning = NOWHERE,
     keeping: Housekeeping | None = None,
     once: bool = False,
 ) -> StreamingQuery:
@@ -149,7 +164,7 @@ def start_query(
         .option("shards", str(options.shards))
         .option("maxEventsPerTrigger", str(options.max_events_per_trigger))
         .option("eventsPerPartition", str(options.events_per_partition))
-        .option("startingOffsets", json.dumps(begun or {}))
+        .option("startingOffsets", json.dumps(begun.read))
         .option("summaries", plan.text())
         .load()
     )
@@ -161,7 +176,7 @@ def start_query(
 
     sink = SpoolSink(
         spool,
-        marks_at(begun or {str(shard): BEGINNING for shard in range(options.shards)}),
+        marks_at(begun.counted),
         also=lambda: {checkpoint.QUERY: checkpoint.query_id(options.checkpoint) or ""},
         before_put=keeping.lease.hold if keeping else lambda: None,
         after_put=taken,
@@ -175,7 +190,7 @@ def start_query(
 
 
 def _run(
-    session: SparkSession, pipeline: Pipeline, begun: Offsets, keeping: Housekeeping, stop: threading.Event
+    session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
 ) -> None:
     pause = FIRST_PAUSE_S
     while not stop.is_set():
@@ -183,14 +198,20 @@ def _run(
         run_until_failure(session, pipeline, stop, begun, keeping)
         made_progress = pipeline.monitor.read().batches > before
         pause = FIRST_PAUSE_S if made_progress else min(pause * 2, LONGEST_PAUSE_S)
-        stop.wait(pause)
+        _wait(pause, keeping, stop)
+
+
+def _wait(seconds: float, keeping: Housekeeping, stop: threading.Event) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not stop.wait(min(left, 1.0)):
+        keeping.do()  # the lease is ours meanwhile, too
 
 
 def run_until_failure(
     session: SparkSession,
     pipeline: Pipeline,
     stop: threading.Event,
-    begun: Offsets | None = None,
+    begun: Beginning = NOWHERE,
     keeping: Housekeeping | None = None,
 ) -> None:
     """Until stopped or a batch fails. Raises AnotherPipeline."""
@@ -230,7 +251,7 @@ def _report(pipeline: Pipeline, error: Exception) -> None:
 
 
 def _run_once(
-    session: SparkSession, pipeline: Pipeline, begun: Offsets, keeping: Housekeeping, stop: threading.Event
+    session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
 ) -> None:
     _read_available(session, pipeline, begun, keeping, stop)
     if keeping.heal():  # what the queues said thereupon
@@ -245,7 +266,7 @@ def _run_once(
 
 
 def _read_available(
-    session: SparkSession, pipeline: Pipeline, begun: Offsets, keeping: Housekeeping, stop: threading.Event
+    session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
 ) -> None:
     query = start_query(session, pipeline, begun, keeping, once=True)
     try:

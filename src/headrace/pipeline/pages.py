@@ -6,15 +6,25 @@ import json
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 Health = Callable[[], tuple[int, dict[str, Any]]]
 
 
+class Server(ThreadingMixIn, WSGIServer):
+    """One thread per request: who connects and says nothing holds up nobody else."""
+
+    daemon_threads = True
+    block_on_close = False
+
+
 class Quiet(WSGIRequestHandler):
+    timeout = 10.0
+
     def log_message(self, format: str, *args: Any) -> None:
         """A scrape every few seconds is no news."""
 
@@ -24,7 +34,7 @@ def served(port: int | None, registry: CollectorRegistry, health: Health) -> Gen
     if port is None:
         yield
         return
-    server = make_server("127.0.0.1", port, _application(registry, health), handler_class=Quiet)
+    server = make_server("127.0.0.1", port, _application(registry, health), Server, Quiet)
     thread = threading.Thread(target=server.serve_forever, name="pages", daemon=True)
     thread.start()
     try:

@@ -19,6 +19,7 @@ from headrace.valkey.connect import Valkey, available
 from headrace.valkey.streams import Entry
 
 PAUSES_S = (0.1, 0.5, 1.0, 2.0)
+MOST_PIECES = 64  # of a range, whatever the numbers of its events pretend
 NEIGHBOURS = 10  # entries looked at for an event number, as a few may be no events
 
 Answer = TypeVar("Answer")
@@ -66,7 +67,7 @@ def entry_at(client: Valkey, shard: int, seq: int, low: ShardOffset, high: Shard
 
 def split(client: Valkey, whole: StreamRange, most: int) -> list[StreamRange]:
     """Ranges of about `most` events at most, that together are the whole."""
-    pieces = max(1, -(-whole.events // most))
+    pieces = min(max(1, -(-whole.events // most)), MOST_PIECES)
     marks = [whole.start]
     for number in range(1, pieces):
         seq = whole.start["seq"] + whole.events * number // pieces

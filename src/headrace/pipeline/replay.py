@@ -98,19 +98,21 @@ class Continuity:
 
     def __init__(self, uri: str) -> None:
         self._archive = Archive(uri)
-        self._last: dict[int, int] = {}
 
     def missing(self, hour: Hour) -> str | None:
-        """In words; None if nothing is."""
-        found = f"{hour.lost} events within it" if hour.lost else None
-        for shard, (first, last) in hour.seqs.items():
-            before = self._last.get(shard) or self._archive.last_seq_before(hour.start_ms, shard)
-            if before is None and first > 1:
-                found = f"what precedes its first event of shard {shard}"
-            elif before is not None and (lost := between(before, first)[0]):
-                found = f"{lost} events of shard {shard} before its first"
-            self._last[shard] = last
-        return found
+        """In words; None if nothing is. The hour is over and was read, so every shard has events after it."""
+        if hour.lost:
+            return f"{hour.lost} events within it"
+        for shard, (before, after) in self._archive.neighbours(hour.start_ms).items():
+            first, last = hour.seqs.get(shard, (after, before))  # a shard in which nothing happened
+            if before is None and first is not None and first > 1:
+                return f"what precedes its first event of shard {shard}"
+            if after is None:
+                return f"what follows its last event of shard {shard}"
+            lost = between(before or 0, first or 0)[0] + (between(last or 0, after)[0] if shard in hour.seqs else 0)
+            if lost:
+                return f"{lost} events of shard {shard} at its edges"
+        return None
 
 
 def iso(milliseconds: int) -> str:

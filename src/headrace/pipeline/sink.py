@@ -20,12 +20,11 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
 
+from headrace.errors import HeadraceError
 from headrace.pipeline.buckets import AT_SEQUENCE_BITS
-from headrace.pipeline.clickhouse_destination import TABLE
+from headrace.pipeline.clickhouse_destination import records_of
 from headrace.pipeline.offsets import Offsets, packed
-from headrace.pipeline.payload import to_payload
 from headrace.pipeline.transforms import Summary, between, collected, joined, total
-from headrace.spool.record import NewRecord
 from headrace.spool.spool import Spool
 from headrace.warehouse import pipeline_batches, queue_metrics, set_aside
 from headrace.warehouse.pipeline_batches import PipelineBatch
@@ -77,6 +76,7 @@ class SpoolSink:
     def take(self, parts: Sequence[Summary], batch_id: int, started_ms: int) -> None:
         before = {**self._begun, **read_marks(self._spool.marks())}
         shards, rows = joined(parts), total(parts)
+        _refuse_taken(shards, before)
         after = before | {shard: Mark(read.last_at, _last_seq(read, before)) for shard, read in shards.items()}
         losses = {shard: _loss(read, before.get(shard)) for shard, read in shards.items()}
         now = self._now_ms()
@@ -103,8 +103,8 @@ class SpoolSink:
         token = token_of(shards)
         self._before_put()
         self._spool.put_many(
-            [NewRecord(to_payload(table), token, {TABLE: name}) for name, table in tables if table.num_rows],
-            marks={**self._also(), **write_marks({shard: after[shard] for shard in shards})},
+            [record for name, table in tables for record in records_of(name, table, token)],
+            marks={**self._also(), **write_marks({shard: mark for shard, mark in after.items() if mark.at})},
         )
         self._after_put(Taken(batch, frozenset(shard for shard, loss in losses.items() if any(loss))))
 
@@ -133,6 +133,14 @@ def token_of(shards: Mapping[int, Summary]) -> str:
     return hashlib.sha256(json.dumps(read).encode()).hexdigest()
 
 
+def _refuse_taken(shards: Mapping[int, Summary], before: Mapping[int, Mark]) -> None:
+    """What was taken is left out when it is read, by the marks that the query began with. Should an offset go back
+    within a query, the batch fails, and the next query knows the new marks."""
+    for shard, read in shards.items():
+        if shard in before and read.first_at <= before[shard].at:
+            raise HeadraceError(f"Shard {shard} was read again from an entry that is taken. Nothing was counted twice.")
+
+
 def _last_seq(read: Summary, before: Mapping[int, Mark]) -> int:
     """Entries that are no events have no number; the mark then keeps the one it has."""
     if read.last_seq or read.shard not in before:
@@ -142,9 +150,7 @@ def _last_seq(read: Summary, before: Mapping[int, Mark]) -> int:
 
 def _loss(read: Summary, before: Mark | None) -> tuple[int, int]:
     """Lost events and rewinds up to the last entry that was read."""
-    if before is None:
-        return read.lost, read.rewinds
-    if not before.at:  # from the beginning: events are numbered from 1
+    if before is None or not before.at:  # from the beginning: events are numbered from 1
         return max(read.first_seq - 1, 0) + read.lost, read.rewinds
     lost, rewinds = between(before.seq, read.first_seq)
     return lost + read.lost, rewinds + read.rewinds

@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.errors import QueueUnavailable
+from headrace.errors import MemoryFull, QueueUnavailable
 from headrace.pipeline.decode import SCHEMA, decode
 from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, ordered, packed, ranges
 from headrace.pipeline.positions import entry_at, newest_after, patiently, shards_of, split
@@ -137,7 +137,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         try:
             with connect(self._options.url) as client:
                 patiently(lambda: _commit(client, cast(Offsets, end)))
-        except QueueUnavailable as error:
+        except (QueueUnavailable, MemoryFull) as error:
             log.warning("streams could not be trimmed yet: %s", error, extra={"action": "commit_failed"})
 
     def _ends(self, start: Offsets, most: int | None) -> Offsets:
@@ -165,7 +165,9 @@ def _end(client: Valkey, shard: int, start: ShardOffset, most: int | None) -> Sh
     newest = newest_after(client, shard, start)
     if most is None or newest["seq"] - start["seq"] <= most:
         return newest
-    return entry_at(client, shard, start["seq"] + most, start, newest)
+    found = entry_at(client, shard, start["seq"] + most, start, newest)
+    # Many events of one millisecond cannot be told apart by time: then all of it is read.
+    return found if packed(found["id"]) > packed(start["id"]) else newest
 
 
 def _not_past(found: Offsets, last: Offsets | None) -> Offsets:
@@ -189,5 +191,5 @@ def _commit(client: Valkey, end: Offsets) -> None:
     for shard, offset in end.items():
         if offset["seq"]:  # a stream that was never written is idle, not read
             stream = keys.metrics(int(shard))
+            streams.trim_before(client, stream, offset["id"])  # before anything that needs memory
             streams.move_group(client, stream, GROUP, offset["id"], offset["seq"])
-            streams.trim_before(client, stream, offset["id"])

@@ -35,6 +35,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:body:E:J            string  what it is: tab-separated header, newline, payload; empty for a while after it
                                        is done, `dead` after it went to PostgreSQL dead: its id stays taken
     hr:metrics:enabled         string  the flag behind the copies above, for shards yet to come
+    hr:pipeline:lease          string  who reads the metric streams; ends with its lease (pipeline/lease.py)
+    hr:pipeline:last           string  who read them last
     hr:workers                 zset    worker → when it last reported
     hr:worker:W                string  what a worker runs (JSON)
 

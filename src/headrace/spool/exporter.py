@@ -213,10 +213,11 @@ class Exporter:
             self._bury(record, error)
             return None
         except Exception as error:
-            # Memory ran out, or a bug: not the record's fault for certain, so it is kept. Nobody else waits for it.
+            # Memory ran out, or a bug: not the record's fault for certain, so it is kept. Nobody else waits for it,
+            # unless the order counts.
             self._our_error("a record could not be prepared")
             self._tally.failed("prepare", record.attempts > 0)
-            self._nack(record, self._options.backoff.delay_s(record.attempts + 1, self._draw()), f"prepare: {error!r}")
+            self._wait_its_turn(record, self._options.backoff.delay_s(record.attempts + 1, self._draw()), repr(error))
             return None
         return Item(record, batches, self._clock() - began)
 
@@ -317,7 +318,10 @@ class Exporter:
             # The next probe is to be another record: perhaps it is this one that cannot be taken.
             delay_s = max(delay_s, 2 * self._options.breaker_reset_s)
         self._nack(record, delay_s, f"{error.label}: {error}")
-        self._flow.pause(min(delay_s, backoff.delay_s(rounds, draw, error.retry_after_s)))
+        if self._keeps_order:
+            self._flow.pause(delay_s)  # the record's own delay may be longer: it was tried before we were started
+        else:
+            self._flow.pause(min(delay_s, backoff.delay_s(rounds, draw, error.retry_after_s)))
         self._keep_order()
 
     def _split(self, item: Item, number: int, error: TooLarge) -> None:
@@ -341,9 +345,14 @@ class Exporter:
         self._tally.reject(error.label)
         log.warning("a record is dead: %s", error, extra={"action": "export_dead", "id": record.id})
 
+    @property
+    def _keeps_order(self) -> bool:
+        """One sender, so nothing passes a record that has to wait."""
+        return self._options.senders == 1
+
     def _keep_order(self) -> None:
         """The record that just came back to the spool goes before those that are prepared already."""
-        if self._options.senders == 1:
+        if self._keeps_order:
             for item in self._flow.recall():
                 self._put_back(item)
 
@@ -351,6 +360,12 @@ class Exporter:
         self._fates.put_back(len(item.batches))
         self._spool.release(item.record.id)
         self._tally.add("released")
+
+    def _wait_its_turn(self, record: Record, delay_s: float, why: str) -> None:
+        self._nack(record, delay_s, f"prepare: {why}")
+        if self._keeps_order:
+            self._flow.pause(delay_s)
+            self._keep_order()
 
     def _nack(self, record: Record, delay_s: float, reason: str) -> None:
         self._inheritance.remember(record.id)
@@ -371,6 +386,9 @@ class Exporter:
         self._our_error(what)
         try:
             self._spool.nack(record.id, delay=self._options.backoff.longest_s, reason=what)
+            if self._keeps_order:
+                self._flow.pause(self._options.backoff.longest_s)
+                self._keep_order()
         except SpoolError:
             pass  # it had come to its end already, or the spool is closed
 

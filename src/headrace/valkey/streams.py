@@ -39,19 +39,19 @@ def group_position(client: Valkey, stream: str, group: str) -> str | None:
     """The last entry that a group was given; None if there is no such group."""
     if not client.exists(stream):
         return None
-    groups = cast(list[dict[str, Any]], client.xinfo_groups(stream))
-    found = (entry["last-delivered-id"] for entry in groups if entry["name"] == group.encode())
+    found = (entry["last-delivered-id"] for entry in client.xinfo_groups(stream) if entry["name"] == group.encode())
     return next((entry_id.decode() for entry_id in found), None)
 
 
 def move_group(client: Valkey, stream: str, group: str, entry_id: str, entries_read: int) -> None:
     """Say how far a group has read, so that ordinary tools see its lag; the group is made if need be."""
     try:
-        client.xgroup_create(stream, group, id=entry_id, mkstream=True, entries_read=entries_read)
-    except ResponseError as error:
-        if "BUSYGROUP" not in str(error):
-            raise
+        # First, because a server whose memory is full refuses to create, but not to move.
         client.xgroup_setid(stream, group, entry_id, entries_read=entries_read)
+    except ResponseError as error:
+        if "NOGROUP" not in str(error) and "key to exist" not in str(error):
+            raise
+        client.xgroup_create(stream, group, id=entry_id, mkstream=True, entries_read=entries_read)
 
 
 def trim_before(client: Valkey, stream: str, entry_id: str) -> None:
