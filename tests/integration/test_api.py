@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
 
-from headrace.api.app import create_app
+from headrace.api.callers import Level, Scope
 from headrace.api.services import Services
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
@@ -15,17 +17,20 @@ from headrace.pipeline.buckets import bucketize
 from headrace.queue.queue import SyncClient
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
+from tests.access import client_with_key
 from tests.events import event_table
 
 
 @pytest.fixture
-def services(valkey_url: str, clickhouse_url: str, warehouse: Client) -> Services:
-    return Services(valkey_url, clickhouse_url, str(warehouse.database), shards=2)
+def services(valkey_url: str, clickhouse_url: str, warehouse: Client, postgres_url: str) -> Iterator[Services]:
+    made = Services(valkey_url, clickhouse_url, str(warehouse.database), 2, postgres_url)
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def api(services: Services) -> TestClient:
-    return TestClient(create_app(services), raise_server_exceptions=False)
+    return client_with_key(services)
 
 
 def test_live_state_of_every_queue(api: TestClient, valkey_url: str, queue_ref: QueueRef) -> None:
@@ -94,13 +99,36 @@ def test_bad_requests_get_problem_documents(api: TestClient, params: dict[str, s
     assert says in answer.json()["detail"]
 
 
-def test_an_absent_server_stops_only_what_needs_it(valkey_url: str, clickhouse_url: str) -> None:
-    no_clickhouse = TestClient(create_app(Services(valkey_url, "http://127.0.0.1:1", "x", 2)))
+def test_a_key_sees_the_queues_it_reaches(services: Services, valkey_url: str) -> None:
+    for org, env in (("acme", "prod"), ("acme", "test"), ("globex", "prod")):
+        SyncClient(valkey_url).enqueue(QueueRef(org, "p", env, "q"), NewJob("t"))
+
+    def seen(scope: Scope) -> list[tuple[str, str]]:
+        queues = client_with_key(services, scope, Level.READ).get("/api/v1/queues").json()["queues"]
+        return [(queue["org"], queue["env"]) for queue in queues]
+
+    assert seen(Scope()) == [("acme", "prod"), ("acme", "test"), ("globex", "prod")]
+    assert seen(Scope("acme")) == [("acme", "prod"), ("acme", "test")]
+    assert seen(Scope("globex", "p", "prod")) == [("globex", "prod")]
+    assert seen(Scope("globex", "p", "test")) == []
+
+
+def test_a_key_of_one_environment_needs_no_tenant_in_the_url(services: Services, warehouse: Client) -> None:
+    ref = QueueRef("acme", "p", "e", "q")
+    add_bucket(warehouse, ref, services.now_ms() // 5000 * 5, depth=1)
+    mine = client_with_key(services, Scope("acme", "p", "e"), Level.READ)
+    assert mine.get(path(ref)).json()["queue"] == "q"
+    other = client_with_key(services, Scope("globex"), Level.ADMIN)
+    assert other.get(path(ref), params=tenant(ref)).status_code == 404
+
+
+def test_an_absent_server_stops_only_what_needs_it(services: Services) -> None:
+    no_clickhouse = client_with_key(replace(services, clickhouse_url="http://127.0.0.1:1"))
     assert no_clickhouse.get("/api/v1/queues").status_code == 200
     answer = no_clickhouse.get("/api/v1/queues/q/metrics", params={"org": "o", "project": "p", "env": "e"})
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "5"
-    no_valkey = TestClient(create_app(Services("redis://127.0.0.1:1/0", clickhouse_url, "x", 2)))
+    no_valkey = client_with_key(replace(services, redis_url="redis://127.0.0.1:1/0"))
     assert no_valkey.get("/api/v1/queues").status_code == 503
     assert no_valkey.get("/healthz").status_code == 200
 

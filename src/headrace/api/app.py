@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -16,13 +17,16 @@ from headrace.api.auth import caller
 from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
 from headrace.api.instruments import CountRequests, Instruments
 from headrace.api.problems import Problem, responses
-from headrace.api.routes import audit, health, history, queues, session
+from headrace.api.routes import audit, health, history, pipeline, queues, session
 from headrace.api.services import Services
 from headrace.api.upkeep import upkeep
 
 DASHBOARD = Path(__file__).parent / "static"
 
-GUARDED: list[APIRouter] = [queues.router, history.router, audit.router]
+PAGE = re.compile(r"/(queue-metrics|dead|pipeline|(queues|jobs)/.+)", re.DOTALL)
+"""Addresses that the dashboard itself understands (ui/src/place.ts): each loads it."""
+
+GUARDED: list[APIRouter] = [queues.router, history.router, pipeline.router, audit.router]
 """Every route of these needs a key, whether it says so or not. New routers belong here."""
 
 OPEN: list[APIRouter] = [session.router, health.router]
@@ -78,6 +82,6 @@ def _dashboard() -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if files is None or scope["path"].startswith("/api/"):
             raise Problem(404, f"There is no route {scope['path']}. GET /openapi.json lists those there are.")
-        await files(scope, receive, send)
+        await files({**scope, "path": "/"} if PAGE.fullmatch(scope["path"]) else scope, receive, send)
 
     return serve

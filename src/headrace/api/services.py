@@ -10,6 +10,7 @@ from functools import cached_property
 from fastapi import Request
 
 from headrace.api.keys import KeyRing
+from headrace.api.queue_access import QueueAccess
 from headrace.api.rate import Buckets
 from headrace.api.readiness import Readiness
 from headrace.postgres.connect import Pool, open_pool
@@ -35,6 +36,7 @@ class Services:
     shards: int
     postgres_url: str = ""
     settings: ApiSettings = field(default_factory=ApiSettings)
+    queue: QueueAccess = field(default_factory=QueueAccess)
 
     @cached_property
     def valkey(self) -> Valkey:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import click
 
+from headrace.api.queue_access import QueueAccess
 from headrace.api.serve import serve
 from headrace.api.services import Services
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.client import queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cold.store import Limits
 from headrace.embedded.process import choose_port
 from headrace.settings import Settings
 
@@ -32,4 +35,15 @@ def services_of(settings: Settings) -> Services:
         settings.queue.shards,
         endpoints.postgres,
         settings.api,
+        queue_access(settings),
+    )
+
+
+def queue_access(settings: Settings) -> QueueAccess:
+    cold = settings.cold
+    return QueueAccess(
+        queue_options(settings),
+        Limits(cold.max_items, cold.max_bytes),
+        int(cold.far_delay * 1000),
+        int(settings.queue.keep_done * 1000),
     )

@@ -39,7 +39,8 @@ def open_tiers(settings: Settings, *needed: str) -> Tiers | None:
 
 
 def mover_options(settings: Settings) -> MoverOptions:
-    return MoverOptions(settings.cold.refill_every, settings.cold.lease, settings.cold.audit_every)
+    cold = settings.cold
+    return MoverOptions(cold.refill_every, cold.lease, cold.audit_every, cold.keep_dead)
 
 
 @contextmanager

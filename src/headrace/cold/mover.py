@@ -38,7 +38,7 @@ from headrace.model.job import new_job_id
 from headrace.model.names import QueueRef, name_problem
 from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
 from headrace.queue import keys
-from headrace.queue.scripts import ColdNumbers, ColdRow, Refilled, Room
+from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, Refilled, Room
 from headrace.valkey.connect import ScriptError, available, node_of
 from headrace.valkey.scripts import run
 
@@ -63,6 +63,7 @@ class MoverOptions:
     every_s: float = 5.0  # how often PostgreSQL is asked for queues with a backlog
     lease_s: float = 15.0  # longer than a paused mover can hold a lock
     audit_every_s: float = 60.0
+    keep_dead_s: float | None = None  # None: until somebody redrives or removes them
     batch: int = BATCH
 
     def __post_init__(self) -> None:
@@ -142,6 +143,7 @@ class Mover:
         if now >= self._audit_at.setdefault(shard, now):
             self._audit_at[shard] = now + self._options.audit_every_s
             self._audit.run(shard)
+            self.remove_old_dead(shard)
         for ref in self._hungry(shard):
             self.visit(ref)
 
@@ -388,6 +390,26 @@ class Mover:
                 self._tiers.tell(ref, numbers)
             if count < SWEEP_BATCH:
                 return
+
+    def remove_old_dead(self, shard: int) -> int:
+        """Dead jobs that nobody wanted back in time; how many. Those in Valkey come to PostgreSQL first, so they are
+        found there."""
+        if self._options.keep_dead_s is None:
+            return 0
+        with available():
+            clock: Any = node_of(self._tiers.valkey, keys.meta(shard)).time()
+        before_ms = clock[0] * 1000 - int(self._options.keep_dead_s * 1000)
+        removed = 0
+
+        def remove(ref: QueueRef) -> None:
+            nonlocal removed
+            removed += self._tiers.remove_dead(ref, DeadFilter(buried_until_ms=before_ms - 1), None)
+
+        for found in self._store.queues_with_dead(shard, before_ms):
+            self._guarded(found.ref, remove)
+        if removed:
+            log.info("removed %d dead jobs of shard %d", removed, shard, extra={"action": "removed_dead"})
+        return removed
 
     def _move_dead(self, ref: QueueRef) -> None:
         queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))

@@ -29,6 +29,7 @@ from headrace.postgres.connect import (
     xact_status,
 )
 from headrace.postgres.queries import load_query
+from headrace.queue.dead import DeadEntry, Place
 from headrace.queue.details import Detail
 from headrace.queue.overflow import EpochClosed, SpillJob
 from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, DeadRow
@@ -58,6 +59,7 @@ class Delta:
     expired: int = 0
     cancelled: int = 0
     quarantined: int = 0
+    removed: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,10 @@ class Store:
             assert known is not None, "it was added, and nobody removes queues"
             self._ids[ref] = known
         return known
+
+    def known_id(self, ref: QueueRef) -> int | None:
+        """None: no job of this queue ever was here."""
+        return self._ids.get(ref) or self._find_queue(ref)
 
     def _find_queue(self, ref: QueueRef) -> int | None:
         with self.transaction() as conn:
@@ -358,12 +364,37 @@ class Store:
                 return rows, None
             return rows, self.change(conn, queue_id, Delta(dead=added), {}, valkey_epoch=valkey_epoch)
 
+    def dead_page(self, queue_id: int, which: DeadFilter, after: Place | None, scan: int) -> list[DeadEntry]:
+        """Newest first, after a place. Looks at `scan` of them; those that do not match are marked."""
+        place = {"after_ms": after[0] if after else None, "after_id": after[1] if after else None}
+        values = {"queue_id": queue_id, "scan": scan, **place, **_matching(which)}
+        with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
+            return cursor.execute(load_query(SQL, "dead_page"), values).fetchall()
+
+    def dead_job(self, queue_id: int, job_id: str, payload_bytes: int) -> DeadEntry | None:
+        values = {"queue_id": queue_id, "job_id": job_id, "payload_bytes": payload_bytes}
+        with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
+            return cursor.execute(load_query(SQL, "dead_job"), values).fetchone()
+
+    def remove_dead(self, queue_id: int, which: DeadFilter, most: int) -> tuple[int, ColdNumbers | None]:
+        """Dead jobs are gone for good; how many."""
+        values = {"queue_id": queue_id, "most": most, **_matching(which)}
+        with self.transaction() as conn:
+            self.lock_mover(conn, queue_id)
+            removed = conn.execute(load_query(SQL, "remove_dead"), values).rowcount
+            if not removed:
+                return 0, None
+            return removed, self.change(conn, queue_id, Delta(dead=-removed, removed=removed), {}, valkey_epoch=None)
+
+    def queues_with_dead(self, shard: int, before_ms: int) -> list[Backlog]:
+        """Queues of the shard with jobs that were buried before then."""
+        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(load_query(SQL, "queues_with_dead"), {"shard": shard, "before_ms": before_ms})
+            return [_backlog(row) for row in cursor]
+
     def redrive(self, queue_id: int, which: DeadFilter, most: int, now_ms: float) -> tuple[int, ColdNumbers | None]:
         """Dead jobs wait again; how many."""
-        values = {
-            **{"queue_id": queue_id, "ids": list(which.ids) or None, "task": which.task, "error": which.error},
-            **{"from_ms": which.buried_from_ms, "until_ms": which.buried_until_ms, "most": most, "now": now_ms},
-        }
+        values = {"queue_id": queue_id, "most": most, "now": now_ms, **_matching(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
@@ -377,9 +408,10 @@ class Store:
 
     # Details and settings
 
-    def details(self, env: EnvRef | None = None) -> list[Detail]:
-        """How many wait here and since when, by what they are part of."""
-        names = vars(env) if env else {"org": None, "project": None, "env": None}
+    def details(self, where: EnvRef | None = None, /, **parts: str | None) -> list[Detail]:
+        """How many wait here and since when, by what they are part of: in an environment, where some parts of the name
+        (org, project, env, queue) are these, or everywhere."""
+        names = {**dict.fromkeys(("org", "project", "env", "queue")), **(vars(where) if where else {}), **parts}
         with self.transaction() as conn:
             rows = conn.execute(load_query(SQL, "details"), names).fetchall()
         return [Detail(QueueRef(*row[:4]), *row[4:]) for row in rows]
@@ -507,6 +539,13 @@ def _details(rows: Iterable[Mapping[str, Any]], sign: int) -> Counter[Kind]:
     for row in rows:
         counts[row["task"], row["flow"], row["flow_type"]] += sign
     return counts
+
+
+def _matching(which: DeadFilter) -> dict[str, Any]:
+    return {
+        **{"ids": list(which.ids) or None, "task": which.task, "error": which.error},
+        **{"from_ms": which.buried_from_ms, "until_ms": which.buried_until_ms},
+    }
 
 
 def _leaving(rows: Sequence[Mapping[str, Any]], **totals: int) -> Delta:

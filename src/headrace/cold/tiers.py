@@ -9,7 +9,7 @@ it next tells the whole truth.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -86,19 +86,41 @@ class Tiers:
     # What operators do
 
     def redrive(self, ref: QueueRef, which: DeadFilter) -> int:
+        return self.redrive_some(ref, which, None)
+
+    def redrive_some(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
         """Those in Valkey come here first: from there on one place knows which jobs are dead."""
+        queue_id = self.gather_dead(ref)
+
+        def redrive(page: int) -> tuple[int, ColdNumbers | None]:
+            return self.store.redrive(queue_id, which, page, self.run(self.stubs.room(ref)).now_ms)
+
+        return self._in_pages(ref, redrive, most)
+
+    def remove_dead(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
+        """Dead jobs of both tiers are gone for good, longest dead first; how many."""
+        queue_id = self.gather_dead(ref)
+        return self._in_pages(ref, lambda page: self.store.remove_dead(queue_id, which, page), most)
+
+    def _in_pages(self, ref: QueueRef, do: Callable[[int], tuple[int, ColdNumbers | None]], most: int | None) -> int:
+        """A transaction for each, until there are no more, or `most` are done. Returns how many."""
+        done = 0
+        while most is None or done < most:
+            page = PAGE if most is None else min(PAGE, most - done)
+            count, numbers = do(page)
+            if numbers is not None:
+                self.tell(ref, numbers)
+            done += count
+            if count < page:
+                break
+        return done
+
+    def gather_dead(self, ref: QueueRef) -> int:
+        """All dead jobs that Valkey holds come here; the number of the queue."""
         queue_id = self.store.queue_id(ref, self.stubs.shard_of(ref))
         while self.move_dead(ref, queue_id, PAGE) == PAGE:
             pass
-        moved = 0
-        while True:
-            now_ms = self.run(self.stubs.room(ref)).now_ms
-            count, numbers = self.store.redrive(queue_id, which, PAGE, now_ms)
-            if numbers is not None:
-                self.tell(ref, numbers)
-            moved += count
-            if count < PAGE:
-                return moved
+        return queue_id
 
     def move_dead(self, ref: QueueRef, queue_id: int, most: int) -> int:
         """Dead jobs leave Valkey's memory; how many. One that is in both places, after a crash, is forgotten there."""

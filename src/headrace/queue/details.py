@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headrace.model.names import QueueRef
+from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.valkey.connect import Valkey, available
 
@@ -25,16 +25,26 @@ class Detail:
     oldest_ms: float | None
 
 
-def read_details(client: Valkey, shards: int) -> list[Detail]:
+def read_details(client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True) -> list[Detail]:
     """Of the warm tier. Two round trips per page of queues, nothing is scanned."""
     with available():
-        found = [detail for shard in range(shards) for detail in _read_shard(client, shard)]
+        found = [detail for shard in range(shards) for detail in _read_shard(client, shard, wanted)]
+    return _in_order(found)
+
+
+def read_queue_details(client: Valkey, shards: int, ref: QueueRef) -> list[Detail]:
+    """The same of one queue."""
+    with available():
+        return _in_order(_read_page(client, ref.environment.shard(shards), [ref]))
+
+
+def _in_order(found: list[Detail]) -> list[Detail]:
     return sorted(found, key=lambda detail: (detail.ref, detail.task, detail.flow, detail.flow_type))
 
 
-def _read_shard(client: Valkey, shard: int) -> list[Detail]:
+def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool]) -> list[Detail]:
     parts = sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
-    refs = [keys.queue_of_part(part.decode()) for part in parts]
+    refs = [ref for ref in (keys.queue_of_part(part.decode()) for part in parts) if wanted(ref.environment)]
     pages = [refs[start : start + PAGE] for start in range(0, len(refs), PAGE)]
     return [detail for page in pages for detail in _read_page(client, shard, page)]
 

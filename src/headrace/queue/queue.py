@@ -61,6 +61,23 @@ class QueueOptions:
         return Stubs(self.shards, self.stream_maxlen, self.caps)
 
 
+class Unchanged:
+    """Of a setting that stays as it is."""
+
+
+UNCHANGED = Unchanged()
+
+
+@dataclass(frozen=True)
+class QueueChange:
+    """What an operator wants of a queue from now on, all of it in one step."""
+
+    paused: bool | Unchanged = UNCHANGED
+    closed: bool | Unchanged = UNCHANGED
+    limit: int | Unchanged | None = UNCHANGED  # None: no limit
+    caps: tuple[int | None, int | None] | Unchanged = UNCHANGED  # jobs and bytes; None: as the settings say
+
+
 @dataclass(frozen=True)
 class Operations:
     """What both clients can do, as steps."""
@@ -154,10 +171,26 @@ class Operations:
         return self._configure(ref, fields)
 
     def caps(self, ref: QueueRef, items: int | None, size: int | None) -> Steps[None]:
-        ours = self.options.caps
         check_caps(items, size)
-        own = None if items is None and size is None else f"{items or ours.items} {size or ours.bytes}"
-        return self._configure(ref, {"caps": own})
+        return self._configure(ref, {"caps": self._own_caps(items, size)})
+
+    def _own_caps(self, items: int | None, size: int | None) -> str | None:
+        ours = self.options.caps
+        return None if items is None and size is None else f"{items or ours.items} {size or ours.bytes}"
+
+    def change(self, ref: QueueRef, to: QueueChange) -> Steps[None]:
+        fields: dict[str, str | None] = {}
+        if not isinstance(to.paused, Unchanged):
+            fields["paused"] = "1" if to.paused else None
+        if not isinstance(to.closed, Unchanged):
+            fields["closed"] = "1" if to.closed else None
+        if not isinstance(to.limit, Unchanged):
+            check_limits(to.limit, None)
+            fields["limit"] = None if to.limit is None else str(to.limit)
+        if not isinstance(to.caps, Unchanged):
+            check_caps(*to.caps)
+            fields["caps"] = self._own_caps(*to.caps)
+        return self._configure(ref, fields)
 
     def _configure(self, ref: QueueRef | EnvRef, fields: dict[str, str | None]) -> Steps[None]:
         check_queue(ref) if isinstance(ref, QueueRef) else check_environment(ref)
@@ -230,6 +263,10 @@ class SyncClient:
     def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
         """Valkey holds at most this many jobs and payload bytes of this queue; both None: as the settings say."""
         self._drive(self._operations.caps(ref, items, size))
+
+    def change(self, ref: QueueRef, to: QueueChange) -> None:
+        """Several of the above at once, all or none."""
+        self._drive(self._operations.change(ref, to))
 
     def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         """Let dead jobs run again, with all their attempts; returns how many. Each job moves at once or not at all."""
@@ -309,6 +346,9 @@ class Client:
 
     async def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
         await self._drive(self._operations.caps(ref, items, size))
+
+    async def change(self, ref: QueueRef, to: QueueChange) -> None:
+        await self._drive(self._operations.change(ref, to))
 
     async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         return await self._drive(self._operations.redrive(ref, which))

@@ -75,15 +75,21 @@ def read_workers(client: Valkey) -> Workers:
         for name in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
             entry = _entry(client.get(keys.worker(name.decode())))
             plugins |= {task: entry["plugin"] for task in entry["tasks"] if entry["plugin"]}
-            running += [
-                ReportedTask(QueueRef(*fields[:4]), fields[4], fields[5], fields[6], name.decode())
-                for fields in entry["running"]
-            ]
+            running += [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
     return Workers(running, plugins)
 
 
 def _names(ref: QueueRef) -> tuple[str, str, str, str]:
     return ref.org, ref.project, ref.env, ref.queue
+
+
+def _task(fields: Any, worker: str) -> ReportedTask | None:
+    """None if it makes no sense: it must not hide the others either."""
+    match fields:
+        case [str(org), str(project), str(env), str(queue), str(job_id), str(task), int(started_at_ms)]:
+            return ReportedTask(QueueRef(org, project, env, queue), job_id, task, started_at_ms, worker)
+        case _:
+            return None
 
 
 def _entry(raw: Any) -> dict[str, Any]:

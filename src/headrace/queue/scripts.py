@@ -363,7 +363,7 @@ def body_of(job_id: str, job: NewJob | ColdRow) -> bytes:
     return "\t".join((job_id, job.task, job.flow, job.flow_type)).encode() + b"\n" + job.payload
 
 
-def _split_body(body: bytes) -> tuple[list[str], bytes]:
+def split_body(body: bytes) -> tuple[list[str], bytes]:
     """(id, task, flow, flow type), payload"""
     header, _, payload = body.partition(b"\n")
     return header.decode().split("\t"), payload
@@ -390,7 +390,7 @@ def _dead_rows(answer: list[list[bytes]]) -> list[DeadRow]:
 
 
 def _dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:
-    (job_id, task, flow, flow_type), payload = _split_body(body)
+    (job_id, task, flow, flow_type), payload = split_body(body)
     enqueued, priority, attempts, max_attempts, size = map(int, fields[:5])
     error = fields[5].decode(errors="replace")
     return DeadRow(
@@ -414,7 +414,7 @@ def _leased_job(
     enqueued_at_ms: int,
     waited_ms: int,
 ) -> LeasedJob:
-    (job_id, task, _, _), payload = _split_body(body)
+    (job_id, task, _, _), payload = split_body(body)
     return LeasedJob(refs[number - 1], job_id, task, payload, attempt, max_attempts, lease, enqueued_at_ms, waited_ms)
 
 
@@ -424,7 +424,7 @@ def _info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> 
     if not answer:
         return JobInfo(env, job_id, state=JobState.DONE)
     fields = dict(zip(answer[::2], answer[1::2], strict=True))
-    (_, task, flow, flow_type), payload = _split_body(body)
+    (_, task, flow, flow_type), payload = split_body(body)
 
     def number(name: bytes) -> int | None:
         return int(float(fields[name])) if name in fields else None

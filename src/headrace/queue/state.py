@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headrace.model.names import QueueRef
+from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.valkey.connect import Valkey, available
 
@@ -43,15 +43,63 @@ class QueueState:
     odometers: Mapping[str, int]  # op → how many since the queue exists
 
 
-def read_states(client: Valkey, shards: int) -> list[QueueState]:
-    """Every queue that was ever used, ordered by name."""
+@dataclass(frozen=True)
+class EnvLimits:
+    limit: int | None  # most jobs that may run at once
+    burst: float | None  # by what factor the environment as a whole may go beyond it; None: not at all
+
+
+def read_states(client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True) -> list[QueueState]:
+    """Every queue of the wanted environments that was ever used, ordered by name."""
     with available():
-        states = [state for shard in range(shards) for state in _read_shard(client, shard)]
+        states = [state for shard in range(shards) for state in _read_shard(client, shard, wanted)]
     return sorted(states, key=lambda state: state.ref)
 
 
-def _read_shard(client: Valkey, shard: int) -> list[QueueState]:
+def read_environment(client: Valkey, shards: int, env: EnvRef) -> list[QueueState]:
+    """The queues of one environment, ordered by name. Costs what it has, however many there are beside it."""
+    shard = env.shard(shards)
+    with available():
+        names = sorted(cast(set[bytes], client.smembers(keys.env_names(shard, env))))
+        parts = [f"{keys.env_part(env)}:{name.decode()}".encode() for name in names]
+        return sorted(_read_pages(client, shard, parts), key=lambda state: state.ref)
+
+
+def read_state(client: Valkey, shards: int, ref: QueueRef) -> QueueState | None:
+    """One queue; None if there is none of this name."""
+    with available():
+        found = _read_page(client, ref.environment.shard(shards), [keys.queue_part(ref).encode()])
+    return found[0] if found else None
+
+
+def read_caps(client: Valkey, shards: int, ref: QueueRef) -> tuple[int, int] | None:
+    """Most jobs and bytes that Valkey holds of a queue; None: as the settings say."""
+    with available():
+        own: Any = client.hget(keys.queue(ref.environment.shard(shards), ref), "caps")
+    if own is None:
+        return None
+    items, size = own.split()
+    return int(items), int(size)
+
+
+def read_limits(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[EnvLimits]:
+    with available():
+        pipeline = client.pipeline(transaction=False)
+        for env in envs:
+            pipeline.hmget(keys.env(env.shard(shards), env), "limit", "burst")
+        answers: list[list[bytes | None]] = pipeline.execute()
+    return [
+        EnvLimits(None if limit is None else int(limit), None if burst is None else float(burst))
+        for limit, burst in answers
+    ]
+
+
+def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool]) -> list[QueueState]:
     parts = sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
+    return _read_pages(client, shard, [part for part in parts if wanted(keys.queue_of_part(part.decode()).environment)])
+
+
+def _read_pages(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[QueueState]:
     pages = [parts[start : start + PAGE] for start in range(0, len(parts), PAGE)]
     return [state for page in pages for state in _read_page(client, shard, page)]
 
@@ -64,7 +112,7 @@ def _read_page(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[Queue
         pipeline.hgetall(queue)
         pipeline.zcard(f"{queue}:dead")
     answers: list[Any] = pipeline.execute()
-    return [_state(*answers[start : start + 2]) for start in range(0, len(answers), 2)]
+    return [_state(*answers[start : start + 2]) for start in range(0, len(answers), 2) if answers[start]]
 
 
 def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:

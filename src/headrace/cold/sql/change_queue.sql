@@ -15,6 +15,7 @@ UPDATE cold_queues SET
   expired = expired + %(expired)s,
   cancelled = cancelled + %(cancelled)s,
   quarantined = quarantined + %(quarantined)s,
+  removed = removed + %(removed)s,
   valkey_epoch = coalesce(%(valkey_epoch)s::bigint, valkey_epoch),
   spilled_then = CASE WHEN valkey_epoch = coalesce(%(valkey_epoch)s::bigint, valkey_epoch) THEN spilled_then ELSE spilled END,
   redriven_then = CASE WHEN valkey_epoch = coalesce(%(valkey_epoch)s::bigint, valkey_epoch) THEN redriven_then ELSE redriven END,

@@ -8,4 +8,5 @@ FROM cold_details d JOIN cold_queues q ON q.id = d.queue_id
 WHERE d.waiting > 0
   AND (%(org)s::text IS NULL OR q.org = %(org)s::text) AND (%(project)s::text IS NULL OR q.project = %(project)s::text)
   AND (%(env)s::text IS NULL OR q.env = %(env)s::text)
+  AND (%(queue)s::text IS NULL OR q.queue = %(queue)s::text)
 ORDER BY 1, 2, 3, 4, 5, 6, 7

@@ -1,0 +1,229 @@
+"""The shapes of requests and answers about alerts. What each field means is said here, once."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from headrace.alerts.records import Channel, Incident, Silence
+from headrace.alerts.rules import Rule
+from headrace.api.models import Asked, Name, Time
+from headrace.history.presenter import iso
+
+MetricName = Literal["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
+OperatorName = Literal["GREATER_THAN", "LESS_THAN"]
+PercentileName = Literal["avg", "p50", "p90", "p95", "p99"]
+SeverityName = Literal["info", "warning", "critical"]
+ChannelType = Literal["slack", "email", "webhook", "apprise"]
+
+WINDOW = "Over how long, in seconds: a multiple of 5 up to two hours, of 60 above."
+COOLDOWN = "Seconds after it fired in which it does not fire again."
+FOR = "Seconds that the condition must hold before it fires."
+
+
+class RuleFields(Asked):
+    queue: Name | None = Field(None, description="This queue; null: each queue of the environment by itself.")
+    operator: OperatorName | None = None
+    threshold: float | None = Field(None, allow_inf_nan=False, description="In jobs, ms, or a share from 0 to 1.")
+    percentile: PercentileName | None = Field(None, description="Of LATENCY.")
+    window_s: int | None = Field(None, description=WINDOW)
+    cooldown_s: int | None = Field(None, description=COOLDOWN)
+    for_s: int | None = Field(None, description=FOR)
+    severity: SeverityName | None = None
+    enabled: bool | None = None
+    auto_resolve: bool | None = None
+    channels: list[Name] | None = Field(None, description="Ids of channels of the same environment.")
+
+
+class RuleChange(RuleFields):
+    """What is left out stays as it is."""
+
+    name: Name | None = None
+    metric: MetricName | None = None
+
+
+class NewRule(RuleFields):
+    """Defaults: GREATER_THAN, all queues, window 300, cooldown 900, for 0, warning, enabled, auto_resolve."""
+
+    name: Name
+    metric: MetricName
+
+
+class RuleDocument(BaseModel):
+    id: str
+    org: str
+    project: str
+    env: str
+    name: str
+    queue: str | None = Field(description="null: each queue of the environment by itself.")
+    metric: MetricName
+    operator: OperatorName
+    threshold: float = Field(description="In jobs, ms, or a share from 0 to 1.")
+    percentile: PercentileName
+    window_s: int = Field(description=WINDOW)
+    cooldown_s: int = Field(description=COOLDOWN)
+    for_s: int = Field(description=FOR)
+    severity: SeverityName
+    enabled: bool
+    auto_resolve: bool = Field(description="False: an incident ends when a person says so.")
+    channels: list[str]
+    condition: str = Field(description="For people.", examples=["LATENCY p95 > 250 ms over 5 min"])
+
+
+class RuleList(BaseModel):
+    rules: list[RuleDocument]
+
+
+class ChannelFields(Asked):
+    url: str | None = Field(None, description="Of slack, webhook and apprise. Never shown again.")
+    to: list[str] | None = Field(None, description="Of email: addresses.")
+    secret: str | None = Field(None, description="Of webhook: what messages are signed with; made if left out.")
+    health: bool | None = Field(None, description="Is told too when rules cannot be evaluated.")
+    enabled: bool | None = None
+
+
+class ChannelChange(ChannelFields):
+    """What is left out stays as it is."""
+
+    name: Name | None = None
+    type: ChannelType | None = None
+
+
+class NewChannel(ChannelFields):
+    name: Name
+    type: ChannelType
+
+
+class ChannelDocument(BaseModel):
+    id: str
+    org: str
+    project: str
+    env: str
+    name: str
+    type: ChannelType
+    target: str = Field(description="Where it leads, without what is secret.", examples=["https://hooks.slack.com/***"])
+    health: bool
+    enabled: bool
+    failures: int = Field(description="Tries in a row that failed.")
+    last_error: str | None = Field(description="Why the last of them did.")
+    retry_at: Time | None = Field(description="When it is tried again.")
+    last_sent_at: Time | None
+
+
+class MadeChannel(ChannelDocument):
+    secret: str | None = Field(description="Of a webhook, if it was made now: this is the only time it is shown.")
+
+
+class ChannelList(BaseModel):
+    channels: list[ChannelDocument]
+
+
+class Tested(BaseModel):
+    id: str = Field(description="Of the message: its header X-Headrace-Delivery.")
+    delivered: bool
+    error: str | None = Field(description="Why not, if that is known.")
+
+
+class NewSilence(Asked):
+    ends_at: AwareDatetime = Field(description="Every silence ends.")
+    starts_at: AwareDatetime | None = Field(None, description="null: now.")
+    rule_id: Name | None = Field(None, description="This rule; null: every rule of the environment.")
+    queue: Name | None = Field(None, description="This queue; null: every queue.")
+    reason: str = Field("", max_length=500)
+
+
+class SilenceDocument(BaseModel):
+    id: str
+    org: str
+    project: str
+    env: str
+    rule_id: str | None
+    queue: str | None
+    reason: str
+    made_by: str
+    starts_at: Time
+    ends_at: Time
+
+
+class SilenceList(BaseModel):
+    silences: list[SilenceDocument]
+
+
+class IncidentDocument(BaseModel):
+    id: str
+    rule_id: str
+    rule: str = Field(description="Its name then.")
+    condition: str | None = Field(description="What it was compared with then; null: Headrace's own health.")
+    org: str
+    project: str
+    env: str
+    queue: str | None = Field(description="null: not about a queue.")
+    severity: SeverityName
+    state: Literal["firing", "acknowledged", "resolved"]
+    value: float | None = Field(description="When it fired.")
+    fired_at: Time
+    acknowledged_at: Time | None
+    acknowledged_by: str | None
+    resolved_at: Time | None
+    reason: str | None = Field(description="Why it was resolved, if not by itself.")
+
+
+class TransitionDocument(BaseModel):
+    id: str
+    kind: Literal["pending", "ok", "firing", "resolved"]
+    at: Time
+    value: float | None
+    told: bool = Field(description="Channels were told.")
+
+
+class IncidentDetail(IncidentDocument):
+    transitions: list[TransitionDocument]
+
+
+class IncidentList(BaseModel):
+    incidents: list[IncidentDocument]
+    next: str | None
+
+
+def rule_shown(rule: Rule) -> RuleDocument:
+    known = {key: value for key, value in vars(rule).items() if key in RuleDocument.model_fields}
+    return RuleDocument.model_validate({**known, "channels": list(rule.channels), "condition": rule.condition()})
+
+
+def channel_shown(channel: Channel) -> ChannelDocument:
+    return ChannelDocument.model_validate(_channel(channel))
+
+
+def made_channel(channel: Channel, secret: str | None) -> MadeChannel:
+    return MadeChannel.model_validate({**_channel(channel), "secret": secret})
+
+
+def _channel(channel: Channel) -> dict[str, Any]:
+    known = {key: value for key, value in vars(channel).items() if key in ChannelDocument.model_fields}
+    return {**known, "retry_at": _time(channel.retry_at), "last_sent_at": _time(channel.last_sent)}
+
+
+def silence_shown(silence: Silence) -> SilenceDocument:
+    times = {"starts_at": _time(silence.starts_at), "ends_at": _time(silence.ends_at)}
+    return SilenceDocument.model_validate({**vars(silence), **times})
+
+
+def incident_shown(incident: Incident) -> dict[str, Any]:
+    return {
+        **{key: value for key, value in vars(incident).items() if key in IncidentDocument.model_fields},
+        **{"rule": incident.rule["name"], "condition": incident.condition, "queue": incident.queue or None},
+        **{"state": incident.state, "fired_at": _time(incident.fired_at)},
+        "acknowledged_at": _time(incident.acknowledged_at),
+        "resolved_at": _time(incident.resolved_at),
+    }
+
+
+def incident_detail(incident: Incident, transitions: list[dict[str, Any]]) -> IncidentDetail:
+    shown = [{**each, "at": _time(each["at"])} for each in transitions]
+    return IncidentDetail.model_validate({**incident_shown(incident), "transitions": shown})
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else iso(int(at.timestamp() * 1000))

@@ -1,0 +1,142 @@
+"""Live state for many listeners: one reader per process and scope, however many listen, and none when nobody does.
+
+A reader publishes a reading when something changed. Listeners keep the reading that they told last and compare it with
+the newest when they come to it, so that a slow one skips readings, holds up nobody and piles up nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from fastapi.concurrency import run_in_threadpool
+
+from headrace.api.problems import Problem
+from headrace.errors import HeadraceError
+from headrace.model.names import QueueRef
+from headrace.queue.state import QueueState
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+MAX_QUEUES = 5000
+RETRY_AFTER_S = 30
+
+Read = Callable[[], Sequence[QueueState]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    number: int
+    states: Mapping[QueueRef, QueueState] = field(default_factory=dict[QueueRef, QueueState])
+    truncated: bool = False
+    error: HeadraceError | None = None  # the states are then those of before
+
+    def changed_since(self, before: Reading) -> list[QueueState]:
+        return [state for ref, state in self.states.items() if before.states.get(ref) != state]
+
+    def gone_since(self, before: Reading) -> list[QueueRef]:
+        return [ref for ref in before.states if ref not in self.states]
+
+
+class Feed:
+    """The newest reading of one scope."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._newest = Reading(0)
+        self._news = asyncio.Event()
+        self.listeners = 0
+
+    async def newer(self, than: int) -> Reading:
+        while self._newest.number <= than:
+            await self._news.wait()
+        return self._newest
+
+    async def run_forever(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(EVERY_S)
+
+    async def _look(self) -> None:
+        try:
+            found = await run_in_threadpool(self._read)
+        except Exception as error:
+            if not isinstance(error, HeadraceError):
+                log.exception("The live state could not be read", extra={"action": "feed"})
+            if self._newest.error is None:
+                told = error if isinstance(error, HeadraceError) else HeadraceError()
+                self._publish(replace(self._newest, error=told))
+            return
+        # Odometers are not shown, and would make a change of every job that passes through.
+        states = {state.ref: replace(state, odometers={}) for state in found[:MAX_QUEUES]}
+        reading = Reading(self._newest.number, states, len(found) > MAX_QUEUES)
+        if reading != self._newest or reading.number == 0:
+            self._publish(reading)
+
+    def _publish(self, reading: Reading) -> None:
+        self._newest = replace(reading, number=self._newest.number + 1)
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class Hub:
+    """Who listens to what. Lives in one event loop, so it needs no locks."""
+
+    def __init__(self, most: int, most_per_key: int) -> None:
+        self._most = most
+        self._most_per_key = most_per_key
+        self._per_key: Counter[str] = Counter()
+        self._feeds: dict[Hashable, tuple[Feed, asyncio.Task[None]]] = {}
+
+    @property
+    def listeners(self) -> int:
+        return self._per_key.total()
+
+    @property
+    def readers(self) -> int:
+        return len(self._feeds)
+
+    @asynccontextmanager
+    async def listen(self, scope: Hashable, key_id: str, read: Read) -> AsyncGenerator[Feed]:
+        """429 if this key, or all together, listen too much already."""
+        self._refuse_excess(key_id)
+        self._per_key[key_id] += 1
+        feed = self._feed(scope, read)
+        feed.listeners += 1
+        try:
+            yield feed
+        finally:
+            feed.listeners -= 1
+            self._forget(scope, feed)
+            self._per_key[key_id] -= 1
+            if not self._per_key[key_id]:
+                del self._per_key[key_id]
+
+    def _refuse_excess(self, key_id: str) -> None:
+        who = None
+        if self._per_key[key_id] >= self._most_per_key:
+            who = f"This key has {self._most_per_key} streams open, as many as one may have (api.streams_per_key)."
+        elif self.listeners >= self._most:
+            who = f"This process serves {self._most} streams, as many as it may (api.streams)."
+        if who is not None:
+            detail = f"{who} Close one, poll GET /api/v1/queues, or try again in {RETRY_AFTER_S} s."
+            raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
+
+    def _feed(self, scope: Hashable, read: Read) -> Feed:
+        known = self._feeds.get(scope)
+        if known is None or known[1].done():
+            feed = Feed(read)
+            known = feed, asyncio.create_task(feed.run_forever(), name=f"feed of {scope}")
+            self._feeds[scope] = known
+        return known[0]
+
+    def _forget(self, scope: Hashable, feed: Feed) -> None:
+        known = self._feeds.get(scope)
+        if feed.listeners == 0 and known is not None and known[0] is feed:
+            known[1].cancel()
+            del self._feeds[scope]

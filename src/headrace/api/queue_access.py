@@ -1,0 +1,17 @@
+"""How the API enqueues and moves jobs: as every other producer does, with the same settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.cold.store import NO_LIMITS, Limits
+from headrace.cold.tiers import FAR_MS, KEEP_MS
+from headrace.queue.queue import QueueOptions
+
+
+@dataclass(frozen=True)
+class QueueAccess:
+    options: QueueOptions = field(default_factory=QueueOptions)
+    limits: Limits = NO_LIMITS
+    far_ms: int = FAR_MS
+    keep_ms: int = KEEP_MS

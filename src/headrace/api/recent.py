@@ -1,0 +1,41 @@
+"""Answers that cost something are kept for a moment, per question. One asks, the others wait for what it learns."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+V = TypeVar("V")
+
+MAX_KEPT = 256
+
+
+@dataclass
+class _Kept:
+    lock: Any = field(default_factory=Lock)
+    at: float = float("-inf")
+    value: Any = None
+
+
+class Recent(Generic[V]):
+    def __init__(self, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keep_s = keep_s
+        self._clock = clock
+        self._lock = Lock()
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+
+    def get(self, question: Hashable, ask: Callable[[], V]) -> V:
+        with self._lock:
+            kept = self._kept.setdefault(question, _Kept())
+            self._kept.move_to_end(question)
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        with kept.lock:
+            if self._clock() - kept.at >= self._keep_s:
+                kept.value = ask()  # what raises is not kept
+                kept.at = self._clock()
+            return kept.value

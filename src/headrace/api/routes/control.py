@@ -1,0 +1,62 @@
+"""What queues and environments may do: pause, close, limits, caps."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from headrace.api.audit import Auditor
+from headrace.api.auth import Level, OperateTenant, SignedIn
+from headrace.api.models import EnvironmentLimits, LimitsChange, QueueSettings, SettingsChange
+from headrace.api.operating import Op
+from headrace.api.problems import responses
+from headrace.api.routes.live import queue_ref, settings_of
+from headrace.api.segments import SegmentRoute
+from headrace.queue.queue import UNCHANGED, QueueChange
+
+router = APIRouter(prefix="/api/v1", route_class=SegmentRoute, tags=["control"])
+
+Part = Annotated[str | None, Query(description="Not needed where the key's scope says it.")]
+
+
+@router.patch("/queues/{queue}/settings", responses=responses(413))
+def change_settings(
+    queue: str, tenant: OperateTenant, op: Op, auditor: Auditor, given: SettingsChange
+) -> QueueSettings:
+    """Pause or resume a queue, close or open it, limit how many of its jobs run at once, set its caps. What is left out
+    stays as it is; all that is given changes in one step. Answers with the settings as they are then. Needs level
+    operate."""
+    ref = queue_ref(tenant, queue)
+    with auditor.record("queue.settings", tenant, queue, **given.model_dump(exclude_unset=True)):
+        op.client.change(ref, _change(given))
+        return settings_of(op, op.state(ref))
+
+
+@router.put("/environments/{env}/limits", responses=responses(413))
+def set_limits(
+    env: str,
+    by: SignedIn,
+    op: Op,
+    auditor: Auditor,
+    given: LimitsChange,
+    org: Part = None,
+    project: Part = None,
+) -> EnvironmentLimits:
+    """Limit how many jobs of an environment run at once. No queue goes beyond the limit of its environment, burst or
+    not; jobs that run already go on. May be set before the first job. Needs level operate."""
+    tenant = by.tenant(org, project, env, Level.OPERATE)
+    with auditor.record("environment.limits", tenant, **given.model_dump()):
+        op.client.limits(tenant, given.limit, given.burst)
+    return EnvironmentLimits(**vars(tenant), limit=given.limit, burst=given.burst)
+
+
+def _change(given: SettingsChange) -> QueueChange:
+    said = given.model_fields_set
+    caps = (given.caps.items, given.caps.bytes) if given.caps else (None, None)
+    return QueueChange(
+        paused=given.paused if "paused" in said else UNCHANGED,
+        closed=given.closed if "closed" in said else UNCHANGED,
+        limit=given.limit if "limit" in said else UNCHANGED,
+        caps=caps if "caps" in said else UNCHANGED,
+    )

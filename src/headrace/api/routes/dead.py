@@ -1,0 +1,161 @@
+"""Dead jobs: looking at them, letting them run again, removing them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import AwareDatetime, Field
+
+from headrace.api.audit import Auditor
+from headrace.api.auth import OperateTenant, ReadTenant
+from headrace.api.models import (
+    MAX_REDRIVE,
+    PREVIEW_BYTES,
+    DeadJobDetail,
+    DeadList,
+    ErrorText,
+    Name,
+    NameOrEmpty,
+    Redrive,
+    Redriven,
+    Removed,
+    dead_job,
+    dead_job_detail,
+)
+from headrace.api.operating import Op, Operating
+from headrace.api.pages import MAX_PAGE, Cursor, CursorText
+from headrace.api.problems import Problem, responses
+from headrace.api.routes.live import queue_ref
+from headrace.api.segments import SegmentRoute
+from headrace.cold.dead import find_dead, list_dead
+from headrace.errors import UnknownJob
+from headrace.model.names import QueueRef
+from headrace.queue.scripts import DeadFilter
+from headrace.queue.validate import check_name
+
+router = APIRouter(prefix="/api/v1/queues", route_class=SegmentRoute, tags=["dead jobs"])
+
+MAX_QUERY_IDS = 100
+
+Milliseconds = Annotated[int, Field(ge=0, lt=2**53)]
+
+CURSOR: Cursor[tuple[int, str]] = Cursor(tuple[Milliseconds, Name])
+UNTIL: Cursor[int] = Cursor(Milliseconds)
+"""Of what is done in several calls: when the first one began."""
+
+
+def dead_filter(
+    task: Annotated[NameOrEmpty, Query(description="Jobs of this task.")] = "",
+    error: Annotated[ErrorText, Query(description="Jobs whose error contains this text.")] = "",
+    buried_from: Annotated[AwareDatetime | None, Query(description="Buried then or later.")] = None,
+    buried_to: Annotated[AwareDatetime | None, Query(description="Buried then or before.")] = None,
+) -> DeadFilter:
+    return DeadFilter((), task, error, _ms(buried_from), _ms(buried_to))
+
+
+Which = Annotated[DeadFilter, Depends(dead_filter)]
+
+
+@router.get("/{queue}/dead")
+def list_dead_jobs(
+    queue: str,
+    tenant: ReadTenant,
+    op: Op,
+    which: Which,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs per page.")] = 100,
+    cursor: CursorText = None,
+) -> DeadList:
+    """Dead jobs of a queue in both tiers, newest first."""
+    ref = queue_ref(tenant, queue)
+    after = CURSOR.place("dead", cursor)
+    op.state(ref)
+    page = list_dead(op.tiers, ref, which, after, limit)
+    return DeadList(jobs=[dead_job(entry) for entry in page.entries], next=page.next and CURSOR.text("dead", page.next))
+
+
+@router.get("/{queue}/dead/{id}")
+def show_dead_job(queue: str, id: str, tenant: ReadTenant, op: Op) -> DeadJobDetail:
+    """One dead job with its whole error and the beginning of its payload."""
+    ref = queue_ref(tenant, queue)
+    check_name("job id", id)
+    op.state(ref)
+    found = find_dead(op.tiers, ref, id, PREVIEW_BYTES)
+    if found is None:
+        raise UnknownJob(f"There is no dead job {id!r} in the queue {queue!r}: it never was, was redriven or removed.")
+    return dead_job_detail(found)
+
+
+@router.post("/{queue}/dead/redrive", responses=responses(413))
+def redrive_dead_jobs(queue: str, tenant: OperateTenant, op: Op, auditor: Auditor, given: Redrive) -> Redriven:
+    """Let dead jobs run again, with all their attempts, longest dead first. Needs level operate.
+
+    A call redrives `limit` jobs at most; repeat it with `cursor` until `next` is null. An id that waits again already
+    stays dead.
+    """
+    ref = queue_ref(tenant, queue)
+    until_ms = UNTIL.place("redrive", given.cursor)
+    which = DeadFilter(given.ids or (), given.task, given.error, _ms(given.buried_from), _ms(given.buried_to))
+    asked = given.model_dump(mode="json", exclude_defaults=True, exclude={"cursor"})
+    with auditor.record("dead.redrive", tenant, queue, **asked) as entry:
+        op.state(ref)
+        until_ms = until_ms or _now_ms(op, ref)
+        redriven = op.tiers.redrive_some(ref, _until(until_ms, which), given.limit)
+        entry.note(redriven=redriven)
+    more = redriven == given.limit
+    return Redriven(redriven=redriven, next=UNTIL.text("redrive", until_ms) if more else None)
+
+
+@router.delete("/{queue}/dead")
+def remove_dead_jobs(
+    queue: str,
+    tenant: OperateTenant,
+    op: Op,
+    auditor: Auditor,
+    which: Which,
+    id: Annotated[
+        list[Name] | None, Query(max_length=MAX_QUERY_IDS, description="This job; may be repeated, up to 100 times.")
+    ] = None,
+    everything: Annotated[
+        bool, Query(alias="all", description="Must be true where neither ids nor a filter say which.")
+    ] = False,
+    limit: Annotated[int, Query(ge=1, le=MAX_REDRIVE, description="Most jobs of this call.")] = 500,
+    cursor: CursorText = None,
+) -> Removed:
+    """Remove dead jobs for good, longest dead first: those of the ids, those that match, or all. Needs level operate.
+
+    A call removes `limit` jobs at most; repeat it with `cursor` until `next` is null.
+    """
+    ref = queue_ref(tenant, queue)
+    until_ms = UNTIL.place("remove", cursor)
+    which = replace(which, ids=id or ())
+    if which == DeadFilter() and not everything:
+        raise Problem(
+            400, "Say which dead jobs: id, task, error, buried_from or buried_to; or all=true. Nothing was removed."
+        )
+    asked = {name: value for name, value in vars(which).items() if value}
+    with auditor.record("dead.remove", tenant, queue, **asked) as entry:
+        op.state(ref)
+        until_ms = until_ms or _now_ms(op, ref)
+        removed = op.tiers.remove_dead(ref, _until(until_ms, which), limit)
+        entry.note(removed=removed)
+    more = removed == limit
+    return Removed(removed=removed, next=UNTIL.text("remove", until_ms) if more else None)
+
+
+def _now_ms(op: Operating, ref: QueueRef) -> int:
+    """By the clock that buries."""
+    return int(op.tiers.run(op.tiers.stubs.room(ref)).now_ms)
+
+
+def _until(at_ms: int, which: DeadFilter) -> DeadFilter:
+    """Jobs that died when the first call had begun are not meant."""
+    until_ms = at_ms if which.buried_until_ms is None else min(at_ms, which.buried_until_ms)
+    return replace(which, buried_until_ms=until_ms)
+
+
+def _ms(when: datetime | None) -> int | None:
+    """Times before 1970 are as good as its beginning: nothing was buried then."""
+    return None if when is None else max(0, int(when.timestamp() * 1000))

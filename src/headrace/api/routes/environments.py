@@ -1,0 +1,69 @@
+"""Environments and what their queues hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from headrace.api.models import Environment, EnvironmentList, utilization_pct
+from headrace.api.operating import Op
+from headrace.api.pages import MAX_PAGE, Cursor, CursorText, page_of
+from headrace.api.within import Where
+from headrace.history.presenter import iso
+from headrace.model.names import EnvRef
+from headrace.queue.state import EnvLimits, QueueState, read_limits
+
+router = APIRouter(prefix="/api/v1", tags=["environments"])
+
+CURSOR: Cursor[tuple[str, str, str]] = Cursor(tuple[str, str, str])
+
+
+@router.get("/environments")
+def list_environments(
+    where: Where,
+    op: Op,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Environments per page.")] = MAX_PAGE,
+    cursor: CursorText = None,
+) -> EnvironmentList:
+    """The environments where the key reaches that ever had a queue, with their totals now. Needs Valkey alone."""
+    after = CURSOR.place("environments", cursor)
+    now_ms = op.to.now_ms()
+    by_env = {env: list(states) for env, states in groupby(op.states(where), lambda state: state.ref.environment)}
+    page, more = page_of(list(by_env), _names, after, limit)
+    limits = read_limits(op.to.valkey, op.to.shards, page)
+    return EnvironmentList(
+        environments=[_total(env, by_env[env], found, now_ms) for env, found in zip(page, limits, strict=True)],
+        total=len(by_env),
+        next=CURSOR.text("environments", _names(page[-1])) if more else None,
+        timestamp=iso(now_ms),
+    )
+
+
+def _names(env: EnvRef) -> tuple[str, str, str]:
+    return env.org, env.project, env.env
+
+
+def _total(env: EnvRef, states: Sequence[QueueState], limits: EnvLimits, now_ms: int) -> Environment:
+    oldest_ms = min((state.oldest_ms for state in states if state.oldest_ms is not None), default=None)
+    running = sum(state.running for state in states)
+    return Environment(
+        **vars(env),
+        limit=limits.limit,
+        burst=limits.burst,
+        queues=len(states),
+        paused=sum(state.paused for state in states),
+        closed=sum(state.closed for state in states),
+        depth=sum(state.depth for state in states),
+        warm=sum(state.warm for state in states),
+        cold=sum(state.cold for state in states),
+        scheduled=sum(state.scheduled for state in states),
+        running=running,
+        dead=sum(state.dead for state in states),
+        bytes=sum(state.bytes for state in states),
+        utilization_pct=utilization_pct(running, limits.limit),
+        oldest_at=None if oldest_ms is None else iso(oldest_ms),
+        oldest_age_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),
+    )

@@ -1,0 +1,153 @@
+"""History from ClickHouse: of a queue, of an environment, and the queues that lead in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from headrace.api.auth import Part, ReadTenant, SignedIn
+from headrace.api.history_documents import EnvironmentHistory, QueueHistory, TopQueues
+from headrace.api.patience import while_waited_for
+from headrace.api.problems import Problem
+from headrace.api.segments import SegmentRoute
+from headrace.api.services import Services, services
+from headrace.history.presenter import present_environment, present_queue, present_top
+from headrace.history.reader import environment_history, queue_history, top_queues
+from headrace.history.routing import DEFAULT_PERIOD, Window, ranking_window, window_of
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.validate import check_queue
+from headrace.warehouse.reads import Reads
+
+router = APIRouter(prefix="/api/v1", tags=["history"], route_class=SegmentRoute)
+
+MAX_TOP = 100
+MAX_AT_ONCE = 16
+"""Questions to ClickHouse of one process."""
+
+_limiter = CapacityLimiter(MAX_AT_ONCE)
+
+To = Annotated[Services, Depends(services)]
+
+Metric = Literal[
+    "depth",
+    "max_depth",
+    "oldest",
+    "running",
+    "utilization",
+    "bytes",
+    "throughput",
+    "enqueued",
+    "dequeued",
+    "failures",
+    "failure_rate",
+    "ttl_expired",
+    "wait_avg",
+    "wait_p50",
+    "wait_p95",
+    "wait_p99",
+    "run_avg",
+    "run_p95",
+]
+
+PERIOD = "How long, up to now, or up to `end`: a number and `s`, `m`, `h` or `d`, up to `400d`. 30m unless told."
+
+
+async def _window(
+    to: To,
+    period: Annotated[str | None, Query(description=PERIOD, examples=["30m", "24h", "7d"])] = None,
+    start: Annotated[
+        str | None, Query(description="Instead of a period: ISO 8601 or Unix time.", examples=["2026-01-31T11:30:00Z"])
+    ] = None,
+    end: Annotated[str | None, Query(description="Now unless told.", examples=["2026-01-31T12:00:00Z"])] = None,
+    resolution: Annotated[
+        str | None,
+        Query(
+            description="Length of a point, a multiple of 5s. It follows from the period unless told.", examples=["1m"]
+        ),
+    ] = None,
+) -> Window:
+    return window_of(to.now_ms(), period, start, end, resolution)
+
+
+Asked = Annotated[Window, Depends(_window)]
+
+
+async def _environment(
+    by: SignedIn,
+    environment: Annotated[str, Path(description="Its name, percent-encoded, `/` included.")],
+    org: Part = None,
+    project: Part = None,
+) -> EnvRef:
+    return by.tenant(org, project, environment)
+
+
+Environment = Annotated[EnvRef, Depends(_environment)]
+
+
+@router.get("/queues/{queue}/metrics", response_model=QueueHistory)
+async def queue_metrics(request: Request, queue: str, tenant: ReadTenant, window: Asked, to: To) -> Response:
+    """History of one queue: a point per step, without gaps, and the numbers of the whole range."""
+    ref = QueueRef(tenant.org, tenant.project, tenant.env, queue)
+    check_queue(ref)
+
+    def answer(reads: Reads) -> bytes:
+        found = queue_history(reads, ref, window, to.now_ms())
+        if found is None:
+            raise Problem(404, f"There is no history of a queue {queue!r} in {_place(tenant)}.")
+        return present_queue(queue, found)
+
+    return await _answered(request, to, answer)
+
+
+@router.get("/environments/{environment}/queue-metrics", response_model=EnvironmentHistory)
+async def environment_metrics(request: Request, tenant: Environment, window: Asked, to: To) -> Response:
+    """History of all queues of an environment together, in the shape of that of a queue."""
+
+    def answer(reads: Reads) -> bytes:
+        found = environment_history(reads, tenant, window, to.now_ms())
+        if found is None:
+            raise Problem(404, f"There is no history of queues in {_place(tenant)}.")
+        return present_environment(tenant.env, found)
+
+    return await _answered(request, to, answer)
+
+
+@router.get("/environments/{environment}/top-queues", response_model=TopQueues)
+async def rank_queues(
+    request: Request,
+    tenant: Environment,
+    to: To,
+    metric: Annotated[Metric, Query(description="By what they are ranked, highest first.")] = "depth",
+    period: Annotated[str, Query(description="How long, up to now.", examples=["1h"])] = DEFAULT_PERIOD,
+    limit: Annotated[int, Query(ge=1, le=MAX_TOP)] = 10,
+) -> Response:
+    """The queues of an environment that lead in one number. Gauges are of now, counters and waits of the period."""
+    window = ranking_window(to.now_ms(), period)
+
+    def answer(reads: Reads) -> bytes:
+        return present_top(tenant.env, top_queues(reads, tenant, metric, window, to.now_ms(), limit))
+
+    return await _answered(request, to, answer)
+
+
+async def _answered(request: Request, to: Services, answer: Callable[[Reads], bytes]) -> Response:
+    """ClickHouse is not bothered any longer than somebody waits, and than `api.query_timeout`."""
+    reads: list[Reads] = []
+
+    def work() -> bytes:
+        reads.append(Reads(to.clickhouse, to.settings.query_timeout))
+        return answer(reads[0])
+
+    def cancel() -> None:
+        for each in reads:
+            each.cancel()
+
+    body = await while_waited_for(request, _limiter, work, cancel)
+    return Response(body, media_type="application/json")
+
+
+def _place(ref: EnvRef) -> str:
+    return f"{ref.org} / {ref.project} / {ref.env}"

@@ -1,0 +1,62 @@
+"""Which environments a list is about: where the key reaches, narrowed by `org`, `project` and `env` of the request.
+
+Names that the key does not reach match nothing, as names do that do not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from headrace.api.auth import SignedIn
+from headrace.api.callers import Scope
+from headrace.model.names import EnvRef
+from headrace.queue.validate import check_name
+
+
+@dataclass(frozen=True)
+class Within:
+    """None matches every name."""
+
+    org: str | None = None
+    project: str | None = None
+    env: str | None = None
+    nothing: bool = False
+
+    def covers(self, ref: EnvRef) -> bool:
+        names = zip((self.org, self.project, self.env), (ref.org, ref.project, ref.env), strict=True)
+        return not self.nothing and all(wanted in (None, name) for wanted, name in names)
+
+    @property
+    def parts(self) -> dict[str, str | None]:
+        return {"org": self.org, "project": self.project, "env": self.env}
+
+    @property
+    def environment(self) -> EnvRef | None:
+        """The one that is meant, if it is one."""
+        if self.nothing or self.org is None or self.project is None or self.env is None:
+            return None
+        return EnvRef(self.org, self.project, self.env)
+
+
+def narrowed(scope: Scope, asked: Within) -> Within:
+    pairs = {part: (getattr(scope, part), wanted) for part, wanted in asked.parts.items()}
+    parts = {part: fixed if wanted is None else wanted for part, (fixed, wanted) in pairs.items()}
+    clash = any(None not in pair and pair[0] != pair[1] for pair in pairs.values())
+    return Within(**parts, nothing=clash)
+
+
+Part = Annotated[str | None, Query(description="Only this one. Names that the key does not reach match nothing.")]
+
+
+async def within(by: SignedIn, org: Part = None, project: Part = None, env: Part = None) -> Within:
+    asked = Within(org, project, env)
+    for what, name in asdict(asked).items():
+        if isinstance(name, str):
+            check_name(what, name)
+    return narrowed(by.scope, asked)
+
+
+Where = Annotated[Within, Depends(within)]

@@ -1,0 +1,102 @@
+"""Dead jobs that Valkey still holds. Most are there for some seconds only: the mover takes them to PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.names import MAX_NAME_BYTES, QueueRef
+from headrace.queue import keys
+from headrace.queue.scripts import DeadFilter, split_body
+from headrace.valkey.connect import Valkey, available
+
+Place = tuple[int, str]
+"""Where a dead job stands in a list: when it was buried, and its id."""
+
+HEADER_BYTES = 4 * (MAX_NAME_BYTES + 1)
+_FIELDS = ("enqueued", "priority", "attempts", "max_attempts", "size", "error")
+
+
+@dataclass(frozen=True)
+class DeadEntry:
+    """A dead job in a list."""
+
+    job_id: str
+    buried_ms: int
+    matches: bool  # what was asked for; if not, only its place is of use
+    task: str
+    flow: str
+    flow_type: str
+    size: int
+    priority: int
+    attempts: int
+    max_attempts: int
+    enqueued_ms: int
+    error: str
+    payload: bytes = b""  # its beginning, where asked for
+
+    @property
+    def place(self) -> Place:
+        return self.buried_ms, self.job_id
+
+
+def place_key(place: Place) -> tuple[int, bytes]:
+    """The order that PostgreSQL's C collation gives, so that both tiers can be listed as one."""
+    return place[0], place[1].encode()
+
+
+def read_dead(
+    client: Valkey, shards: int, ref: QueueRef, which: DeadFilter, after: Place | None, scan: int
+) -> list[DeadEntry]:
+    """Newest first, after a place: at least `scan` of them if there are as many, those that do not match marked."""
+    shard = ref.environment.shard(shards)
+    key = keys.dead(shard, ref)
+    until = min((at for at in (after and after[0], which.buried_until_ms) if at is not None), default="+inf")
+    since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
+    with available():
+        # Jobs that were buried together have no order of ours here, so they are read together.
+        seen: Any = client.zcount(key, after[0], after[0]) if after else 0
+        found: Any = client.zrevrangebyscore(key, until, since, start=0, num=scan + seen, withscores=True)
+        if found:
+            found += client.zrangebyscore(key, found[-1][1], found[-1][1], withscores=True)
+        places = {(int(at), keys.decode(name.decode())) for name, at in found}
+        wanted = [place for place in places if after is None or place_key(place) < place_key(after)]
+        return _read(client, shard, ref, sorted(wanted, key=place_key, reverse=True), which, payload_bytes=0)
+
+
+def read_dead_job(client: Valkey, shards: int, ref: QueueRef, job_id: str, payload_bytes: int) -> DeadEntry | None:
+    shard = ref.environment.shard(shards)
+    with available():
+        at: Any = client.zscore(keys.dead(shard, ref), keys.encode(job_id))
+        places = [] if at is None else [(int(at), job_id)]
+        found = _read(client, shard, ref, places, DeadFilter(), payload_bytes)
+    return found[0] if found else None
+
+
+def _read(
+    client: Valkey, shard: int, ref: QueueRef, places: Sequence[Place], which: DeadFilter, payload_bytes: int
+) -> list[DeadEntry]:
+    pipeline = client.pipeline(transaction=False)
+    for _, job_id in places:
+        pipeline.hmget(keys.job(shard, ref.environment, job_id), *_FIELDS)
+        pipeline.getrange(keys.body(shard, ref.environment, job_id), 0, HEADER_BYTES + payload_bytes - 1)
+    answers: list[Any] = pipeline.execute()
+    return [
+        _entry(place, fields, body, which, payload_bytes)
+        for place, fields, body in zip(places, answers[::2], answers[1::2], strict=True)
+        if fields[0] is not None  # else it has just left
+    ]
+
+
+def _entry(
+    place: Place, fields: Sequence[bytes | None], body: bytes, which: DeadFilter, payload_bytes: int
+) -> DeadEntry:
+    (_, task, flow, flow_type), payload = split_body(body)
+    enqueued_ms, priority, attempts, max_attempts, size = (int(field or 0) for field in fields[:5])
+    error = (fields[5] or b"").decode(errors="replace")
+    matches = which.task in ("", task) and which.error in error
+    return DeadEntry(
+        *(place[1], place[0], matches, task, flow, flow_type, size, priority, attempts, max_attempts),
+        *(enqueued_ms, error, payload[:payload_bytes]),
+    )

@@ -1,0 +1,115 @@
+"""One server is away: what does not need it goes on, the rest says so and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.api.services import Services
+from headrace.model.names import QueueRef
+from headrace.postgres.migrate import migrate
+from tests.access import client_with_key
+from tests.conftest import POSTGRES_ROOMS, READY_S, QuickPostgres
+from tests.operating import FAST, NOBODY, World, open_world, path, problem, tenant
+
+REF = QueueRef("acme", "shop", "prod", "emails")
+HERE = tenant(REF)
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[QuickPostgres]:
+    """A server that a test may stop."""
+    server = QuickPostgres(tmp_path / "postgres", tmp_path / "log")
+    server.start()
+    server.wait_ready(READY_S)
+    migrate(server.url, POSTGRES_ROOMS)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def world(valkey_url: str, own_postgres: QuickPostgres) -> Iterator[World]:
+    with open_world(valkey_url, own_postgres.url) as made:
+        yield made
+
+
+def ask(world: World, method: str, route: str, body: Any = None) -> Any:
+    return world.api.request(method, route, params=HERE, json=body)
+
+
+def test_without_postgresql_live_state_and_warm_queues_go_on(world: World, own_postgres: QuickPostgres) -> None:
+    ids = world.enqueue(REF, 3)
+    ask(world, "PATCH", path(REF, "settings"), {"caps": {"items": 4}})
+    own_postgres.stop()
+
+    assert ask(world, "GET", "/api/v1/queues").json()["queues"][0]["depth"] == 3
+    assert ask(world, "GET", "/api/v1/environments").json()["environments"][0]["depth"] == 3
+    assert ask(world, "GET", path(REF)).json()["flows"][0]["total"] == 3
+    assert ask(world, "GET", f"/api/v1/jobs/{ids[0]}").json()["state"] == "ready"
+    assert ask(world, "GET", "/api/v2/metrics/queues/running").json()["tasks"] == []
+    assert ask(world, "POST", path(REF, "jobs"), {"task": "t"}).json()["accepted"] == 1
+
+    sent = [{"task": "t", "id": "a"}, {"task": "t"}]
+    refused = ask(world, "POST", path(REF, "jobs"), {"jobs": sent})
+    assert "2 of 2 jobs were not accepted" in problem(refused, 503)
+    assert [job["accepted"] for job in refused.json()["jobs"]] == [False, False]
+    assert refused.json()["jobs"][0]["id"] == "a"
+    assert refused.headers["retry-after"] == "5"
+
+    for method, route, body in (
+        ("GET", "/api/v1/jobs/not-in-valkey", None),
+        ("DELETE", f"/api/v1/jobs/{ids[0]}", None),
+        ("GET", path(REF, "dead"), None),
+        ("GET", path(REF, "dead", "x"), None),
+        ("POST", path(REF, "dead", "redrive"), {}),
+        ("DELETE", f"{path(REF, 'dead')}?all=true", None),
+        ("PATCH", path(REF, "settings"), {"paused": True}),
+        ("GET", "/api/v2/metrics/queues/detailed", None),
+        ("GET", "/api/v2/metrics/queues/action-plugins", None),
+    ):
+        answer = world.api.request(method, route, params={**HERE, "all": "true"}, json=body)
+        words = problem(answer, 503)
+        assert "PostgreSQL" in words, (method, route)
+        assert own_postgres.url.rpartition("@")[2].partition("/")[0] not in words
+    assert "PostgreSQL" in problem(
+        world.api.put("/api/v1/environments/prod/limits", params={"org": "acme", "project": "shop"}, json={"limit": 1}),
+        503,
+    )
+    assert ask(world, "GET", path(REF)).json()["settings"]["paused"] is False
+    assert world.queue.redis.exists("hr:shards")
+
+
+def test_cold_jobs_are_unknown_without_postgresql_not_none(world: World, own_postgres: QuickPostgres) -> None:
+    world.enqueue(REF, 1, "first-")
+    ask(world, "PATCH", path(REF, "settings"), {"caps": {"items": 1}})
+    world.enqueue(REF, 2)
+    own_postgres.stop()
+    found = ask(world, "GET", path(REF)).json()
+    assert (found["depth"], found["cold"], found["flows_complete"]) == (3, 2, False)
+    assert [(flow["warm"], flow["cold"], flow["total"]) for flow in found["flows"]] == [(1, None, None)]
+
+
+def test_without_valkey_every_route_that_needs_it_says_so(postgres_url: str) -> None:
+    api = client_with_key(Services("redis://127.0.0.1:1/0", NOBODY, "x", 2, postgres_url, FAST))
+    for method, route, body in (
+        ("GET", "/api/v1/queues", None),
+        ("GET", "/api/v1/environments", None),
+        ("GET", path(REF), None),
+        ("POST", path(REF, "jobs"), {"task": "t"}),
+        ("GET", "/api/v1/jobs/x", None),
+        ("DELETE", "/api/v1/jobs/x", None),
+        ("GET", path(REF, "dead"), None),
+        ("POST", path(REF, "dead", "redrive"), {}),
+        ("PATCH", path(REF, "settings"), {"paused": True}),
+        ("GET", "/api/v2/metrics/queues/detailed", None),
+        ("GET", "/api/v2/metrics/queues/running", None),
+        ("GET", "/api/v1/stream", None),
+    ):
+        answer = api.request(method, route, params=HERE, json=body)
+        words = problem(answer, 503)
+        assert "Valkey" in words, (method, route)
+        assert "127.0.0.1" not in words
+        assert answer.headers["retry-after"] == "5"

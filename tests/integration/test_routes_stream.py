@@ -1,0 +1,195 @@
+"""Live state as server-sent events, over a real connection: who listens, who reads, and who is gone."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.feeds import Hub
+from headrace.api.keys import id_of, revoke_key
+from headrace.api.routes import stream
+from headrace.api.services import Services
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.postgres.connect import connect
+from headrace.queue.queue import SyncClient
+from headrace.settings import ApiSettings
+from tests.access import make_key
+from tests.conftest import READY_S, wait_until
+from tests.operating import Server
+
+REF = QueueRef("acme", "shop", "prod", "emails")
+OTHER = QueueRef("globex", "shop", "prod", "secrets")
+SETTINGS = ApiSettings(rate=1000.0, streams=4, streams_per_key=3)
+
+
+class StreamServer(Server):
+    @property
+    def hub(self) -> Hub:
+        return self.app.state.operating.hub
+
+    def key(self, scope: Scope = EVERYTHING) -> str:
+        return make_key(self.services.postgres_url, scope, Level.READ)
+
+    @contextmanager
+    def listen(self, key: str, **params: str) -> Generator[Iterator[dict[str, Any]]]:
+        headers = {"Authorization": f"Bearer {key}"}
+        with (
+            httpx.Client(base_url=self.url, headers=headers, timeout=30.0) as client,
+            client.stream("GET", "/api/v1/stream", params=params) as answer,
+        ):
+            assert answer.status_code == 200, answer.read()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            yield events(answer.iter_lines())
+
+    def refused(self, key: str) -> httpx.Response:
+        return httpx.get(f"{self.url}/api/v1/stream", headers={"Authorization": f"Bearer {key}"}, timeout=30.0)
+
+
+def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Comments come as events called `:`."""
+    fields: dict[str, Any] = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if line.startswith(":"):
+            yield {"event": ":"}
+        elif line:
+            fields[name] = json.loads(value) if name == "data" else value
+        elif "event" in fields:
+            yield fields
+            fields = {}
+
+
+@pytest.fixture
+def server(valkey_url: str, postgres_url: str) -> Iterator[StreamServer]:
+    with StreamServer(Services(valkey_url, "http://127.0.0.1:1", "x", 2, postgres_url, SETTINGS)) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(valkey_url: str) -> Iterator[SyncClient]:
+    with SyncClient(valkey_url) as client:
+        yield client
+
+
+def test_a_snapshot_and_then_what_changed(server: StreamServer, queue: SyncClient) -> None:
+    quiet = QueueRef("acme", "shop", "prod", "quiet")
+    for ref in (REF, quiet, OTHER):
+        queue.enqueue(ref, NewJob("t"))
+    with server.listen(server.key(Scope("acme", "shop", "prod"))) as told:
+        snapshot = next(told)
+        assert (snapshot["event"], snapshot["id"]) == ("snapshot", "1")
+        assert [found["queue"] for found in snapshot["data"]["queues"]] == ["emails", "quiet"]
+        queue.enqueue(REF, NewJob("t"))
+        queue.enqueue(OTHER, NewJob("t"))
+        change = next(told)
+        assert (change["event"], change["id"], change["data"]["gone"]) == ("change", "2", [])
+        [found] = change["data"]["queues"]
+        assert (found["queue"], found["depth"]) == ("emails", 2)
+        listed = httpx.get(
+            f"{server.url}/api/v1/queues", headers={"Authorization": f"Bearer {server.key(Scope('acme'))}"}
+        ).json()
+        assert set(found) == set(listed["queues"][0])
+
+
+def test_a_filter_beyond_the_scope_shows_nothing(server: StreamServer, queue: SyncClient) -> None:
+    queue.enqueue(OTHER, NewJob("t"))
+    key = server.key(Scope("acme"))
+    shown = []
+    for org in ("globex", "nobody"):
+        with server.listen(key, org=org) as told:
+            shown.append(next(told)["data"]["queues"])
+    assert shown == [[], []]
+
+
+def test_one_reader_however_many_listen_and_none_when_they_are_gone(server: StreamServer, queue: SyncClient) -> None:
+    queue.enqueue(REF, NewJob("t"))
+    keys = [server.key(Scope("acme", "shop", "prod")) for _ in range(2)]
+    with (
+        server.listen(keys[0]) as first,
+        server.listen(keys[0]) as second,
+        server.listen(keys[1]) as third,
+        server.listen(keys[1], env="test") as elsewhere,
+    ):
+        assert [next(told)["event"] for told in (first, second, third, elsewhere)] == ["snapshot"] * 4
+        assert (server.hub.listeners, server.hub.readers) == (4, 2)
+        queue.enqueue(REF, NewJob("t"))
+        for told in (first, second, third):
+            assert next(told)["data"]["queues"][0]["depth"] == 2
+    wait_until(lambda: (server.hub.listeners, server.hub.readers) == (0, 0), "everybody is forgotten")
+
+
+def test_streams_are_bounded_per_key_and_in_all(server: StreamServer) -> None:
+    keys = [server.key(), server.key()]
+    with server.listen(keys[0]) as first, server.listen(keys[0]) as second, server.listen(keys[0]) as third:
+        for told in (first, second, third):
+            next(told)
+        answer = server.refused(keys[0])
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "30")
+        assert "api.streams_per_key" in answer.json()["detail"]
+        with server.listen(keys[1]) as fourth:
+            next(fourth)
+            assert "api.streams)" in server.refused(server.key()).json()["detail"]
+    wait_until(lambda: server.hub.listeners == 0, "places are given back")
+    with server.listen(keys[0]) as again:
+        assert next(again)["event"] == "snapshot"
+
+
+def test_a_stream_ends_when_its_key_is_revoked(server: StreamServer) -> None:
+    key = server.key()
+    with server.listen(key) as told:
+        next(told)
+        with connect(server.services.postgres_url) as conn:
+            assert revoke_key(conn, str(id_of(key)))
+        assert next(told)["event"] == "end"
+        assert list(told) == []
+    assert server.refused(key).status_code == 401
+
+
+def test_heartbeats_and_the_end_of_a_long_life(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(stream, "LIFE_S", 3.0)
+    with server.listen(server.key()) as told:
+        kinds = [each["event"] for each in told]
+    assert kinds[0] == "snapshot"
+    assert set(kinds[1:]) == {":"}
+
+
+def test_valkey_goes_away(postgres_url: str, tmp_path: Any) -> None:
+    own = EmbeddedValkey(tmp_path / "valkey", tmp_path / "log")
+    own.start()
+    own.wait_ready(READY_S)
+    try:
+        with StreamServer(Services(own.url, "http://127.0.0.1:1", "x", 2, postgres_url, SETTINGS)) as server:
+            key = server.key()
+            with SyncClient(own.url) as queue:
+                queue.enqueue(REF, NewJob("t"))
+            with server.listen(key) as told:
+                assert next(told)["event"] == "snapshot"
+                own.stop()
+                assert next(told)["event"] == "unavailable"
+                answer = server.refused(server.key(Scope("acme")))
+                assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+            wait_until(lambda: server.hub.listeners == 0, "everybody is forgotten")
+    finally:
+        own.stop()
+
+
+def test_clients_that_go_without_a_word_hold_no_place(server: StreamServer) -> None:
+    """More of them than there are places: some before they read anything, some before there is anything to read."""
+    key = server.key()
+    for _ in range(SETTINGS.streams + 2):
+        with server.listen(key):
+            pass
+        with socket.create_connection(server.address) as line:
+            line.sendall(f"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        wait_until(lambda: server.hub.listeners == 0, "the place is given back")
+    assert server.hub.readers == 0

@@ -1,0 +1,202 @@
+"""No key reads, changes or even notices what another tenant has: every route, every kind of stranger.
+
+Each route of the application is asked about a tenant that exists and about one that does not, with keys that reach
+neither. Status and body must be the same, but for the name that was asked for; and nothing may have changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from fastapi.testclient import TestClient
+
+from headrace.api.app import ANYBODY
+from headrace.api.callers import Level, Scope
+from headrace.model.names import QueueRef
+from headrace.pipeline.buckets import bucketize
+from headrace.postgres.connect import connect
+from headrace.valkey.connect import Valkey
+from headrace.warehouse import queue_metrics
+from headrace.warehouse.connect import Client
+from tests.events import event_table
+from tests.operating import World, open_world, tenant
+
+REF = QueueRef("acme", "shop", "prod", "emails")
+ABSENT = QueueRef("nobody", "shopp", "prodd", "emails")
+
+STRANGERS = {
+    "another organisation": Scope("globex"),
+    "another project": Scope("acme", "blog"),
+    "another environment": Scope("acme", "shop", "test"),
+    "another organisation, same names below": Scope("globex", "shop", "prod"),
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How a route is asked about a queue. `{org}` and so on stand for its names."""
+
+    body: Any = None
+    params: dict[str, str] = field(default_factory=dict[str, str])
+    changes: bool = False  # it needs more than a key that reads
+    lists: bool = False  # it shows what the key reaches, here nothing
+
+
+LIST = Ask(lists=True)
+ROUTES: dict[tuple[str, str], Ask] = {
+    ("GET", "/api/v1/queues"): LIST,
+    ("GET", "/api/v1/queues/{queue}"): Ask(),
+    ("POST", "/api/v1/queues/{queue}/jobs"): Ask({"task": "t", "id": "strange"}, changes=True),
+    ("GET", "/api/v1/jobs/{id}"): Ask(),
+    ("DELETE", "/api/v1/jobs/{id}"): Ask(changes=True),
+    ("GET", "/api/v1/queues/{queue}/dead"): Ask(),
+    ("GET", "/api/v1/queues/{queue}/dead/{id}"): Ask(),
+    ("POST", "/api/v1/queues/{queue}/dead/redrive"): Ask({}, changes=True),
+    ("DELETE", "/api/v1/queues/{queue}/dead"): Ask(params={"all": "true"}, changes=True),
+    ("PATCH", "/api/v1/queues/{queue}/settings"): Ask({"paused": True}, changes=True),
+    ("PUT", "/api/v1/environments/{env}/limits"): Ask({"limit": 1}, changes=True),
+    ("GET", "/api/v1/environments"): LIST,
+    ("GET", "/api/v1/stream"): LIST,
+    ("GET", "/api/v2/metrics/queues/detailed"): LIST,
+    ("GET", "/api/v2/metrics/queues/action-plugins"): LIST,
+    ("GET", "/api/v2/metrics/queues/running"): LIST,
+    ("GET", "/api/v1/queues/{queue}/metrics"): Ask(),
+    ("GET", "/api/v1/environments/{environment}/queue-metrics"): Ask(),
+    ("GET", "/api/v1/environments/{environment}/top-queues"): Ask(),
+}
+NO_TENANT = {("GET", "/api/v1/audit"), ("GET", "/api/v1/session"), ("GET", "/api/v1/pipeline")}
+"""About the key itself, or about all tenants together. (The audit log is asked below.)"""
+
+STREAM = ("GET", "/api/v1/stream")
+
+
+@pytest.fixture
+def world(valkey_url: str, postgres_url: str, clickhouse_url: str, warehouse: Client) -> Iterator[World]:
+    with open_world(valkey_url, postgres_url, clickhouse_url, str(warehouse.database)) as made:
+        made.enqueue(REF, 2, "dead-", flow="f")
+        made.bury(REF)
+        made.move(REF)
+        made.enqueue(REF, 3)
+        event = {"at_ms": made.services.now_ms(), "n": 1, "depth": 3, "oldest_ms": made.services.now_ms()}
+        queue_metrics.insert(warehouse, bucketize(event_table({**event, **vars(REF)})), "one")
+        started = made.services.now_ms()
+        running = [[*vars(REF).values(), "r", "send", started]]
+        entry = {"plugin": "mail:1", "tasks": ["send"], "running": running}
+        made.queue.redis.set("hr:worker:w", json.dumps(entry))
+        made.queue.redis.zadd("hr:workers", {"w": started})
+        yield made
+
+
+def all_routes(app: FastAPI) -> set[tuple[str, str]]:
+    return {
+        (method, str(route.path).replace(":path", ""))
+        for route in iter_route_contexts(app.routes)
+        for method in route.methods or ()
+    }
+
+
+def test_every_route_is_asked(world: World) -> None:
+    """A new route is added to the table, or this fails."""
+    assert isinstance(world.api.app, FastAPI)
+    assert all_routes(world.api.app) - ANYBODY - NO_TENANT == set(ROUTES)
+
+
+def asked(api: TestClient, route: tuple[str, str], ref: QueueRef, job_id: str = "job-0") -> httpx.Response:
+    method, template = route
+    ask = ROUTES[route]
+    path = template.format(queue=ref.queue, id=job_id, env=ref.env, environment=ref.env)
+    names = tenant(ref)
+    if "{env" in template:
+        del names["env"]
+    return api.request(method, path, params={**names, **ask.params}, json=ask.body)
+
+
+def told(answer: httpx.Response, ref: QueueRef) -> Any:
+    """Without what differs anyway: the time, and the names that were asked for."""
+    text = answer.text
+    for name in (ref.org, ref.project, ref.env):
+        text = text.replace(name, "…")
+    body = json.loads(text)
+    for clock in ("timestamp", "tasks_at"):
+        body.pop(clock, None)
+    headers = {name for name in answer.headers if not name.startswith("ratelimit")} - {"content-length"}
+    return answer.status_code, body, headers
+
+
+def everything(world: World, valkey: Valkey) -> Any:
+    """All that there is."""
+    found = world.queue.get(REF.environment, "job-0")
+    dumps = {key: valkey.dump(key) for key in valkey.scan_iter("hr:*") if b"metrics" not in key}
+    with connect(world.services.postgres_url) as conn:
+        rows = [
+            conn.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()  # pyright: ignore[reportArgumentType]
+            for table in ("cold_queues", "cold_queue_entries", "dead_jobs", "queue_settings", "audit_log")
+        ]
+    return found, dumps, rows
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, valkey: Valkey, stranger: str) -> None:
+    for level in Level:
+        api = world.with_key(STRANGERS[stranger], level)
+        before = everything(world, valkey)
+        for route in ROUTES:
+            if route == STREAM:
+                continue  # test_routes_stream asks it: its answers do not end
+            for job_id in ("job-0", "dead-0", "nope"):
+                there, absent = asked(api, route, REF, job_id), asked(api, route, ABSENT, job_id)
+                assert told(there, REF) == told(absent, ABSENT), route
+                assert there.status_code == (200 if ROUTES[route].lists else 404), (route, there.text)
+                assert "job-0" not in there.text.replace(job_id, "")
+        assert everything(world, valkey) == before
+        if level == Level.ADMIN:
+            assert api.get("/api/v1/audit").json()["entries"] == []
+
+
+def test_lists_are_empty_for_strangers_and_not_for_others(world: World) -> None:
+    """The test above would pass if the lists were always empty."""
+    ours = world.with_key(Scope("acme", "shop", "prod"), Level.READ)
+    for route in (route for route, ask in ROUTES.items() if ask.lists and route != STREAM):
+        assert REF.queue in asked(ours, route, REF).text or REF.env in asked(ours, route, REF).text, route
+        for scope in STRANGERS.values():
+            stranger = world.with_key(scope, Level.READ)
+            unfiltered = stranger.request(route[0], route[1])
+            assert "emails" not in unfiltered.text, route
+            assert "prod" not in unfiltered.text, route
+
+
+def test_a_level_too_low_changes_nothing(world: World, valkey: Valkey) -> None:
+    api = world.with_key(Scope("acme", "shop", "prod"), Level.READ)
+    before = everything(world, valkey)
+    for route in (route for route, ask in ROUTES.items() if ask.changes):
+        answer = asked(api, route, REF)
+        assert (answer.status_code, answer.json()["status"]) == (403, 403), route
+        assert "level operate" in answer.json()["detail"]
+    assert everything(world, valkey) == before
+
+
+def test_those_who_may_are_let(world: World) -> None:
+    """The tests above would pass if nobody were let in."""
+    api = world.with_key(Scope("acme", "shop", "prod"), Level.OPERATE)
+    for route in ROUTES:
+        if route != STREAM:
+            job_id = "dead-0" if "/dead/" in route[1] else "job-0"
+            answer = asked(api, route, REF, job_id)
+            assert answer.status_code == 200, (route, answer.text)
+
+
+def test_a_wider_key_must_say_which_environment(world: World) -> None:
+    api = world.with_key(Scope("acme"), Level.OPERATE)
+    for (method, template), ask in ROUTES.items():
+        if not ask.lists:
+            path = template.format(queue="emails", id="x", env="prod", environment="prod")
+            answer = api.request(method, path, params=ask.params, json=ask.body)
+            assert answer.status_code == 400, (template, answer.text)
+            assert "project" in answer.json()["detail"]
