@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import note
-
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.warehouse.connect import Client, connect
 from headrace.warehouse.migrate import migrate

@@ -1,73 +1,160 @@
-"""Turns the buckets that exist into one point per step. Pure.
+"""Turns the points that have rows into one value per point, column by column. Pure.
 
-Counters are zero where there is no bucket: nothing happened. Gauges carry the *last* value, from before the
-window if need be: a queue of 500 that nobody touches still holds 500, and one that peaked and
-drained holds 0. Before the first event of a queue its gauges are unknown, not zero.
+Counters are zero where there are no rows: nothing happened. Gauges carry the *last* value, from before the window if
+need be: a queue of 500 that nobody touches still holds 500, and one that peaked and drained holds 0. What was carried
+into a point was true in it, so its highest value is at least that. Before the first event of a queue its gauges are
+unknown, not zero. Columns and not points, because eleven thousand of them are asked for at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
 
 from headrace.history.routing import Window
-from headrace.warehouse.queue_metrics import Bucket
+from headrace.model.event import COUNT_COLUMN
+from headrace.warehouse.series import PERCENTILES, Gauges, Series
+
+Known = Sequence[int | None]
 
 
 @dataclass(frozen=True)
-class Point:
-    start_s: int
-    counts: Mapping[str, int]
-    max_depth: int | None
-    last_depth: int | None
-    max_running: int | None
-    last_running: int | None
-    limit: int | None
-    max_age_ms: int | None
-    avg_wait_ms: float | None  # None: nothing was dequeued, so nothing was measured
+class Points:
+    """One entry per point in every column. None: unknown; or no limit; or, of environments, not kept."""
+
+    counts: Mapping[str, Sequence[int]]  # by column of the warehouse, see COUNT_COLUMN
+    max_depth: Known
+    depth: Known  # the last value, as in all gauges without `max` in their name
+    cold: Known  # of `depth`: in PostgreSQL
+    scheduled: Known
+    bytes: Known
+    max_bytes: Known
+    max_running: Known
+    running: Known
+    limit: Known
+    max_age_ms: Known
+    wait_ms: Sequence[int]  # sums, and how many were measured
+    waits: Sequence[int]
+    run_ms: Sequence[int]
+    runs: Sequence[int]
+    percentiles: Mapping[
+        str, Sequence[int]
+    ]  # "wait_p50" … → keys of histogram buckets; without meaning where none waited
 
 
-def fill(window: Window, buckets: Iterable[Bucket], before: Bucket | None, now_ms: int) -> list[Point]:
-    """`before` is the newest bucket ahead of the window; ages are computed up to `now_ms` at most."""
-    return list(_points(window, {bucket.start_s: bucket for bucket in buckets}, before, now_ms))
-
-
-def _points(window: Window, found: Mapping[int, Bucket], carried: Bucket | None, now_ms: int) -> Iterator[Point]:
-    for start in range(window.start_s, window.end_s, window.step_s):
-        if (bucket := found.get(start)) is not None:
-            carried = bucket
-            yield _measured(bucket)
-        else:
-            yield _carried(start, carried, min((start + window.step_s) * 1000, now_ms))
-
-
-def _measured(bucket: Bucket) -> Point:
-    return Point(
-        start_s=bucket.start_s,
-        counts=bucket.counts,
-        max_depth=bucket.max_depth,
-        last_depth=bucket.last_depth,
-        max_running=bucket.max_running,
-        last_running=bucket.last_running,
-        limit=bucket.limit,
-        max_age_ms=bucket.max_age_ms,
-        avg_wait_ms=bucket.total_wait_ms / bucket.waits if bucket.waits else None,
+def fill(window: Window, series: Series, before: Gauges | None, now_ms: int) -> Points:
+    """`before` is what was known when the window began; ages are computed up to `now_ms` at most."""
+    layout = _Layout(window.points, series)
+    depth = layout.carried("depth", before)
+    running = layout.carried("running", before)
+    held = layout.carried("bytes", before)
+    return Points(
+        counts={column: layout.counted(column) for column in COUNT_COLUMN.values()},
+        max_depth=_highest(layout.seen("max_depth"), depth, before and before.depth),
+        depth=depth,
+        cold=layout.carried("cold", before),
+        scheduled=layout.carried("scheduled", before),
+        bytes=held,
+        max_bytes=_highest(layout.seen("highest_bytes"), held, before and before.bytes),
+        max_running=_highest(layout.seen("max_running"), running, before and before.running),
+        running=running,
+        limit=[None if limit is None or limit < 0 else limit for limit in layout.carried("limit", before)],
+        max_age_ms=_ages(window, layout, before, depth, now_ms),
+        wait_ms=layout.counted("wait_ms"),
+        waits=layout.counted("waits"),
+        run_ms=layout.counted("run_ms"),
+        runs=layout.counted("runs"),
+        percentiles={
+            name: layout.counted(name) for what in ("wait", "run") for name in (f"{what}_{p}" for p in PERCENTILES)
+        },
     )
 
 
-def _carried(start_s: int, last: Bucket | None, until_ms: int) -> Point:
-    return Point(
-        start_s=start_s,
-        counts={},
-        max_depth=last and last.last_depth,
-        last_depth=last and last.last_depth,
-        max_running=last and last.last_running,
-        last_running=last and last.last_running,
-        limit=last and last.limit,
-        max_age_ms=last and _age(last.oldest_ms, until_ms),
-        avg_wait_ms=None,
-    )
+class _Layout:
+    """Which row tells of which point."""
+
+    def __init__(self, points: int, series: Series) -> None:
+        self.points = points
+        self._series = series
+        # For each point the row of its own, and the newest row at or before it. -1, the end of a column, where there is
+        # none: there, what is to be taken instead is appended.
+        own, newest = [-1] * points, [-1] * points
+        for row, (point, following) in enumerate(pairwise([*series.index, points])):
+            own[point] = row
+            newest[point:following] = [row] * (following - point)
+        self._own, self._newest = _picker(own), _picker(newest)
+
+    def keeps(self, name: str) -> bool:
+        """Environments have fewer columns than queues. A queue without rows has none, but what was known before."""
+        return not self._series.columns or name in self._series.columns
+
+    def counted(self, name: str) -> Sequence[int]:
+        """0 where there is no row."""
+        return self._taken(self._own, name, 0)
+
+    def seen(self, name: str) -> Known:
+        """None where there is no row."""
+        return self._taken(self._own, name, None)
+
+    def carried(self, name: str, before: Gauges | None) -> Known:
+        """The last value, of this point or before; None before the first and for what is not kept."""
+        return self._taken(self._newest, name, before and getattr(before, name))
+
+    def _taken(self, pick: Callable[[Sequence[Any]], list[Any]], name: str, absent: int | None) -> list[Any]:
+        if not self.keeps(name):
+            return [None] * self.points
+        return pick([*self._series.columns.get(name, ()), absent])
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
+    """What takes the values at these places out of a column, without a step of Python for each."""
+    take = itemgetter(0, *places)  # one more, because of a single place it would return the value and not a tuple
+    return lambda column: list(take(column)[1:])
+
+
+def _highest(seen: Known, last: Known, before: int | None) -> Known:
+    """The highest that was seen at events, or was carried into the point."""
+    return [
+        into if top is None else top if into is None or into < top else into
+        for top, into in zip(seen, [before, *last[:-1]], strict=True)
+    ]
+
+
+def _ages(window: Window, layout: _Layout, before: Gauges | None, depth: Known, now_ms: int) -> Known:
+    """In a bucket with rows: the highest age that was seen. In one without: what the longest-waiting job has grown to
+    by its end, or by now. A point of several buckets is as old as the oldest of them."""
+    if not layout.keeps("seen_age_ms"):
+        return [None] * layout.points
+    oldest = layout.carried("oldest_ms", before)
+    ends = [min(end_s * 1000, now_ms) for end_s in _ends(window)]
+    ages = [
+        seen if seen is not None else None if known is None else _age(since, end)
+        for seen, known, since, end in zip(layout.seen("seen_age_ms"), depth, oldest, ends, strict=True)
+    ]
+    if window.step_s > window.tier.seconds:
+        _add_gaps(ages, window, layout, [before and before.oldest_ms, *oldest], ends)
+    return ages
+
+
+def _add_gaps(ages: list[int | None], window: Window, layout: _Layout, oldest: Known, ends: Sequence[int]) -> None:
+    """Points of several buckets, some of them without rows: before the first with rows, between two, after the last."""
+    gaps, firsts, lasts = (layout.seen(name) for name in ("gap_age_ms", "first_s", "last_s"))
+    for point, end_s in enumerate(_ends(window)):
+        first, last, seen, between = firsts[point], lasts[point], ages[point], gaps[point]
+        if first is None or last is None or seen is None or between is None:
+            continue  # no rows
+        lead = _age(oldest[point], first * 1000) if first > end_s - window.step_s else 0
+        rest = _age(oldest[point + 1], ends[point]) if last + window.tier.seconds < end_s else 0
+        ages[point] = max(seen, between, lead, rest)
+
+
+def _ends(window: Window) -> range:
+    return range(window.start_s + window.step_s, window.end_s + window.step_s, window.step_s)
 
 
 def _age(oldest_ms: int | None, until_ms: int) -> int:
-    return max(0, until_ms - oldest_ms) if oldest_ms is not None else 0
+    """0 where nothing waits."""
+    return max(0, until_ms - oldest_ms) if oldest_ms else 0

@@ -1,30 +1,103 @@
-"""Asks the warehouse for what a chart needs, and fills and shapes the answer."""
+"""Asks the warehouse for what a chart needs, and makes of it what a reader may trust.
+
+The watermark is asked first: points that it calls complete are read later, so they hold everything. The rest is asked
+at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
-from headrace.history.fill import fill
-from headrace.history.presenter import present
+from headrace.history.completeness import Completeness, added_counts, judge
+from headrace.history.fill import Points, fill
+from headrace.history.headline import Headline, headline
 from headrace.history.routing import Window
-from headrace.model.names import QueueRef
-from headrace.warehouse import pipeline_batches, queue_metrics
-from headrace.warehouse.connect import Client
+from headrace.model.names import EnvRef, QueueRef
+from headrace.warehouse import environment_metrics, pipeline_batches, queue_metrics
+from headrace.warehouse.pipeline_batches import Losses
+from headrace.warehouse.reads import Reads
+from headrace.warehouse.series import Gauges, Series
+from headrace.warehouse.tiers import TIERS
+
+DAY_MS = 86_400_000
+REPORTS_KEPT_MS = 30 * DAY_MS
+"""Batches are kept 31 days. Where the oldest is younger than this, none was removed yet."""
+LONGEST_BY_MINUTE_S = 2 * 3600
+
+_beside = ThreadPoolExecutor(16, thread_name_prefix="history")
+"""For questions that are asked beside another. They never wait for one another."""
 
 
-def queue_history(client: Client, ref: QueueRef, window: Window, now_ms: int) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class History:
+    window: Window
+    points: Points
+    completeness: Completeness
+    headline: Headline
+    watermark_ms: int | None  # everything up to then is in
+
+
+@dataclass(frozen=True)
+class Top:
+    """The queues that lead in one number."""
+
+    window: Window
+    metric: str
+    rows: Sequence[dict[str, Any]]  # of queries/top_queues.sql
+
+
+def queue_history(reads: Reads, ref: QueueRef, window: Window, now_ms: int) -> History | None:
     """None if history knows nothing of this queue."""
-    before = _newest_before(client, ref, window.start_s)
-    found = queue_metrics.buckets(client, window.tier, ref, window.start_s, window.end_s)
-    if before is None and not found:
+    watermark_ms = pipeline_batches.watermark(reads)
+    asked = _beside.submit(queue_metrics.before, reads, ref, window.start_s)
+    series = queue_metrics.points(reads, window.tier.name, ref, window.start_s, window.end_s, window.step_s)
+    if (before := asked.result()) is None:
         return None
-    points = fill(window, found, before, now_ms)
-    return present(ref.queue, window, points, pipeline_batches.newest_event_ms(client))
+    counted = judge(series.spans, before.readings, now_ms - TIERS[-1].kept_s * 1000)
+    return _history(window, series, before.gauges, counted, watermark_ms, now_ms)
 
 
-def _newest_before(client: Client, ref: QueueRef, before_s: int) -> queue_metrics.Bucket | None:
-    """From the finest tier that still has one: an idle queue outlives the short tiers."""
-    for tier in queue_metrics.TIERS:
-        if (bucket := queue_metrics.newest_before(client, tier, ref, before_s)) is not None:
-            return bucket
-    return None
+def environment_history(reads: Reads, ref: EnvRef, window: Window, now_ms: int) -> History | None:
+    """All queues of an environment together; None if history knows none."""
+    lost = pipeline_batches.losses(reads, window.start_s * 1000, window.end_s * 1000)
+    asked = _beside.submit(environment_metrics.before, reads, ref, window.start_s)
+    series = environment_metrics.points(reads, window.tier, ref, window.start_s, window.end_s, window.step_s)
+    if not (before := asked.result()).known:
+        return None
+    counted = _environment_completeness(reads, ref, window, series, lost, now_ms)
+    return _history(window, series, before.gauges, counted, lost.watermark_ms, now_ms)
+
+
+def top_queues(reads: Reads, ref: EnvRef, metric: str, window: Window, now_ms: int, limit: int) -> Top:
+    rows = queue_metrics.top(reads, window.tier.name, ref, metric, window.start_s, window.end_s, now_ms, limit)
+    return Top(window, metric, rows)
+
+
+def _history(
+    window: Window, series: Series, before: Gauges | None, counted: Completeness, watermark_ms: int | None, now_ms: int
+) -> History:
+    points = fill(window, series, before, now_ms)
+    if watermark_ms is None:
+        counted = Completeness(counted.counted, counted.missing, known=False)
+    return History(window, points, counted, headline(window, points, series.spans, counted, now_ms), watermark_ms)
+
+
+def _environment_completeness(
+    reads: Reads, ref: EnvRef, window: Window, series: Series, lost: Losses, now_ms: int
+) -> Completeness:
+    """The odometers of every queue would cost more than the answer. Where the pipeline missed nothing of any queue,
+    nothing is missing here; only where it did, they are looked at."""
+    counts = added_counts(series.spans)
+    reported = lost.since_ms is not None and (
+        lost.since_ms <= window.start_s * 1000 or lost.since_ms > now_ms - REPORTS_KEPT_MS
+    )
+    if not lost.events:
+        return Completeness(counts, {}, known=reported)
+    tier = TIERS[1] if window.end_s - window.start_s <= LONGEST_BY_MINUTE_S else TIERS[2]
+    tier = tier if window.start_s * 1000 >= now_ms - tier.kept_s * 1000 + DAY_MS else TIERS[2]
+    start_s, end_s = window.start_s // tier.seconds * tier.seconds, -(-window.end_s // tier.seconds) * tier.seconds
+    found = environment_metrics.odometers(reads, tier, ref, start_s, end_s, since_s=start_s - 24 * tier.seconds)
+    return Completeness(counts, found.missing, known=not found.unsure)

@@ -7,6 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headrace.warehouse.connect import Client, available
+from headrace.warehouse.reads import Reads
+from headrace.warehouse.series import rows_of
+from headrace.warehouse.sql import query_text
 
 if TYPE_CHECKING:
     import pyarrow as pa  # readers need not have it installed
@@ -37,6 +40,45 @@ class Freshness:
     events: int
 
 
+@dataclass(frozen=True)
+class Losses:
+    """What the pipeline knows to have missed of all queues in a window."""
+
+    events: int  # lost, set aside, or of a shard that went back
+    since_ms: int | None  # since when such reports are there; None: there are none
+    watermark_ms: int | None  # as read with them
+
+
+@dataclass(frozen=True)
+class FinishedBatch:
+    finished_ms: int
+    batch_id: int
+    events: int
+    rows: int
+    duration_ms: int
+    fresh_after_ms: int | None  # its oldest event → readable; None of a batch without events
+    lost_events: int
+    set_aside: int
+    rewinds: int
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All batches of a while together. Durations are None where there was none to measure."""
+
+    batches: int
+    events: int
+    rows: int
+    lost_events: int
+    set_aside: int
+    rewinds: int
+    duration_p50_ms: int | None
+    duration_p99_ms: int | None
+    freshness_p50_ms: int | None
+    freshness_p99_ms: int | None
+    watermark_ms: int | None  # of ever; None: not known
+
+
 def to_arrow(batch: PipelineBatch) -> pa.Table:
     import pyarrow as pa
 
@@ -64,7 +106,45 @@ def newest_event_ms(client: Client) -> int | None:
 
 
 def watermark_ms(client: Client) -> int | None:
-    """The time up to which history holds everything that every shard reported; None before the first batch."""
+    """The time up to which history holds everything that every shard reported; None: not known."""
     with available(client.url):
-        highest, batches = client.query(f"SELECT max(watermark_ms), count() FROM {TABLE}").result_rows[0]
-    return int(highest) if batches else None
+        [[highest]] = client.query(f"SELECT max(watermark_ms) FROM {TABLE}").result_rows
+    return int(highest) or None
+
+
+def watermark(reads: Reads) -> int | None:
+    """The same as watermark_ms, for somebody who waits: a look at the newest batches."""
+    [row] = rows_of(reads.ask(query_text("watermark", TABLE), {}, threads=1))
+    return int(row["watermark_ms"]) or None
+
+
+def losses(reads: Reads, start_ms: int, end_ms: int) -> Losses:
+    [row] = rows_of(reads.ask(query_text("losses", TABLE), {"start_ms": start_ms, "end_ms": end_ms}, threads=1))
+    return Losses(int(row["losses"]), row["since_ms"], row["watermark_ms"] or None)
+
+
+def newest_batches(reads: Reads, since_ms: int, limit: int) -> list[FinishedBatch]:
+    """Newest first."""
+    found = rows_of(reads.ask(query_text("pipeline_batches", TABLE), {"since_ms": since_ms, "limit": limit}, threads=1))
+    return [FinishedBatch(**row) for row in found]
+
+
+def sums_since(reads: Reads, since_ms: int) -> Sums:
+    [row] = rows_of(reads.ask(query_text("pipeline_sums", TABLE), {"since_ms": since_ms}, threads=1))
+
+    def measured(name: str, over: str) -> int | None:
+        return int(row[name]) if row[over] else None
+
+    return Sums(
+        batches=int(row["batches"]),
+        events=int(row["event_count"]),
+        rows=int(row["row_count"]),
+        lost_events=int(row["lost"]),
+        set_aside=int(row["aside"]),
+        rewinds=int(row["rewound"]),
+        duration_p50_ms=measured("duration_p50", "batches"),
+        duration_p99_ms=measured("duration_p99", "batches"),
+        freshness_p50_ms=measured("freshness_p50", "event_count"),
+        freshness_p99_ms=measured("freshness_p99", "event_count"),
+        watermark_ms=int(row["watermark"]) or None,
+    )

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.event import COUNT_COLUMN, Op
-from headrace.model.names import QueueRef
+from headrace.model.names import EnvRef, QueueRef
 from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
+from headrace.warehouse.reads import Reads
+from headrace.warehouse.series import (
+    Gauges,
+    Series,
+    before_bounds,
+    gauges_of,
+    readings_of,
+    rows_of,
+    series_of,
+)
 from headrace.warehouse.sql import query_text
 
 if TYPE_CHECKING:
@@ -16,6 +26,7 @@ if TYPE_CHECKING:
 
 TABLE = "queue_metrics_5s_v1"
 TIERS = {"5s": TABLE, "1m": "queue_metrics_by_minute_v1", "1h": "queue_metrics_by_hour_v1"}
+TIER_SECONDS = {"5s": 5, "1m": 60, "1h": 3600}
 KEPT_DAYS = {"5s": 2, "1m": 31, "1h": 400}
 
 
@@ -53,6 +64,68 @@ def newest_before(client: Client, tier: str, ref: QueueRef, before_s: int) -> Bu
     return _bucket(rows[0]) if rows else None
 
 
+@dataclass(frozen=True)
+class Before:
+    """What was known of a queue as a window began."""
+
+    gauges: Gauges | None  # None: it had done nothing yet
+    readings: Mapping[int, Mapping[Op, int]]  # epoch → how far its odometers had come
+
+
+def points(reads: Reads, tier: str, ref: QueueRef, start_s: int, end_s: int, step_s: int) -> Series:
+    """[start, end) in points of a step that is a multiple of the tier's."""
+    window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": TIER_SECONDS[tier]}
+    gap_ages = query_text("gap_ages", "") if step_s > TIER_SECONDS[tier] else ""
+    query = query_text("queue_points", TIERS[tier]).replace("{gap_ages}", gap_ages)
+    return series_of(reads.ask(query, {**_names(ref), **window}, threads=1))
+
+
+def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
+    """None: there never was such a queue."""
+    query = query_text("queue_before", "")
+    rows = rows_of(reads.ask(query, {**_names(ref), **before_bounds(start_s)}, threads=1))
+    if not rows:
+        return None
+    newest = max(rows, key=lambda row: row["at"])
+    return Before(
+        gauges=gauges_of(newest) if newest["at"] else None,
+        readings={row["epoch"]: readings_of(row["readings"]) for row in rows if row["readings"]},
+    )
+
+
+TOP = {
+    "depth": "newest.depth",
+    "max_depth": "greatest(max_depth, newest.depth)",
+    "oldest": "if(newest.oldest_at > 0, greatest({now_ms:Int64} - toInt64(newest.oldest_at), 0), NULL)",
+    "running": "newest.running",
+    "utilization": "if(newest.`limit` > 0, 100 * newest.running / newest.`limit`, NULL)",
+    "bytes": "newest.bytes",
+    "throughput": "ack_count",
+    "enqueued": "enqueue_count",
+    "dequeued": "dequeue_count",
+    "failures": "nack_count + dlq_count",
+    "failure_rate": "if(dequeue_count > 0, (nack_count + dlq_count) / dequeue_count, NULL)",
+    "ttl_expired": "ttl_expire_count",
+    "wait_avg": "if(waits > 0, wait_ms / waits, NULL)",
+    "wait_p50": "if(waits > 0, wait_p50, NULL)",
+    "wait_p95": "if(waits > 0, wait_p95, NULL)",
+    "wait_p99": "if(waits > 0, wait_p99, NULL)",
+    "run_avg": "if(runs > 0, run_ms / runs, NULL)",
+    "run_p95": "if(runs > 0, run_p95, NULL)",
+}
+"""By what queues can be ranked: SQL over the columns of queries/top_queues.sql."""
+
+
+def top(
+    reads: Reads, tier: str, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
+) -> list[dict[str, Any]]:
+    """Rows of queries/top_queues.sql, the leader first."""
+    query = query_text("top_queues", TIERS[tier]).replace("{value}", TOP[metric])
+    names = {"org": ref.org, "project": ref.project, "env": ref.env}
+    window = {"start_s": start_s, "end_s": end_s, "now_ms": now_ms, "limit": limit}
+    return rows_of(reads.ask(query, {**names, **window}))
+
+
 def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
     """What the warehouse has counted for each queue and verb, over everything the tier still holds."""
     query = query_text("totals", TIERS[tier])
@@ -70,9 +143,12 @@ def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
 
 def _query(client: Client, name: str, tier: str, ref: QueueRef, **parameters: Any) -> list[dict[str, Any]]:
     query = query_text(name, TIERS[tier])
-    bound = {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue, **parameters}
     with available(client.url):
-        return list(client.query(query, parameters=bound).named_results())
+        return list(client.query(query, parameters={**_names(ref), **parameters}).named_results())
+
+
+def _names(ref: QueueRef) -> dict[str, str]:
+    return {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}
 
 
 def _bucket(row: Mapping[str, Any]) -> Bucket:

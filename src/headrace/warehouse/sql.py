@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-SHARED = ("bucket", "current")
+SHARED = ("bucket", "current", "counters", "durations", "percentiles")
 
 
 @cache

@@ -13,42 +13,42 @@ SELECT
   newest.`limit` AS limit,
   newest.oldest_at AS oldest_ms,
   newest.bytes AS bytes,
-  maxMap(last_odometers) AS readings,
-{watermark}FROM
+  maxMap(last_odometers) AS readings
+FROM
 (
-  SELECT epoch, last, last_odometers
+  SELECT bucket_start, generation, epoch, last, last_odometers
   FROM queue_metrics_5s_v1
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
     AND environment_id = {env:String}
     AND queue_name = {queue:String}
-    AND bucket_start >= toDateTime({hour_s:UInt32}, 'UTC') AND bucket_start < toDateTime({start_s:UInt32}, 'UTC')
-    AND
-{current}  UNION ALL
-  SELECT epoch, last, last_odometers
+    AND bucket_start >= toDateTime({hour_s:UInt32}, 'UTC')
+    AND bucket_start < toDateTime({start_s:UInt32}, 'UTC')
+  UNION ALL
+  SELECT bucket_start, generation, epoch, last, last_odometers
   FROM queue_metrics_by_minute_v1
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
     AND environment_id = {env:String}
     AND queue_name = {queue:String}
-    AND bucket_start >= toDateTime({day_s:UInt32}, 'UTC') AND bucket_start < toDateTime({minute_s:UInt32}, 'UTC')
-    AND
-{current}  UNION ALL
-  SELECT epoch, last, last_odometers
+    AND bucket_start >= toDateTime({day_s:UInt32}, 'UTC')
+    AND bucket_start < toDateTime({minute_s:UInt32}, 'UTC')
+  UNION ALL
+  SELECT bucket_start, generation, epoch, last, last_odometers
   FROM queue_metrics_by_hour_v1
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
     AND environment_id = {env:String}
     AND queue_name = {queue:String}
     AND bucket_start < toDateTime({hour_s:UInt32}, 'UTC')
-    AND
-{current}  UNION ALL
-  SELECT 0, last, CAST(map(), 'Map(Int16, UInt64)')
+  UNION ALL
+  SELECT toDateTime(0, 'UTC'), 0, 0, last, CAST(map(), 'Map(Int16, UInt64)')
   FROM queue_last_v1
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
     AND environment_id = {env:String}
     AND queue_name = {queue:String}
 )
-GROUP BY epoch
+WHERE
+{current}GROUP BY epoch
 ORDER BY epoch

@@ -1,4 +1,5 @@
 -- One queue over [start_s, end_s): a row per point that has rows, and, of the same rows, one per epoch with all of it.
+-- Points of several buckets have the columns of gap_ages.sql too.
 WITH
   intDiv(toUnixTimestamp(bucket_start) - {start_s:UInt32}, {step_s:UInt32}) AS place,
 {durations}  max(last) AS newest

@@ -1,6 +1,3 @@
-  -- Rows are in the order of finished_at: the last hour of them is looked at, whenever it was.
-  (
-    SELECT max(watermark_ms)
-    FROM pipeline_batches_v1
-    WHERE finished_at >= (SELECT max(finished_at) FROM pipeline_batches_v1) - INTERVAL 1 HOUR
-  ) AS watermark_ms
+-- How far history is whole, by the newest batches. Rows are in the order of finished_at, so few are looked at.
+SELECT max(watermark_ms) AS watermark_ms
+FROM (SELECT watermark_ms FROM pipeline_batches_v1 ORDER BY finished_at DESC LIMIT 100)

@@ -1,0 +1,289 @@
+"""How fast is history, over the API, against the bare queries; and what do ten times as many rows cost?
+
+A server of this process on loopback, one client, one question at a time: each is asked over the API and then, bare, as
+the same statements sent to ClickHouse over HTTP, whose answers are read and thrown away. Both in turns, and both on a
+database with a tenth of the rows, in the same run.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.pop(0)  # this folder holds files that are called like modules of the standard library
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import argparse
+import http.client
+import json
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from statistics import median
+from threading import Thread
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import uvicorn
+
+from bench.history_rows import Rows, make_rows, queue_name
+from bench.report import Bar, finish, median_ratio, note, percentile
+from bench.server import READY_S, bench_postgres
+from headrace.api.app import create_app
+from headrace.api.callers import EVERYTHING, Level
+from headrace.api.keys import add_key
+from headrace.api.services import Services
+from headrace.embedded.clickhouse import EmbeddedClickHouse
+from headrace.embedded.process import choose_port
+from headrace.history.reader import environment_history, queue_history
+from headrace.history.routing import window_of
+from headrace.model.names import EnvRef, QueueRef
+from headrace.postgres.connect import connect as connect_postgres
+from headrace.settings import ApiSettings
+from headrace.warehouse.reads import Columns, Reads
+
+ENV = EnvRef("acme", "shop", "prod")
+PERIODS = ("30m", "24h", "7d", "90d")
+SUBJECTS = ("queue", "environment")
+NO_VALKEY = "redis://127.0.0.1:1/0"  # history does not ask it
+SETTINGS = ApiSettings(rate=100_000.0, burst=1_000_000)
+CLIENTS = 32
+IDLE_S = 600.0
+FEW_MS = 50.0
+"""A question that takes less is judged by what the API adds, one that takes more by how many times as long it is."""
+
+BARS = (
+    Bar("api_ratio_vs_bare", "<=", 1.5),
+    Bar("api_added_ms", "<=", 25),
+    Bar("rows_growth_ratio", "<=", 2),
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    queues: int = 1000
+    rounds: int = 30
+    load_s: float = 20.0
+
+
+QUICK = Size(queues=100, rounds=8, load_s=5.0)
+
+
+Statements = Sequence[tuple[str, Mapping[str, Any], int]]
+"""Text, parameters and threads."""
+
+
+class Recorded(Reads):
+    """Notes the statements."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked: list[tuple[str, Mapping[str, Any], int]] = []
+
+    def ask(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
+        self.asked.append((query, parameters, threads))
+        return super().ask(query, parameters, threads)
+
+
+class Line:
+    """One connection that is kept, as clients do."""
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        address = urlsplit(url)
+        self._connection = http.client.HTTPConnection(str(address.hostname), address.port)
+        self._headers = dict(headers or {})
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        self._connection.request(method, path, body, self._headers)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{method} {path} was answered with {answer.status}: {text[:500]!r}")
+        return text
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@dataclass(frozen=True)
+class Side:
+    """A database, an API in front of it, and a line to each."""
+
+    rows: Rows
+    url: str
+    headers: Mapping[str, str]
+    api: Line
+    clickhouse: Line
+
+    def ask_api(self, subject: str, period: str, number: int) -> bytes:
+        return self.api.request("GET", path(subject, period, number))
+
+    def ask_bare(self, statements: Statements, number: int) -> float:
+        """Milliseconds."""
+        spent = 0.0
+        for query, parameters, threads in statements:
+            given = {**parameters, "queue": queue_name(number)}
+            settings = {"database": self.rows.database, **({"max_threads": threads} if threads else {})}
+            target = "/?" + urlencode({**settings, **{f"param_{name}": value for name, value in given.items()}})
+            body = f"{query} FORMAT Native".encode()
+            began = time.perf_counter()
+            self.clickhouse.request("POST", target, body)
+            spent += time.perf_counter() - began
+        return spent * 1000
+
+    def statements(self, subject: str, period: str) -> Statements:
+        """What the API asks ClickHouse."""
+        reads, now_ms = Recorded(self.rows.client), time.time_ns() // 1_000_000
+        window = window_of(now_ms, period=period)
+        if subject == "environment":
+            environment_history(reads, ENV, window, now_ms)
+        else:
+            queue_history(reads, QueueRef(ENV.org, ENV.project, ENV.env, queue_name(0)), window, now_ms)
+        return reads.asked
+
+
+def path(subject: str, period: str, number: int) -> str:
+    names = {"org": ENV.org, "project": ENV.project, "period": period}
+    if subject == "environment":
+        return f"/api/v1/environments/{ENV.env}/queue-metrics?{urlencode(names)}"
+    return f"/api/v1/queues/{queue_name(number)}/metrics?{urlencode({**names, 'env': ENV.env})}"
+
+
+@contextmanager
+def serving(services: Services) -> Generator[str]:
+    """The API in a thread of this process."""
+    port = choose_port("the API of a benchmark", 0)
+    # A busy machine may let a line rest for longer than the usual five seconds.
+    config = uvicorn.Config(
+        create_app(services), port=port, log_config=None, access_log=False, timeout_keep_alive=int(IDLE_S)
+    )
+    server = uvicorn.Server(config)
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + READY_S
+        while not server.started and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(READY_S)
+
+
+@contextmanager
+def side(clickhouse_url: str, postgres_url: str, rows: Rows) -> Generator[Side]:
+    with connect_postgres(postgres_url) as conn:
+        _, key = add_key(conn, rows.database, EVERYTHING, Level.READ)
+    services = Services(NO_VALKEY, clickhouse_url, rows.database, 2, postgres_url, SETTINGS)
+    headers = {"Authorization": f"Bearer {key}"}
+    with serving(services) as url:
+        api, bare = Line(url, headers), Line(clickhouse_url)
+        try:
+            yield Side(rows, url, headers, api, bare)
+        finally:
+            api.close()
+            bare.close()
+
+
+Times = Mapping[tuple[str, str], Sequence[float]]
+
+
+def measure(everything: Side, tenth: Side, rounds: int) -> tuple[Times, Times, Times]:
+    """Milliseconds per subject and period: over the API, bare, and over the API with a tenth of the rows."""
+    api: dict[tuple[str, str], list[float]] = defaultdict(list)
+    bare: dict[tuple[str, str], list[float]] = defaultdict(list)
+    few: dict[tuple[str, str], list[float]] = defaultdict(list)
+    cases = {(subject, period): everything.statements(subject, period) for subject in SUBJECTS for period in PERIODS}
+    for number in range(rounds + 1):
+        note(f"round {number} of {rounds}")
+        for case, statements in cases.items():
+            queue = number * 7 % tenth.rows.queues
+            told = {"api": timed(everything, *case, queue), "few": timed(tenth, *case, queue)}
+            told["bare"] = everything.ask_bare(statements, queue)
+            if number:  # the first opens connections and fills caches
+                for times, name in ((api, "api"), (few, "few"), (bare, "bare")):
+                    times[case].append(told[name])
+    return api, bare, few
+
+
+def timed(side: Side, subject: str, period: str, number: int) -> float:
+    began = time.perf_counter()
+    side.ask_api(subject, period, number)
+    return (time.perf_counter() - began) * 1000
+
+
+def figures_of(api: Times, bare: Times, few: Times) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    ratios, added = [0.0], [0.0]
+    for case, times in api.items():
+        name = "_".join(case)
+        figures[f"{name}_api_p50_ms"], figures[f"{name}_api_p95_ms"] = median(times), percentile(times, 0.95)
+        figures[f"{name}_bare_p50_ms"] = median(bare[case])
+        figures[f"{name}_ratio"] = median_ratio(times, bare[case])
+        if median(bare[case]) > FEW_MS:
+            ratios.append(median_ratio(times, bare[case]))
+        else:
+            added.append(median(a - b for a, b in zip(times, bare[case], strict=True)))
+    figures["api_ratio_vs_bare"], figures["api_added_ms"] = max(ratios), max(added)
+    figures["rows_growth_ratio"] = max(median_ratio(api[case], few[case]) for case in api if case[0] == "queue")
+    return figures
+
+
+def load(everything: Side, seconds: float) -> dict[str, float]:
+    """Half an hour of any queue, again and again, by many at once."""
+    note(f"{CLIENTS} clients for {seconds:.0f} s")
+    until = time.monotonic() + seconds
+
+    def client(first: int) -> list[float]:
+        line, spent, number = Line(everything.url, everything.headers), list[float](), first
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            line.request("GET", path("queue", "30m", number % everything.rows.queues))
+            spent.append((time.perf_counter() - began) * 1000)
+            number += CLIENTS
+        line.close()
+        return spent
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        spent = [each for found in pool.map(client, range(CLIENTS)) for each in found]
+    return {"clients_requests_per_s": len(spent) / seconds, "clients_p95_ms": percentile(spent, 0.95)}
+
+
+def refuse_nonsense(everything: Side) -> None:
+    """What is measured must be the real thing."""
+    answer = json.loads(everything.ask_api("queue", "7d", 0))
+    assert len(answer["timeseries"]) == 10_080
+    assert answer["headline"]["totals"]["enqueued"] > 1_000_000
+    assert answer["percentiles"]["wait_ms"]["p99"] > answer["percentiles"]["wait_ms"]["p50"] > 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./hr bench history", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, in some minutes; keeps no record")
+    options = parser.parse_args()
+    size = QUICK if options.quick else Size()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+        clickhouse = EmbeddedClickHouse(folder / "clickhouse", folder / "log")
+        clickhouse.start()
+        stack.callback(clickhouse.stop)
+        clickhouse.wait_ready(READY_S)
+        postgres_url = stack.enter_context(bench_postgres(folder))
+        few = make_rows(clickhouse, "tenth", size.queues // 10)
+        every = make_rows(clickhouse, "everything", size.queues)
+        everything = stack.enter_context(side(clickhouse.url, postgres_url, every))
+        tenth = stack.enter_context(side(clickhouse.url, postgres_url, few))
+        refuse_nonsense(everything)
+        figures = {"rows": float(every.count())}
+        figures |= figures_of(*measure(everything, tenth, size.rounds))
+        figures |= load(everything, size.load_s)
+    finish("history", figures, BARS, json_only=options.json, record=not options.quick)
+
+
+if __name__ == "__main__":
+    main()

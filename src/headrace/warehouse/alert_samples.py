@@ -1,0 +1,103 @@
+"""What rules are judged by: the queues of many environments over many windows, in few questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.model.names import EnvRef, QueueRef
+from headrace.warehouse.reads import Columns, Reads
+from headrace.warehouse.series import before_bounds
+from headrace.warehouse.sql import query_text
+from headrace.warehouse.tiers import Tier
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A queue between two starts of windows, where it did something."""
+
+    number: int  # from 1, in order of time
+    max_depth: int
+    max_age_ms: int
+    depth: int  # at its end
+    oldest_ms: int | None
+    dequeues: int
+    failures: int
+    wait_ms: int
+    waits: int
+    histogram: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Gauges that were left so before the first piece."""
+
+    depth: int
+    oldest_ms: int | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    watermark_ms: int | None  # None: the pipeline never finished a batch
+    losses: int
+
+
+def pieces(
+    reads: Reads, tier: Tier, envs: Sequence[EnvRef], starts_s: Sequence[int], end_s: int, *, histograms: bool
+) -> dict[QueueRef, list[Piece]]:
+    """Of each queue that did something, its pieces in order. `starts_s` ascend."""
+    asked = {**_names(envs), "starts": list(starts_s), "end_s": end_s, "histograms": int(histograms)}
+    found = reads.ask(query_text("alert_pieces", tier.queues), asked)
+    by_queue: dict[QueueRef, list[Piece]] = {}
+    if found:
+        for ref, row in zip(_refs(found), _pieces(found), strict=True):
+            by_queue.setdefault(ref, []).append(row)
+    for each in by_queue.values():
+        each.sort(key=lambda piece: piece.number)
+    return by_queue
+
+
+def carried(reads: Reads, envs: Sequence[EnvRef], start_s: int) -> dict[QueueRef, Carried | None]:
+    """All queues that were ever seen; None: nothing was known of it before."""
+    found = reads.ask(query_text("alert_before", ""), {**_names(envs), **before_bounds(start_s)})
+    if not found:
+        return {}
+    known = zip(_refs(found), found["at"], found["depth"], found["oldest_ms"], strict=True)
+    return {ref: Carried(depth, oldest_ms or None) if at else None for ref, at, depth, oldest_ms in known}
+
+
+def progress(reads: Reads, since_ms: int) -> Progress:
+    found = reads.ask(query_text("alert_progress", ""), {"since_ms": since_ms}, threads=1)
+    [watermark_ms], [losses] = found["watermark_ms"], found["losses"]
+    return Progress(int(watermark_ms) or None, int(losses))
+
+
+def _names(envs: Sequence[EnvRef]) -> dict[str, list[str]]:
+    return {
+        "orgs": [env.org for env in envs],
+        "projects": [env.project for env in envs],
+        "envs": [env.env for env in envs],
+    }
+
+
+def _refs(found: Columns) -> list[QueueRef]:
+    return list(map(QueueRef, found["org"], found["project"], found["env"], found["queue"]))
+
+
+def _pieces(found: Columns) -> list[Piece]:
+    return [
+        Piece(number, max_depth, max_age_ms, depth, oldest_ms or None, dequeues, failures, wait_ms, waits, histogram)
+        for number, max_depth, max_age_ms, depth, oldest_ms, dequeues, failures, wait_ms, waits, histogram in zip(
+            found["piece"],
+            found["max_depth"],
+            found["max_age_ms"],
+            found["depth"],
+            found["oldest_ms"],
+            found["dequeues"],
+            found["failures"],
+            found["wait_ms"],
+            found["waits"],
+            found["wait_histogram"],
+            strict=True,
+        )
+    ]

@@ -1,0 +1,121 @@
+"""What is read of a queue or an environment over a window: the points that have rows, all of it together, and what was
+known when it began."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.event import COUNT_COLUMN, Op
+from headrace.model.histogram import Histogram
+from headrace.warehouse.reads import Columns
+
+AT_SEQUENCE_BITS = 20
+"""`last.at` is milliseconds * 2^20 + number."""
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+"""Of waits and runs; what queries/percentiles.sql computes."""
+
+_OPS = tuple(COUNT_COLUMN)
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """Values that stay until something happens. None: not kept (of environments), no limit, or nothing waits."""
+
+    depth: int
+    running: int
+    limit: int | None
+    cold: int | None = None
+    scheduled: int | None = None
+    bytes: int | None = None
+    oldest_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """All rows of the window that belong to one epoch of the queue; an environment has one span, of epoch 0."""
+
+    epoch_ms: int
+    counts: Mapping[Op, int]
+    wait_ms: int
+    waits: int
+    run_ms: int
+    runs: int
+    wait: Histogram
+    run: Histogram
+    first: Mapping[Op, int]  # odometers before the first event of each verb
+    last: Mapping[Op, int]  # and after the last
+
+
+@dataclass(frozen=True)
+class Series:
+    index: Sequence[int]  # the points that have rows, ascending
+    columns: Columns  # one entry per such point; as named in the query
+    spans: Sequence[Span]
+
+
+def series_of(found: Columns) -> Series:
+    """Rows of points come first, then those of spans."""
+    if not found:
+        return Series((), {}, ())  # an answer without rows has no columns either
+    of_epoch = found["of_epoch"]
+    points = len(of_epoch) - sum(of_epoch)
+    columns = {name: column[:points] for name, column in found.items()}
+    spans = [_span({name: column[row] for name, column in found.items()}) for row in range(points, len(of_epoch))]
+    return Series(columns["point"], columns, spans)
+
+
+def gauges_of(row: Mapping[str, Any]) -> Gauges:
+    limit = int(row["limit"])
+    return Gauges(
+        depth=row["depth"],
+        running=row["running"],
+        limit=None if limit < 0 else limit,
+        cold=row.get("cold"),
+        scheduled=row.get("scheduled"),
+        bytes=row.get("bytes"),
+        oldest_ms=row.get("oldest_ms") or None,
+    )
+
+
+def readings_of(odometers: Mapping[Any, Any]) -> dict[Op, int]:
+    """By verb instead of by number."""
+    return {_OPS[int(number)]: int(reading) for number, reading in odometers.items() if int(number) < len(_OPS)}
+
+
+def rows_of(found: Columns) -> list[dict[str, Any]]:
+    return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+def before_bounds(start_s: int) -> dict[str, int]:
+    """Where queries/*_before.sql cut the time before a window."""
+    return {
+        "start_s": start_s,
+        "minute_s": start_s // 60 * 60,
+        "hour_s": start_s // 3600 * 3600,
+        "day_s": start_s // 86400 * 86400,
+        "start_at": (start_s * 1000) << AT_SEQUENCE_BITS,
+    }
+
+
+def _span(row: Mapping[str, Any]) -> Span:
+    wait, run, first, last = json.loads(row["maps"])
+    return Span(
+        epoch_ms=row["epoch"],
+        counts={op: row[column] for op, column in COUNT_COLUMN.items()},
+        wait_ms=row["wait_ms"],
+        waits=row["waits"],
+        run_ms=row["run_ms"],
+        runs=row["runs"],
+        wait=_histogram(wait),
+        run=_histogram(run),
+        first=readings_of(first),
+        last=readings_of(last),
+    )
+
+
+def _histogram(counts: Mapping[str, Any]) -> dict[int, int]:
+    return {int(key): int(count) for key, count in counts.items()}

@@ -1,0 +1,249 @@
+"""What a rule may be, what a message says, where messages may go, and what the windows are measured by."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from headrace.alerts import guard
+from headrace.alerts.channels import make_channel
+from headrace.alerts.guard import AddressRefused, checked_address, is_public
+from headrace.alerts.messages import SHOWN, Message, Told
+from headrace.alerts.rules import InvalidRule, Metric, Rule, make_rule
+from headrace.alerts.samples import COARSE, FINE, Measured, cuts
+from headrace.alerts.senders import signature
+from headrace.model.names import EnvRef
+from headrace.warehouse.alert_samples import Carried, Piece
+
+ENV = EnvRef("acme", "shop", "prod")
+GOOD: dict[str, Any] = {"name": "deep", "metric": "BACKLOG", "threshold": 1000}
+
+
+def test_a_rule_has_the_defaults_that_are_documented() -> None:
+    rule = make_rule("r", ENV, GOOD)
+    assert (rule.operator, rule.window_s, rule.cooldown_s, rule.for_s) == ("GREATER_THAN", 300, 900, 0)
+    assert (rule.queue, rule.enabled, rule.auto_resolve, rule.severity) == (None, True, True, "warning")
+    assert make_rule("r", ENV, {**GOOD, "operator": "<"}).operator == "LESS_THAN"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"window_s": 0}, "window_s must be a whole number from 5"),
+        ({"window_s": 301}, "multiple of 5"),
+        ({"window_s": 7205}, "multiple of 60"),
+        ({"window_s": 40 * 86400}, "window_s must be"),
+        ({"window_s": True}, "window_s must be"),
+        ({"cooldown_s": -1}, "cooldown_s must be"),
+        ({"for_s": 1.5}, "for_s must be"),
+        ({"threshold": math.nan}, "finite"),
+        ({"threshold": math.inf}, "finite"),
+        ({"threshold": "many"}, "finite"),
+        ({"threshold": -1}, "negative"),
+        ({"threshold": 0, "operator": "LESS_THAN"}, "could never fire"),
+        ({"metric": "ERROR_RATE", "threshold": 5}, "from 0 to 1"),
+        ({"metric": "TEMPERATURE"}, "metric must be one of BACKLOG"),
+        ({"operator": "=="}, "operator must be one of"),
+        ({"percentile": "p42", "metric": "LATENCY"}, "percentile must be one of avg"),
+        ({"percentile": "p99"}, "belongs to LATENCY"),
+        ({"severity": "awful"}, "severity must be one of"),
+        ({"name": ""}, "name is empty"),
+        ({"queue": "a\nb"}, "queue holds a control character"),
+        ({"enabled": "yes"}, "enabled must be true or false"),
+        ({"channels": [1]}, "channels must be"),
+        ({"metric": "NO_DATA"}, "neither operator nor threshold"),
+        ({"colour": "red"}, "has no colour"),
+    ],
+)
+def test_impossible_rules_are_refused_with_the_reason(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRule, match=words):
+        make_rule("r", ENV, {**GOOD, **change})
+
+
+def test_what_a_rule_cannot_do_without() -> None:
+    with pytest.raises(InvalidRule, match="needs metric and name"):
+        make_rule("r", ENV, {})
+    with pytest.raises(InvalidRule, match="needs a threshold"):
+        make_rule("r", ENV, {"name": "n", "metric": "BACKLOG"})
+    with pytest.raises(InvalidRule, match="leave queue out"):
+        make_rule("r", ENV, {"name": "n", "metric": "NO_DATA", "queue": "q"})
+    assert make_rule("r", ENV, {"name": "n", "metric": "NO_DATA"}).condition() == "NO_DATA for 5 min"
+
+
+@pytest.mark.parametrize(
+    ("fields", "condition"),
+    [
+        ({}, "BACKLOG > 1,000 jobs over 5 min"),
+        ({"metric": "LATENCY", "percentile": "p95", "threshold": 250}, "LATENCY p95 > 250 ms over 5 min"),
+        ({"metric": "ERROR_RATE", "threshold": 0.125, "window_s": 60}, "ERROR_RATE > 12.5 % over 60 s"),
+        ({"metric": "OLDEST_AGE", "threshold": 600_000, "window_s": 7800}, "OLDEST_AGE > 10 min over 2 h 10 min"),
+    ],
+)
+def test_conditions_in_words(fields: dict[str, Any], condition: str) -> None:
+    assert make_rule("r", ENV, {**GOOD, **fields}).condition() == condition
+
+
+# --- Measuring -------------------------------------------------------------------------------------
+
+
+def piece(number: int, highest: int, **more: Any) -> Piece:
+    fields: dict[str, Any] = {
+        "max_age_ms": 0,
+        "oldest_ms": None,
+        "dequeues": 0,
+        "failures": 0,
+        "wait_ms": 0,
+        "waits": 0,
+    }
+    fields |= {"number": number, "max_depth": highest, "depth": highest, "histogram": {}, **more}
+    return Piece(**fields)
+
+
+def measured(rules: list[Rule], pieces: list[Piece], carried: Carried | None = None) -> list[float | None]:
+    [cut] = cuts(rules)
+    found = Measured(cut, 10_000, {"q": pieces} if pieces else {}, {"q": carried})
+    return [found.values(rule)["q"] for rule in rules]
+
+
+def rule(metric: str, window_s: int, **more: Any) -> Rule:
+    return make_rule("r", ENV, {**GOOD, "metric": metric, "threshold": 0.5, "window_s": window_s, **more})
+
+
+def test_each_window_sees_its_own_pieces_and_what_was_left_before() -> None:
+    """Pieces: the minute that only the longer window sees, and the last."""
+    both = [rule("BACKLOG", 120), rule("BACKLOG", 60)]
+    assert measured(both, [piece(1, 500), piece(2, 7)]) == [500, 500]  # 500 is how the last minute began
+    assert measured(both, [piece(1, 500, depth=3), piece(2, 7)]) == [500, 7]
+    assert measured(both, [piece(2, 7)], Carried(90, None)) == [90, 90]
+    assert measured(both, [], Carried(90, None)) == [90, 90]
+    assert measured(both, [], None) == [None, None]
+
+
+def test_the_oldest_grows_older_while_nothing_happens() -> None:
+    one = [rule("OLDEST_AGE", 60)]
+    assert measured(one, [], Carried(5, 9_000_000)) == [1_000_000]
+    assert measured(one, [piece(1, 0)], Carried(5, 9_000_000)) == [940_000]  # as the window began; it drained within
+    assert measured(one, [piece(1, 3, oldest_ms=9_990_000, max_age_ms=4)], Carried(0, None)) == [10_000]
+    assert measured(one, [], Carried(0, None)) == [0]
+
+
+def test_rates_and_waits_are_null_where_nothing_was_measured() -> None:
+    some = [rule("LATENCY", 60), rule("LATENCY", 60, percentile="p99"), rule("ERROR_RATE", 60)]
+    assert measured(some, [], Carried(5, None)) == [None, None, None]
+    busy = piece(1, 0, dequeues=10, failures=4, wait_ms=1000, waits=10, histogram={-32768: 10})
+    assert measured(some, [busy]) == [100.0, 0.0, 0.4]
+
+
+def test_environments_that_differ_in_thresholds_are_read_alike() -> None:
+    assert cuts([rule("BACKLOG", 300)]) == cuts([rule("BACKLOG", 300, threshold=9), rule("OLDEST_AGE", 300)])
+    fine, coarse = cuts([rule("LATENCY", 7200), rule("BACKLOG", 7260), rule("LATENCY", 60, percentile="p50")])
+    assert (fine.tier, fine.windows_s, fine.gauges, fine.histograms) == (FINE, (7200, 60), False, True)
+    assert (coarse.tier, coarse.windows_s, coarse.gauges, coarse.histograms) == (COARSE, (7260,), True, False)
+    assert cuts([make_rule("r", ENV, {"name": "n", "metric": "NO_DATA"})]) == ()
+
+
+def test_windows_end_with_the_last_final_bucket() -> None:
+    fine, coarse = cuts([rule("BACKLOG", 60), rule("BACKLOG", 7260)])
+    assert (fine.end_s(1_000_007_999), coarse.end_s(1_000_007_999)) == (1_000_005, 999_960)
+
+
+# --- Messages --------------------------------------------------------------------------------------
+
+
+def told(queue: str = "emails", **more: Any) -> Told:
+    fields: dict[str, Any] = {"id": "t", "incident": "i", "queue": queue, "value": 1500.0, "at_ms": 60_000}
+    fields |= {"since_ms": 0, "reason": None, **more}
+    return Told(**fields)
+
+
+def test_a_message_says_what_where_how_much_since_when_and_where_to_look() -> None:
+    message = Message("m", "firing", make_rule("r", ENV, GOOD), [told("e mails&x")])
+    text = message.text("https://hr.example/")
+    assert message.title == "[warning] deep: e mails&x"
+    assert "acme / shop / prod: BACKLOG > 1,000 jobs over 5 min" in text
+    assert "e mails&x: 1,500 jobs, since 1970-01-01 00:00:00 UTC" in text
+    assert "https://hr.example/queues/e%20mails%26x?org=acme&project=shop&env=prod&range=30m" in text
+    assert "\n  /queues/e%20mails" in message.text(None)
+
+
+def test_a_message_about_many_queues_names_some_and_counts_the_rest() -> None:
+    message = Message("m", "resolved", make_rule("r", ENV, GOOD), [told(f"q{n}", reason="why") for n in range(40)])
+    assert message.title == "[resolved] deep: 40 queues"
+    assert f"… and {40 - SHOWN} more queues" in message.text(None)
+    assert "(why)" in message.text(None)
+    assert len(message.document(None)["transitions"]) == 40
+
+
+def test_the_signature_covers_time_and_body() -> None:
+    made = signature("secret", "1700000000", b"{}")
+    # printf '1700000000.{}' | openssl dgst -sha256 -hmac secret
+    assert made == "sha256=b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
+    assert len({made, signature("secret", "1700000001", b"{}"), signature("secret", "1700000000", b"{ }")}) == 3
+
+
+# --- Channels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "::1"),
+        *("fe80::1", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "224.0.0.1", "255.255.255.255"),
+    ],
+)
+def test_private_addresses_in_every_dress_are_refused(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:4700::1111", "::ffff:93.184.216.34"])
+def test_public_addresses_are_not(address: str) -> None:
+    assert is_public(address)
+
+
+def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolved(*_: Any, **__: Any) -> list[Any]:
+        return [(2, 1, 6, "", ("93.184.216.34", 443)), (2, 1, 6, "", ("10.0.0.1", 443))]
+
+    monkeypatch.setattr(guard.socket, "getaddrinfo", resolved)
+    with pytest.raises(AddressRefused, match=r"10\.0\.0\.1.*alerts\.allow_private"):
+        checked_address("rebind.example", 443, allow_private=False)
+    assert checked_address("rebind.example", 443, allow_private=True) == "93.184.216.34"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"type": "pigeon"}, "type must be one of"),
+        ({"type": "slack"}, "url must be text"),
+        ({"type": "slack", "url": "ftp://x/"}, "must begin with https"),
+        ({"type": "webhook", "url": "https://user:pw@x/"}, "must not hold a password"),
+        ({"type": "webhook", "url": "https://x/", "secret": "short"}, "at least 16"),
+        ({"type": "webhook", "url": "https://x:99999/"}, "url Port out of range"),
+        ({"type": "slack", "url": "https://x/", "to": ["a@b"]}, "has no to"),
+        ({"type": "email", "to": []}, "list of 1 to 20"),
+        ({"type": "email", "to": ["a@b.c\r\nBcc: d@e.f"]}, "is not an address"),
+        ({"type": "apprise", "url": "syslog://"}, "acts on the machine"),
+        ({"type": "apprise", "url": "nothing"}, "must begin with a scheme"),
+    ],
+)
+def test_impossible_channels_are_refused_with_the_reason(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRule, match=words):
+        make_channel("c", ENV, {"name": "n", **given})
+
+
+def test_what_is_shown_of_a_channel_holds_no_secret() -> None:
+    hook, secret = make_channel("c", ENV, {"name": "n", "type": "webhook", "url": "https://x.example:8443/T0KEN?k=1"})
+    assert secret is not None
+    assert hook.target == "https://x.example:8443/***"
+    assert "T0KEN" not in repr(hook)
+    assert secret not in repr(hook)
+    again, made = make_channel("c", ENV, {"name": "m"}, hook)
+    assert (again.config, made, again.name) == (hook.config, None, "m")
+    other, _ = make_channel("c", ENV, {"name": "n", "type": "apprise", "url": "tgram://T0KEN/123"})
+    assert other.target == "tgram://***"
+
+
+def test_metrics_are_those_of_the_reference() -> None:
+    assert [metric.value for metric in Metric] == ["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]

@@ -1,0 +1,99 @@
+"""Whether everything was counted, by the queues' odometers: pure code, no servers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.history.completeness import Completeness, judge
+from headrace.model.event import Op
+from headrace.warehouse.series import Span
+
+EPOCH = 1_000_000
+LATER = 2_000_000
+
+
+def span(counted: int, first: int, last: int, epoch_ms: int = EPOCH) -> Span:
+    counts = dict.fromkeys(Op, 0) | {Op.ENQUEUE: counted}
+    return Span(epoch_ms, counts, 0, 0, 0, 0, {}, {}, {Op.ENQUEUE: first}, {Op.ENQUEUE: last})
+
+
+def before(reading: int, epoch_ms: int = EPOCH) -> dict[int, dict[Op, int]]:
+    return {epoch_ms: {Op.ENQUEUE: reading}}
+
+
+def test_all_is_counted() -> None:
+    found = judge([span(10, first=90, last=100)], before(90), kept_since_ms=LATER)
+    assert (found.pct, found.missing) == (100.0, {})
+
+
+def test_what_was_lost_within_the_window_is_missing() -> None:
+    found = judge([span(7, first=90, last=100)], before(90), kept_since_ms=LATER)
+    assert (found.pct, found.missing, found.totals[Op.ENQUEUE]) == (70.0, {Op.ENQUEUE: 3}, 10)
+
+
+def test_what_was_lost_before_its_first_event_is_missing_too() -> None:
+    found = judge([span(10, first=90, last=100)], before(80), kept_since_ms=LATER)
+    assert found.missing == {Op.ENQUEUE: 10}
+
+
+def test_an_odometer_begins_at_zero() -> None:
+    """The epoch began later than what is kept: had the verb happened before the window, there would be a reading."""
+    found = judge([span(95, first=5, last=100)], {}, kept_since_ms=0)
+    assert (found.pct, found.missing) == (95.0, {Op.ENQUEUE: 5})
+
+
+def test_without_a_reading_before_nobody_can_tell() -> None:
+    found = judge([span(10, first=90, last=100)], {}, kept_since_ms=LATER)
+    assert (found.pct, found.missing) == (None, {})
+    assert judge([], {}, kept_since_ms=0).pct is None
+
+
+def test_a_first_reading_of_zero_is_enough() -> None:
+    assert judge([span(100, first=0, last=100)], {}, kept_since_ms=LATER).pct == 100.0
+
+
+def test_an_idle_queue_misses_nothing() -> None:
+    assert judge([], before(100), kept_since_ms=LATER).pct == 100.0
+
+
+def test_odometers_of_different_epochs_are_not_compared() -> None:
+    spans = [span(10, first=990, last=1000), span(4, first=0, last=5, epoch_ms=LATER)]
+    found = judge(spans, before(990), kept_since_ms=LATER)
+    assert found.missing == {Op.ENQUEUE: 1}
+    assert found.counted[Op.ENQUEUE] == 14
+
+
+def test_almost_all_is_not_all() -> None:
+    found = Completeness({Op.ENQUEUE: 10**9}, {Op.ENQUEUE: 1}, known=True)
+    assert found.pct == 99.999
+
+
+class Step(NamedTuple):
+    """An event of one verb: how far it moved, and whether anybody saw it."""
+
+    moved: int
+    seen: bool
+
+
+@given(st.lists(st.lists(st.builds(Step, st.integers(1, 9), st.booleans()), max_size=8), min_size=1, max_size=6))
+def test_windows_add_up_to_what_was_seen_last(windows: list[list[Step]]) -> None:
+    """However events are lost: counted and missing of all windows are the newest reading."""
+    odometer = newest = 0
+    total = 0
+    known: dict[int, dict[Op, int]] = {}
+    for steps in windows:
+        readings: list[tuple[int, int]] = []
+        for moved, seen in steps:
+            odometer += moved
+            if seen:
+                readings.append((odometer - moved, odometer))
+        if readings:
+            counted = sum(after - earlier for earlier, after in readings)
+            newest = readings[-1][1]
+            found = judge([span(counted, readings[0][0], newest)], known, kept_since_ms=0)
+            total += found.totals[Op.ENQUEUE]
+            known = before(newest)
+    assert total == newest
