@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_a_killed_stack_leaves_nothing_running_and_comes_back_with_its_data(
     first = RunningStack(tmp_path / "data", "--demo", env=no_java)
     stacks.append(first)
     first.wait_for_chart()
+    key = first.key
     with connect(first.urls["redis"]) as client:
         before = {state.ref: state.odometers for state in read_states(client, 2)}
     children = first.descendants()
@@ -67,6 +69,7 @@ def test_a_killed_stack_leaves_nothing_running_and_comes_back_with_its_data(
     assert set(result["urls"]) == {"dashboard", "redis", "postgres", "clickhouse"}
     assert set(result["versions"]) == {"redis", "postgres", "clickhouse"}
     assert result["ready_s"] > 0
+    assert second.key == key
     assert result["freshness_p99_ms"] > 0
 
 
@@ -121,6 +124,10 @@ def test_two_stacks_run_side_by_side(tmp_path: Path, stacks: list[RunningStack])
     assert all(one[name] != two[name] for name in one)
     for stack in stacks:
         assert stack.dashboard
+        assert stack.get("api/v1/session")["name"] == "local"
+        assert stat.S_IMODE((stack.data_dir / "api.key").stat().st_mode) == 0o600
     for stack in stacks:
+        dashboard = stack.dashboard
         code, _, err = stack.stop()
         assert code == 0, err
+        assert f"dashboard {dashboard}login/" in err

@@ -1,7 +1,8 @@
 """Debian's Chromium, driven by Playwright, watched for what no page of ours may do.
 
-Each test gets a browser with an empty profile. A page that logs an error, throws, or asks another host for anything
-fails its test, whatever else the test looked at. Without Chromium these tests are skipped on a laptop and fail in CI.
+One stack and one browser serve all tests here, because they take long to start; each test gets a context of its own,
+with no cookies but those of its sign-in. A page that logs an error, throws, or asks another host for anything fails its
+test, whatever else the test looked at. Without Chromium these tests are skipped on a laptop and fail in CI.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import BrowserContext, ConsoleMessage, Error, Page, Playwright, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, sync_playwright
 
 from tests.stack import RunningStack, outcome
 
 LAUNCH_FLAGS = [
-    "--headless",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -29,6 +29,9 @@ LAUNCH_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+VIEWPORT: Any = {"width": 1280, "height": 1000}
 
 
 def absent(reason: str) -> NoReturn:
@@ -48,20 +51,39 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="module")
-def dashboard_url(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="package")
+def stack(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """The demo, with jobs flowing behind it; its counts must agree when it ends."""
     stack = RunningStack(tmp_path_factory.mktemp("demo") / "data", "--demo", "--json")
     stack.wait_for_chart()
-    yield stack.dashboard
+    yield stack
     code, out, err = stack.stop()
     assert (code, outcome(out)["difference"]) == (0, 0), err
 
 
-@pytest.fixture(scope="module")  # it occupies the thread with an event loop, which other tests want for theirs
-def playwright() -> Iterator[Playwright]:
-    with sync_playwright() as started:
-        yield started
+@pytest.fixture(scope="package")
+def dashboard_url(stack: RunningStack) -> str:
+    return stack.dashboard
+
+
+@pytest.fixture(scope="package")  # not longer: it occupies the thread with an event loop, which other tests want
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=LAUNCH_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def signed_in(browser: Browser, stack: RunningStack) -> Any:
+    """The cookies of a browser that came by a link."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(stack.link())
+    page.wait_for_selector("[data-testid=tenant]")
+    state = context.storage_state()
+    context.close()
+    return state
 
 
 @dataclass
@@ -86,22 +108,8 @@ class Watch:
 
 
 @pytest.fixture
-def context(playwright: Playwright, chromium: str, tmp_path: Path) -> Iterator[BrowserContext]:
-    context = playwright.chromium.launch_persistent_context(
-        tmp_path / "profile",
-        executable_path=chromium,
-        headless=True,
-        args=LAUNCH_FLAGS,
-        viewport={"width": 1280, "height": 1000},
-    )
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def watch(dashboard_url: str, context: BrowserContext) -> Iterator[Watch]:
+def watch(dashboard_url: str) -> Iterator[Watch]:
     watch = Watch(host=urlsplit(dashboard_url).netloc)
-    context.on("request", watch.on_request)
     yield watch
     assert watch.errors == []
     assert watch.foreign_requests == []
@@ -114,7 +122,22 @@ def page_errors(watch: Watch) -> list[str]:
 
 
 @pytest.fixture
-def page(context: BrowserContext, watch: Watch) -> Page:
+def page(browser: Browser, signed_in: Any, watch: Watch) -> Iterator[Page]:
+    context = browser.new_context(viewport=VIEWPORT, storage_state=signed_in)
+    yield watched_page(context, watch)
+    context.close()
+
+
+@pytest.fixture
+def stranger(browser: Browser, watch: Watch) -> Iterator[Page]:
+    """A page of a browser that is not signed in."""
+    context = browser.new_context(viewport=VIEWPORT)
+    yield watched_page(context, watch)
+    context.close()
+
+
+def watched_page(context: BrowserContext, watch: Watch) -> Page:
+    context.on("request", watch.on_request)
     page = context.new_page()
     page.on("console", watch.on_console)
     page.on("pageerror", watch.on_exception)

@@ -1,33 +1,54 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { ApiError, listQueues, metricsPath, problem } from "./api";
-import { parseView, viewSearch, DEFAULT_RANGE } from "./location";
+import { historyPath, listDead, listEnvironments, listQueues, redriveSome } from "./api";
+import { queueState, TENANT } from "./fixtures";
+import { ApiError, problem } from "./http";
 
 const ref = { org: "a&b", project: "x/y", env: "é", queue: "a/b:*{c} 100% 🐟?#" };
+const signal = new AbortController().signal;
 
 afterEach(() => vi.unstubAllGlobals());
 
+/** Every request is answered with the next of these; the addresses and bodies that were asked. */
+function answers(...bodies: unknown[]): { url: string; body: unknown }[] {
+  const asked: { url: string; body: unknown }[] = [];
+  vi.stubGlobal("fetch", async (url: string, given: RequestInit) => {
+    asked.push({ url, body: given.body === undefined ? null : JSON.parse(String(given.body)) });
+    return new Response(JSON.stringify(bodies[asked.length - 1]), { status: 200 });
+  });
+  return asked;
+}
+
 it("puts any name into one path segment", () => {
-  const url = new URL(metricsPath(ref, "30m"), "http://localhost");
+  const url = new URL(historyPath(ref, "period=30m"), "http://localhost");
   expect(decodeURIComponent(url.pathname.split("/")[4] ?? "")).toBe(ref.queue);
   expect(Object.fromEntries(url.searchParams)).toEqual({ org: "a&b", project: "x/y", env: "é", period: "30m" });
 });
 
 it("refuses names that a browser would rewrite away", () => {
-  expect(() => metricsPath({ ...ref, queue: ".." }, "30m")).toThrow(ApiError);
+  expect(() => historyPath({ ...ref, queue: ".." }, "period=30m")).toThrow(ApiError);
 });
 
-it("keeps any name in the page's URL", () => {
-  expect(parseView(viewSearch({ queue: ref, range: DEFAULT_RANGE }))).toEqual({ queue: ref, range: DEFAULT_RANGE });
-  expect(parseView("?range=nonsense")).toEqual({ queue: null, range: DEFAULT_RANGE });
+it("puts the pages of a list together", async () => {
+  const asked = answers({ queues: [queueState("a")], next: "x=", timestamp: "t1" }, { queues: [queueState("b")], next: null, timestamp: "t2" });
+  const list = await listQueues(TENANT, signal);
+  expect(list.queues.map((queue) => queue.queue)).toEqual(["a", "b"]);
+  expect(asked[1]?.url).toContain("cursor=x%3D");
+});
+
+it("asks for dead letters by what was said, and by nothing else", async () => {
+  const asked = answers({ jobs: [], next: null }, { redriven: 0, next: null });
+  await listDead({ ...TENANT, queue: "q" }, { error: "no answer", task: "" }, null, signal);
+  expect(Object.fromEntries(new URL(asked[0]?.url ?? "", "http://localhost").searchParams)).toEqual({ ...TENANT, limit: "50", error: "no answer" });
+  await redriveSome({ ...TENANT, queue: "q" }, { ids: ["1"] }, "c", signal);
+  expect(asked[1]?.body).toEqual({ ids: ["1"], limit: 200, cursor: "c" });
 });
 
 describe("failures", () => {
-  const signal = new AbortController().signal;
   const answer = (body: string, status: number) => vi.stubGlobal("fetch", async () => new Response(body, { status }));
 
   it("carries a problem document", async () => {
     answer(JSON.stringify({ type: "about:blank", title: "Warehouse unavailable", status: 503, detail: "Try later." }), 503);
-    await expect(listQueues(signal)).rejects.toMatchObject({ title: "Warehouse unavailable", detail: "Try later.", status: 503 });
+    await expect(listEnvironments(signal)).rejects.toMatchObject({ title: "Warehouse unavailable", detail: "Try later.", status: 503 });
   });
 
   it("has words for an answer that is no problem document", () => {
@@ -36,13 +57,15 @@ describe("failures", () => {
 
   it("refuses an answer of another shape", async () => {
     answer("<html>", 200);
-    await expect(listQueues(signal)).rejects.toBeInstanceOf(ApiError);
+    await expect(listEnvironments(signal)).rejects.toBeInstanceOf(ApiError);
     answer("[]", 200);
-    await expect(listQueues(signal)).rejects.toBeInstanceOf(ApiError);
+    await expect(listEnvironments(signal)).rejects.toBeInstanceOf(ApiError);
+    answer('{"environments": {}}', 200);
+    await expect(listEnvironments(signal)).rejects.toBeInstanceOf(ApiError);
   });
 
   it("has words for a server that is away", async () => {
     vi.stubGlobal("fetch", () => Promise.reject(new TypeError("fetch failed")));
-    await expect(listQueues(signal)).rejects.toMatchObject({ title: "Headrace cannot be reached", status: null });
+    await expect(listEnvironments(signal)).rejects.toMatchObject({ title: "Headrace cannot be reached", status: null });
   });
 });

@@ -1,139 +1,139 @@
-/**
- * The API as the dashboard sees it: types of the answers, one function per endpoint, one error class.
- * Promises: every failure (network, timeout, problem document, foreign answer) becomes an ApiError with words fit for people.
- * Imports nothing of the page.
- */
+/** One function per endpoint. Imports nothing of the page. */
+import { ApiError, getShape, request } from "./http";
+import type {
+  DeadJobDetail,
+  DeadList,
+  DetailedQueues,
+  EnvironmentList,
+  History,
+  Job,
+  PipelineHealth,
+  QueueList,
+  QueueRef,
+  QueueState,
+  Redriven,
+  RunningTasks,
+  Tenant,
+  TopQueues,
+  Who,
+} from "./shapes";
 
-/** A queue's full name. Any part may hold any Unicode, so it is encoded for URLs here and shown as text only. */
-export interface QueueRef {
-  org: string;
-  project: string;
-  env: string;
-  queue: string;
+const MOST_PAGES = 10;
+
+export async function whoAmI(signal: AbortSignal): Promise<Who> {
+  return (await request("GET", "/api/v1/session", signal)) as Who;
 }
 
-export interface QueueState extends QueueRef {
-  depth: number;
-  running: number;
-  limit: number | null;
-  paused: boolean;
-  oldest_at: string | null;
-  bytes: number;
+export function listEnvironments(signal: AbortSignal): Promise<EnvironmentList> {
+  return getShape("/api/v1/environments", signal, "environments");
 }
 
-export interface QueueList {
-  queues: QueueState[];
-  /** The server's clock when it answered: ages are measured against this, never against the viewer's clock. */
-  timestamp: string;
-}
-
-export interface MetricPoint {
-  timestamp: string;
-  throughput: {
-    enqueued: number;
-    dequeued: number;
-    completed: number;
-    enqueued_per_s: number;
-    dequeued_per_s: number;
-    completed_per_s: number;
-  };
-  queue_depth: { max: number | null; last: number | null };
-  latency: { avg_wait_ms: number | null; max_age_ms: number | null };
-  concurrency: { max: number | null; last: number | null; limit: number | null; utilization_pct: number | null };
-  failures: { nack: number; dlq: number; ttl_expired: number };
-}
-
-export interface QueueMetrics {
-  queue: string;
-  period: { start: string; end: string };
-  resolution: string;
-  /** Points that end at or before this are final; null when nothing is. */
-  watermark: string | null;
-  timeseries: MetricPoint[];
-}
-
-export class ApiError extends Error {
-  override readonly name = "ApiError";
-
-  constructor(
-    readonly title: string,
-    readonly detail: string,
-    /** The HTTP status, or null when no answer came. */
-    readonly status: number | null = null,
-  ) {
-    super(detail === "" ? title : `${title}: ${detail}`);
+/** Every queue of an environment; pages are put together. */
+export async function listQueues(tenant: Tenant, signal: AbortSignal): Promise<QueueList> {
+  const queues: QueueState[] = [];
+  let cursor: string | null = null;
+  for (let page = 1; ; page += 1) {
+    const next: string = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
+    const found: QueueList = await getShape<QueueList>(`/api/v1/queues?${tenantQuery(tenant)}${next}`, signal, "queues");
+    queues.push(...found.queues);
+    cursor = found.next;
+    if (cursor === null || page === MOST_PAGES) return { ...found, queues };
   }
 }
 
-export const REQUEST_TIMEOUT_MS = 10_000;
-
-export async function listQueues(signal: AbortSignal): Promise<QueueList> {
-  const body = await getJson("/api/v1/queues", signal);
-  if (!isRecord(body) || !Array.isArray(body["queues"])) throw foreignAnswer("/api/v1/queues");
-  return body as unknown as QueueList;
+export function streamPath(tenant: Tenant): string {
+  return `/api/v1/stream?${tenantQuery(tenant)}`;
 }
 
-export async function queueMetrics(ref: QueueRef, period: string, signal: AbortSignal): Promise<QueueMetrics> {
-  const path = metricsPath(ref, period);
-  const body = await getJson(path, signal);
-  if (!isRecord(body) || !Array.isArray(body["timeseries"]) || !isRecord(body["period"])) throw foreignAnswer(path);
-  return body as unknown as QueueMetrics;
+export function queueHistory(ref: QueueRef, when: string, signal: AbortSignal): Promise<History> {
+  return getShape(historyPath(ref, when), signal, "timeseries");
 }
 
-export function metricsPath(ref: QueueRef, period: string): string {
-  const tenant = `org=${encodeURIComponent(ref.org)}&project=${encodeURIComponent(ref.project)}&env=${encodeURIComponent(ref.env)}`;
-  return `/api/v1/queues/${pathSegment(ref.queue)}/metrics?${tenant}&period=${encodeURIComponent(period)}`;
+export function historyPath(ref: QueueRef, when: string): string {
+  return `/api/v1/queues/${segment(ref.queue)}/metrics?${tenantQuery(ref)}&${when}`;
 }
 
-/** Browsers resolve "." and ".." segments, percent-encoded or not, before they send: such a queue cannot be named in a path. */
-function pathSegment(name: string): string {
+export function environmentHistory(tenant: Tenant, when: string, signal: AbortSignal): Promise<History> {
+  return getShape(`/api/v1/environments/${segment(tenant.env)}/queue-metrics?${aboveEnvironment(tenant)}&${when}`, signal, "timeseries");
+}
+
+export function topQueues(tenant: Tenant, metric: string, period: string, signal: AbortSignal): Promise<TopQueues> {
+  const query = `${aboveEnvironment(tenant)}&metric=${metric}&period=${period}&limit=5`;
+  return getShape(`/api/v1/environments/${segment(tenant.env)}/top-queues?${query}`, signal, "queues");
+}
+
+export function detailedQueues(tenant: Tenant, signal: AbortSignal): Promise<DetailedQueues> {
+  return getShape(`/api/v2/metrics/queues/detailed?${tenantQuery(tenant)}`, signal, "warmQueues", "coldQueues");
+}
+
+export function runningTasks(tenant: Tenant, signal: AbortSignal): Promise<RunningTasks> {
+  return getShape(`/api/v2/metrics/queues/running?${tenantQuery(tenant)}`, signal, "tasks");
+}
+
+/** Queue → the plugin that provides its tasks. */
+export function actionPlugins(tenant: Tenant, signal: AbortSignal): Promise<Record<string, string>> {
+  return getShape(`/api/v2/metrics/queues/action-plugins?${tenantQuery(tenant)}`, signal);
+}
+
+export async function showJob(tenant: Tenant, id: string, signal: AbortSignal): Promise<Job> {
+  return (await request("GET", `/api/v1/jobs/${segment(id)}?${tenantQuery(tenant)}`, signal)) as Job;
+}
+
+export async function cancelJob(tenant: Tenant, id: string, signal: AbortSignal): Promise<void> {
+  await request("DELETE", `/api/v1/jobs/${segment(id)}?${tenantQuery(tenant)}`, signal);
+}
+
+/** Which dead jobs: fields of the API, left out where they say nothing. */
+export interface DeadFilter {
+  ids?: string[];
+  task?: string;
+  error?: string;
+  buried_from?: string;
+  buried_to?: string;
+}
+
+export function listDead(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<DeadList> {
+  const query = Object.entries({ ...which, cursor }).flatMap(([name, value]) =>
+    typeof value === "string" && value !== "" ? [`&${name}=${encodeURIComponent(value)}`] : [],
+  );
+  return getShape(`/api/v1/queues/${segment(ref.queue)}/dead?${tenantQuery(ref)}&limit=50${query.join("")}`, signal, "jobs");
+}
+
+export function showDead(ref: QueueRef, id: string, signal: AbortSignal): Promise<DeadJobDetail> {
+  return getShape(`/api/v1/queues/${segment(ref.queue)}/dead/${segment(id)}?${tenantQuery(ref)}`, signal);
+}
+
+/** One step; the answer says whether there is more to do. */
+export async function redriveSome(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<Redriven> {
+  const path = `/api/v1/queues/${segment(ref.queue)}/dead/redrive?${tenantQuery(ref)}`;
+  return (await request("POST", path, signal, { ...which, limit: 200, ...(cursor === null ? {} : { cursor }) })) as Redriven;
+}
+
+export interface SettingsChange {
+  paused?: boolean;
+  limit?: number | null;
+}
+
+export async function changeSettings(ref: QueueRef, change: SettingsChange, signal: AbortSignal): Promise<void> {
+  await request("PATCH", `/api/v1/queues/${segment(ref.queue)}/settings?${tenantQuery(ref)}`, signal, change);
+}
+
+export function pipelineHealth(signal: AbortSignal): Promise<PipelineHealth> {
+  return getShape("/api/v1/pipeline?limit=120", signal, "batches");
+}
+
+export function tenantQuery(tenant: Tenant): string {
+  return `${aboveEnvironment(tenant)}&env=${encodeURIComponent(tenant.env)}`;
+}
+
+function aboveEnvironment({ org, project }: Tenant): string {
+  return `org=${encodeURIComponent(org)}&project=${encodeURIComponent(project)}`;
+}
+
+/** Browsers resolve "." and ".." segments, percent-encoded or not, before they send: such a name cannot stand in a path. */
+function segment(name: string): string {
   if (name === "." || name === "..") {
-    throw new ApiError("This queue cannot be shown", `Browsers rewrite paths that contain “${name}” as a whole segment.`);
+    throw new ApiError("This cannot be shown", `Browsers rewrite paths that contain “${name}” as a whole segment.`);
   }
   return encodeURIComponent(name);
-}
-
-async function getJson(path: string, signal: AbortSignal): Promise<unknown> {
-  const timeout = AbortSignal.timeout(REQUEST_TIMEOUT_MS);
-  let response: Response;
-  let text: string;
-  try {
-    response = await fetch(path, {
-      headers: { accept: "application/json, application/problem+json" },
-      signal: AbortSignal.any([signal, timeout]),
-    });
-    text = await response.text();
-  } catch (cause) {
-    if (signal.aborted) throw cause; // the page moved on: nobody is told
-    if (timeout.aborted) throw new ApiError("Headrace is slow to answer", `No answer within ${REQUEST_TIMEOUT_MS / 1000} s.`);
-    throw new ApiError("Headrace cannot be reached", "The server does not answer. It may be stopped or restarting.");
-  }
-  const body = parseJson(text);
-  if (!response.ok) throw problem(response.status, body);
-  if (body === undefined) throw foreignAnswer(path);
-  return body;
-}
-
-/** An RFC 9457 problem document, or whatever a proxy in between said, as an ApiError. */
-export function problem(status: number, body: unknown): ApiError {
-  const fields = isRecord(body) ? body : {};
-  const title = typeof fields["title"] === "string" && fields["title"] !== "" ? fields["title"] : `The server answered ${status}`;
-  const detail = typeof fields["detail"] === "string" ? fields["detail"] : "";
-  return new ApiError(title, detail, status);
-}
-
-function foreignAnswer(path: string): ApiError {
-  return new ApiError("Unexpected answer", `${path} did not return what this dashboard understands. Reload the page after an upgrade.`);
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return undefined;
-  }
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -1,7 +1,8 @@
 /** Answers of the API for tests: a calm queue, changed by what the test is about. */
-import type { MetricPoint, QueueMetrics } from "./api";
+import type { ActionQueue, History, MetricPoint, QueueState } from "./shapes";
 
 export const START = Date.parse("2026-11-15T20:00:00Z") / 1000;
+export const TENANT = { org: "acme", project: "shop", env: "prod" };
 
 /** ISO time `seconds` after START. */
 export function at(seconds: number): string {
@@ -13,16 +14,23 @@ export interface PointValues {
   dequeued?: number;
   completed?: number;
   depth?: number | null;
+  warm?: number | null;
+  cold?: number | null;
   running?: number | null;
   limit?: number | null;
   nack?: number;
   dlq?: number;
+  expired?: number;
+  waitP95?: number | null;
 }
+
+const NOTHING = { p50: null, p90: null, p95: null, p99: null };
 
 export function point(seconds: number, values: PointValues = {}, resolutionS = 5): MetricPoint {
   const { enqueued = 0, dequeued = 0, completed = 0, depth = null, running = null, limit = null, nack = 0, dlq = 0 } = values;
   return {
     timestamp: at(seconds),
+    complete: true,
     throughput: {
       enqueued,
       dequeued,
@@ -31,14 +39,48 @@ export function point(seconds: number, values: PointValues = {}, resolutionS = 5
       dequeued_per_s: dequeued / resolutionS,
       completed_per_s: completed / resolutionS,
     },
-    queue_depth: { max: depth, last: depth },
-    latency: { avg_wait_ms: null, max_age_ms: null },
+    queue_depth: { max: depth, last: depth, warm: values.warm ?? null, cold: values.cold ?? null, max_bytes: null },
+    percentiles: { wait_ms: { ...NOTHING, p95: values.waitP95 ?? null }, run_ms: NOTHING },
     concurrency: { max: running, last: running, limit, utilization_pct: null },
-    failures: { nack, dlq, ttl_expired: 0 },
+    failures: { nack, dlq, ttl_expired: values.expired ?? 0 },
   };
 }
 
 /** A window that ends with its last point; final as a whole unless told. */
-export function metrics(timeseries: MetricPoint[], watermark: string | null = at(3600)): QueueMetrics {
-  return { queue: "emails", period: { start: at(0), end: at(timeseries.length * 5) }, resolution: "5s", watermark, timeseries };
+export function history(timeseries: MetricPoint[], watermark: string | null = at(3600)): History {
+  const until = watermark === null ? Number.NEGATIVE_INFINITY : Date.parse(watermark);
+  return {
+    period: { start: at(0), end: at(timeseries.length * 5) },
+    resolution: "5s",
+    source: { tier: "5s", reason: "up to 2h in steps of 5s" },
+    watermark,
+    completeness: { pct: 100, missing: {} },
+    headline: { totals: { enqueued: 0, dequeued: 0, completed: 0, nack: 0, dlq: 0, ttl_expired: 0 }, failure_rate: null },
+    percentiles: { wait_ms: NOTHING, run_ms: NOTHING },
+    timeseries: timeseries.map((each) => ({ ...each, complete: Date.parse(each.timestamp) + 5000 <= until })),
+  };
+}
+
+export function queueState(queue: string, values: Partial<QueueState> = {}): QueueState {
+  return {
+    ...TENANT,
+    queue,
+    depth: 0,
+    warm: 0,
+    cold: 0,
+    cold_mode: false,
+    scheduled: 0,
+    running: 0,
+    dead: 0,
+    limit: null,
+    paused: false,
+    closed: false,
+    bytes: 0,
+    oldest_at: null,
+    ...values,
+  };
+}
+
+export function waiting(queue: string, task: string, count: number, values: Partial<ActionQueue> = {}): ActionQueue {
+  return { ...TENANT, actionClass: queue, actionName: task, flowName: "", flowType: "", count, oldestQueuedAt: null, ...values };
 }

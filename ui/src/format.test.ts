@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { exact, formatAgo, formatCount, formatDuration, formatRate, formatShare, UNKNOWN, utcTime } from "./format";
+import { dayTime, exact, formatAgo, formatBytes, formatCount, formatDuration, formatRate, formatShare, plural, UNKNOWN, utcTime } from "./format";
 
 describe("formatCount", () => {
   it.each([
@@ -74,6 +74,27 @@ describe("formatAgo", () => {
     [180_000, "3 min ago"],
     [7_300_000, "2 h ago"],
   ])("%d ms reads %s", (value, text) => expect(formatAgo(value)).toBe(text));
+});
+
+describe("formatBytes", () => {
+  it.each([
+    [0, "0 B"],
+    [512, "512 B"],
+    [1024, "1 KiB"],
+    [1536, "1.5 KiB"],
+    [64 * 2 ** 20, "64 MiB"],
+    [null, UNKNOWN],
+  ])("%s reads %s", (value, text) => expect(formatBytes(value)).toBe(text));
+});
+
+it("names the day only where it is another", () => {
+  const now = new Date(2026, 10, 15, 20, 0, 5).getTime() / 1000;
+  expect(dayTime(now, now)).not.toContain("15");
+  expect(dayTime(now - 3 * 86_400, now)).toContain("12");
+});
+
+it("counts things", () => {
+  expect([plural(1, "row"), plural(2, "row"), plural(3, "class")]).toEqual(["1 row", "2 rows", "3 classes"]);
 });
 
 it("tells UTC for the hover text", () => {

@@ -6,6 +6,7 @@
 export const UNKNOWN = "–";
 
 const COUNT_UNITS = ["", "k", "M", "G", "T"] as const;
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"] as const;
 
 /** 0.4, 12, 950, 1.2k, 34k, 5.6M: at most four characters before the unit. */
 export function formatCount(value: number | null): string {
@@ -27,6 +28,18 @@ export function formatRate(perSecond: number | null): string {
   if (perSecond > 0 && perSecond < 0.01) return "<0.01";
   if (perSecond < 1) return trimZeros(perSecond.toFixed(2));
   return formatCount(perSecond);
+}
+
+/** 0 B, 512 B, 1.5 KiB, 34 MiB: powers of 1024, as limits are given. */
+export function formatBytes(bytes: number | null): string {
+  if (bytes === null || !Number.isFinite(bytes)) return UNKNOWN;
+  let size = Math.max(0, bytes);
+  let unit = 0;
+  while (size >= 1023.5 && unit < BYTE_UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? Math.round(size) : shortNumber(size)} ${BYTE_UNITS[unit] ?? ""}`;
 }
 
 /** A share between 0 and 1 as a percentage; small but present shares never read as 0 %. */
@@ -61,19 +74,36 @@ export function formatAgo(ms: number): string {
   return `${Math.floor(seconds / 3600)} h ago`;
 }
 
+// Made once: a formatter costs more than a table full of what it formats.
+const EXACT = new Intl.NumberFormat(undefined, { maximumFractionDigits: 3 });
+const MINUTES = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const SECONDS = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAYS = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+
 /** The exact number with grouped digits, for hover texts. */
-export function exact(value: number | null, digits = 3): string {
-  if (value === null || !Number.isFinite(value)) return "unknown";
-  return value.toLocaleString(undefined, { maximumFractionDigits: digits });
+export function exact(value: number | null): string {
+  return value === null || !Number.isFinite(value) ? "unknown" : EXACT.format(value);
+}
+
+/** "1 row", "2 rows", "3 classes". */
+export function plural(count: number, word: string): string {
+  return `${exact(count)} ${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
 }
 
 /** A time of day in the viewer's zone and locale. */
 export function clockTime(epochSeconds: number, withSeconds: boolean): string {
-  return new Date(epochSeconds * 1000).toLocaleTimeString(undefined, {
-    hour: "2-digit",
-    minute: "2-digit",
-    ...(withSeconds ? { second: "2-digit" } : {}),
-  });
+  return (withSeconds ? SECONDS : MINUTES).format(epochSeconds * 1000);
+}
+
+/** The day and the time of day in the viewer's zone; the day is left out where it is today. */
+export function dayTime(epochSeconds: number, now: number = Date.now() / 1000): string {
+  const at = new Date(epochSeconds * 1000);
+  const time = clockTime(epochSeconds, true);
+  return at.toDateString() === new Date(now * 1000).toDateString() ? time : `${monthDay(epochSeconds)}, ${time}`;
+}
+
+export function monthDay(epochSeconds: number): string {
+  return DAYS.format(epochSeconds * 1000);
 }
 
 /** The same instant in UTC, for hover texts: "2026-11-15 20:00:05 UTC". */

@@ -1,18 +1,19 @@
 /** Hooks that keep data fresh: poll, back off on failure, rest while paused or while nobody looks. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { ApiError } from "./api";
+import { asApiError, type ApiError } from "./http";
+import { report, usePaused } from "./pulse";
 
 export interface Live<T> {
   data: T | null;
   error: ApiError | null;
-  /** performance.now() of the last good answer: monotonic, so a changed wall clock does not matter. */
+  /** performance.now() of the last good answer. */
   receivedAt: number | null;
   refresh: () => void;
 }
 
 const BACKOFF_MAX_MS = 15_000;
 
-interface Answer<T> {
+export interface Answer<T> {
   key: string;
   data: T | null;
   error: ApiError | null;
@@ -22,22 +23,20 @@ interface Answer<T> {
 /**
  * Loads now and then every `intervalMs`, one request at a time. A new `key` means other data: the old answer is dropped
  * at once, so numbers never stand under another queue's name. After a failure the last data stays, beside the error.
+ * While the page is paused it loads once: what is new, and what `refresh` asks for.
  */
-export function useLive<T>(
-  key: string | null,
-  load: (signal: AbortSignal) => Promise<T>,
-  intervalMs: number,
-  paused: boolean,
-): Live<T> {
+export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>, intervalMs: number): Live<T> {
+  const paused = usePaused();
   const [answer, setAnswer] = useState<Answer<T> | null>(null);
   const [round, setRound] = useState(0);
   const loader = useRef(load);
   loader.current = load;
   const loadedKey = useRef<string | null>(null);
+  const loadedRound = useRef(0);
 
   useEffect(() => {
     if (key === null) return;
-    if (paused && loadedKey.current === key) return;
+    if (paused && loadedKey.current === key && loadedRound.current === round) return;
     const stop = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     let failures = 0;
@@ -51,11 +50,12 @@ export function useLive<T>(
         const data = await loader.current(stop.signal);
         failures = 0;
         loadedKey.current = key;
+        loadedRound.current = round;
         setAnswer({ key, data, error: null, receivedAt: performance.now() });
       } catch (cause) {
         if (stop.signal.aborted) return;
         failures += 1;
-        const error = cause instanceof ApiError ? cause : new ApiError("The dashboard failed", String(cause));
+        const error = asApiError(cause);
         setAnswer((old) => (old?.key === key ? { ...old, error } : { key, data: null, error, receivedAt: null }));
       } finally {
         busy = false;
@@ -78,7 +78,19 @@ export function useLive<T>(
 
   const refresh = useCallback(() => setRound((n) => n + 1), []);
   const current = answer?.key === key ? answer : null;
-  return { data: current?.data ?? null, error: current?.error ?? null, receivedAt: current?.receivedAt ?? null, refresh };
+  return useReported(key !== null, current, intervalMs, refresh);
+}
+
+/** Tells the pulse of the page how this data is. */
+export function useReported<T>(active: boolean, answer: Answer<T> | null, refreshMs: number, refresh: () => void): Live<T> {
+  const id = useRef(Symbol("feed"));
+  const receivedAt = answer?.receivedAt ?? null;
+  const error = answer?.error ?? null;
+  useEffect(() => {
+    report(id.current, active ? { receivedAt, error, refreshMs, refresh } : null);
+  }, [active, receivedAt, error, refreshMs, refresh]);
+  useEffect(() => () => report(id.current, null), []);
+  return { data: answer?.data ?? null, error, receivedAt, refresh };
 }
 
 /** performance.now(), renewed every second, for texts such as "updated 3 s ago". */
@@ -102,4 +114,10 @@ export function useMedia(query: string): boolean {
     return () => list.removeEventListener("change", onChange);
   }, [query]);
   return matches;
+}
+
+export function useTitle(title: string): void {
+  useEffect(() => {
+    document.title = title;
+  }, [title]);
 }

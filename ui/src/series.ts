@@ -6,7 +6,7 @@
  * - a point that the pipeline has not finished never mixes with final ones: each line comes as two arrays, `settled` and `unfinished`;
  * - past the watermark a counter of zero means "nothing known yet", so it is dropped instead of drawn as a dive to zero.
  */
-import type { MetricPoint, QueueMetrics } from "./api";
+import type { History, MetricPoint } from "./shapes";
 
 export type Values = (number | null)[];
 
@@ -17,7 +17,38 @@ export interface Line {
   unfinished: Values;
 }
 
-export type LineName = "enqueued" | "completed" | "failed" | "depth" | "running" | "limit";
+const PER_SECOND = {
+  enqueued: (p: MetricPoint) => p.throughput.enqueued,
+  started: (p: MetricPoint) => p.throughput.dequeued,
+  completed: (p: MetricPoint) => p.throughput.completed,
+  buried: (p: MetricPoint) => p.failures.dlq,
+  retried: (p: MetricPoint) => p.failures.nack,
+  expired: (p: MetricPoint) => p.failures.ttl_expired,
+  // Bars that stand on each other: each is drawn behind the one below it.
+  retriedTop: (p: MetricPoint) => p.failures.dlq + p.failures.nack,
+  expiredTop: (p: MetricPoint) => p.failures.dlq + p.failures.nack + p.failures.ttl_expired,
+};
+
+const AS_IT_IS = {
+  warm: (p: MetricPoint) => p.queue_depth.warm,
+  cold: (p: MetricPoint) => p.queue_depth.cold,
+  depth: (p: MetricPoint) => p.queue_depth.last,
+  peak: (p: MetricPoint) => p.queue_depth.max,
+  bytes: (p: MetricPoint) => p.queue_depth.max_bytes,
+  running: (p: MetricPoint) => p.concurrency.max,
+  limit: (p: MetricPoint) => p.concurrency.limit,
+  utilization: (p: MetricPoint) => p.concurrency.utilization_pct,
+  waitP50: (p: MetricPoint) => p.percentiles.wait_ms.p50,
+  waitP95: (p: MetricPoint) => p.percentiles.wait_ms.p95,
+  waitP99: (p: MetricPoint) => p.percentiles.wait_ms.p99,
+  runP50: (p: MetricPoint) => p.percentiles.run_ms.p50,
+  runP95: (p: MetricPoint) => p.percentiles.run_ms.p95,
+  runP99: (p: MetricPoint) => p.percentiles.run_ms.p99,
+  failureRate: (p: MetricPoint) =>
+    p.throughput.dequeued === 0 ? null : (p.failures.nack + p.failures.dlq) / p.throughput.dequeued,
+};
+
+export type LineName = keyof typeof PER_SECOND | keyof typeof AS_IT_IS;
 
 export interface Frame {
   /** Start of each bucket, epoch seconds, ascending, on the grid. */
@@ -41,11 +72,11 @@ export function resolutionSeconds(resolution: string): number {
   return seconds;
 }
 
-export function toFrame(metrics: QueueMetrics): Frame {
-  const resolutionS = resolutionSeconds(metrics.resolution);
-  const settledUntil = metrics.watermark === null ? null : epochSeconds(metrics.watermark);
-  const points = onGrid(metrics.timeseries, resolutionS);
-  const isSettled = points.map(({ at }) => settledUntil !== null && at + resolutionS <= settledUntil);
+export function toFrame(history: History): Frame {
+  const resolutionS = resolutionSeconds(history.resolution);
+  const settledUntil = history.watermark === null ? null : epochSeconds(history.watermark);
+  const points = onGrid(history.timeseries, resolutionS);
+  const isSettled = points.map(({ point }) => point?.complete === true);
 
   const counter = (read: (point: MetricPoint) => number) =>
     splitLine(
@@ -53,7 +84,7 @@ export function toFrame(metrics: QueueMetrics): Frame {
         if (point === null) return null;
         const value = read(point);
         const unknown = value === 0 && (settledUntil === null || at >= settledUntil);
-        return unknown ? null : value;
+        return unknown ? null : value / resolutionS;
       }),
       isSettled,
     );
@@ -62,21 +93,18 @@ export function toFrame(metrics: QueueMetrics): Frame {
       points.map(({ point }) => (point === null ? null : read(point))),
       isSettled,
     );
+  const lines = Object.fromEntries([
+    ...Object.entries(PER_SECOND).map(([name, read]) => [name, counter(read)]),
+    ...Object.entries(AS_IT_IS).map(([name, read]) => [name, gauge(read)]),
+  ]) as Record<LineName, Line>;
 
   return {
     times: points.map(({ at }) => at),
-    start: epochSeconds(metrics.period.start),
-    end: epochSeconds(metrics.period.end),
+    start: epochSeconds(history.period.start),
+    end: epochSeconds(history.period.end),
     resolutionS,
     settledUntil,
-    lines: {
-      enqueued: counter((p) => p.throughput.enqueued_per_s),
-      completed: counter((p) => p.throughput.completed_per_s),
-      failed: counter((p) => (p.failures.nack + p.failures.dlq) / resolutionS),
-      depth: gauge((p) => p.queue_depth.max),
-      running: gauge((p) => p.concurrency.max),
-      limit: gauge((p) => p.concurrency.limit),
-    },
+    lines,
   };
 }
 

@@ -1,46 +1,45 @@
 /** Who looks at the page: asks the API, signs in with a key, signs out. The key itself is kept nowhere. */
-import { useEffect, useState } from "preact/hooks";
-import { ApiError, problem } from "./api";
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { whoAmI } from "./api";
+import { request } from "./http";
+import type { Who } from "./shapes";
 
-export type Session = "unknown" | "signed-out" | "signed-in";
+export type Session = { state: "unknown" } | { state: "signed-out" } | { state: "signed-in"; who: Who | null };
 
 /** Asked before anything else is, so that a stranger's page sends no requests that would be refused. */
-export function useSession(): [Session, (session: Session) => void] {
-  const [session, setSession] = useState<Session>("unknown");
+export function useSession(): { session: Session; ask: () => void; end: () => void } {
+  const [session, setSession] = useState<Session>({ state: "unknown" });
+  const [round, setRound] = useState(0);
   useEffect(() => {
     const stop = new AbortController();
-    void isSignedIn(stop.signal).then((yes) => {
-      if (!stop.signal.aborted) setSession(yes ? "signed-in" : "signed-out");
+    void find(stop.signal).then((found) => {
+      if (!stop.signal.aborted) setSession(found);
     });
     return () => stop.abort();
-  }, []);
-  return [session, setSession];
+  }, [round]);
+  const ask = useCallback(() => setRound((n) => n + 1), []);
+  const end = useCallback(() => setSession({ state: "signed-out" }), []);
+  return { session, ask, end };
 }
 
 /** Without an answer the page goes on, and tells of the failure where it tells of others. */
-async function isSignedIn(signal: AbortSignal): Promise<boolean> {
+async function find(signal: AbortSignal): Promise<Session> {
   try {
-    const response = await fetch("/api/v1/session/state", { signal });
-    return !response.ok || ((await response.json()) as { signed_in?: unknown }).signed_in === true;
+    const { signed_in: yes } = (await request("GET", "/api/v1/session/state", signal)) as { signed_in?: unknown };
+    return yes === true ? { state: "signed-in", who: await whoAmI(signal) } : { state: "signed-out" };
   } catch {
-    return true;
+    return { state: "signed-in", who: null };
   }
+}
+
+export function mayOperate(who: Who | null): boolean {
+  return who !== null && who.level !== "read";
 }
 
 export async function signIn(key: string): Promise<void> {
-  await send("POST", JSON.stringify({ key: key.trim() }));
+  await request("POST", "/api/v1/session", new AbortController().signal, { key: key.trim() });
 }
 
 export async function signOut(): Promise<void> {
-  await send("DELETE", null);
-}
-
-async function send(method: "POST" | "DELETE", body: string | null): Promise<void> {
-  let response: Response;
-  try {
-    response = await fetch("/api/v1/session", { method, body, headers: { "content-type": "application/json" } });
-  } catch {
-    throw new ApiError("Headrace cannot be reached", "The server does not answer. It may be stopped or restarting.");
-  }
-  if (!response.ok) throw problem(response.status, await response.json().catch(() => null));
+  await request("DELETE", "/api/v1/session", new AbortController().signal);
 }

@@ -1,45 +1,53 @@
-/** The headline numbers, from the live state and the history. Pure; unknown is null. */
-import type { QueueMetrics, QueueState } from "./api";
+/** Numbers in words' place: of the live state and of history. Pure; unknown is null. */
 import { epochSeconds, resolutionSeconds } from "./series";
+import type { History, QueueState } from "./shapes";
 
 export const THROUGHPUT_WINDOW_S = 60;
 
 /** Completed jobs per second over the last minute that is final; null when no such point exists. */
-export function recentThroughput(metrics: QueueMetrics): number | null {
-  const settled = settledPoints(metrics);
-  const resolutionS = resolutionSeconds(metrics.resolution);
+export function recentThroughput(history: History): number | null {
+  const settled = history.timeseries.filter((point) => point.complete);
+  const resolutionS = resolutionSeconds(history.resolution);
   const recent = settled.slice(-Math.max(1, Math.round(THROUGHPUT_WINDOW_S / resolutionS)));
   if (recent.length === 0) return null;
   const completed = recent.reduce((sum, point) => sum + point.throughput.completed, 0);
   return completed / (recent.length * resolutionS);
 }
 
-/** (nack + dlq) / dequeued over the final part of the window; null when nothing was dequeued. */
-export function failureRate(metrics: QueueMetrics): number | null {
-  let failed = 0;
-  let dequeued = 0;
-  for (const point of settledPoints(metrics)) {
-    failed += point.failures.nack + point.failures.dlq;
-    dequeued += point.throughput.dequeued;
-  }
-  return dequeued === 0 ? null : failed / dequeued;
-}
-
-/** Age of the oldest waiting job on the server's clock; null when nothing waits. */
-export function oldestAgeMs(state: QueueState, serverTime: string): number | null {
-  if (state.oldest_at === null) return null;
-  return Math.max(0, (epochSeconds(serverTime) - epochSeconds(state.oldest_at)) * 1000);
+/** How long a time is ago on the server's clock; null when there is none. */
+export function ageMs(at: string | null, serverMs: number): number | null {
+  return at === null ? null : Math.max(0, serverMs - Date.parse(at));
 }
 
 /** How far the finished part of the history lies behind the end of the window; null when nothing is finished. */
-export function historyLagMs(metrics: QueueMetrics): number | null {
-  if (metrics.watermark === null) return null;
-  return Math.max(0, (epochSeconds(metrics.period.end) - epochSeconds(metrics.watermark)) * 1000);
+export function historyLagMs(history: History): number | null {
+  if (history.watermark === null) return null;
+  return Math.max(0, (epochSeconds(history.period.end) - epochSeconds(history.watermark)) * 1000);
 }
 
-function settledPoints(metrics: QueueMetrics) {
-  if (metrics.watermark === null) return [];
-  const until = epochSeconds(metrics.watermark);
-  const resolutionS = resolutionSeconds(metrics.resolution);
-  return metrics.timeseries.filter((point) => epochSeconds(point.timestamp) + resolutionS <= until);
+export interface EnvironmentNow {
+  depth: number;
+  warm: number;
+  cold: number;
+  running: number;
+  dead: number;
+  queues: number;
+  oldestAt: string | null;
+}
+
+/** All queues together. */
+export function environmentNow(queues: Iterable<QueueState>): EnvironmentNow {
+  const sum: EnvironmentNow = { depth: 0, warm: 0, cold: 0, running: 0, dead: 0, queues: 0, oldestAt: null };
+  for (const queue of queues) {
+    sum.depth += queue.depth;
+    sum.warm += queue.warm;
+    sum.cold += queue.cold;
+    sum.running += queue.running;
+    sum.dead += queue.dead;
+    sum.queues += 1;
+    if (queue.oldest_at !== null && (sum.oldestAt === null || Date.parse(queue.oldest_at) < Date.parse(sum.oldestAt))) {
+      sum.oldestAt = queue.oldest_at;
+    }
+  }
+  return sum;
 }

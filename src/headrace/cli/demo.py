@@ -1,6 +1,7 @@
 """`headrace demo`: three tenants with ordinary lives, for a first look and for the first acceptance test.
 
-acme sends e-mails at a steady pace, globex makes thumbnails in bursts, initech's invoices often fail.
+acme sends e-mails at a steady pace, and has a queue of reports that somebody paused and forgot. globex makes thumbnails
+in bursts, more than its limit lets run at once. initech's invoices often fail, and some never succeed.
 The load is seeded: the same jobs in the same order every time.
 """
 
@@ -30,14 +31,31 @@ SEED = 7
 TICK_S = 0.1
 
 STEADY = QueueRef("acme", "shop", "prod", "emails")
+SLOW = QueueRef("acme", "shop", "prod", "search-index")
+STUCK = QueueRef("acme", "shop", "prod", "reports")
 BURSTY = QueueRef("globex", "media", "prod", "thumbnails")
 FAILING = QueueRef("initech", "billing", "prod", "invoices")
 
-tasks = Tasks()
+tasks = Tasks(plugin="headrace-demo")
 
 
 @tasks.task()
 async def send_email(job: LeasedJob) -> None:
+    await asyncio.sleep(json.loads(job.payload)["seconds"])
+
+
+@tasks.task()
+async def send_receipt(job: LeasedJob) -> None:
+    await asyncio.sleep(json.loads(job.payload)["seconds"])
+
+
+@tasks.task()
+async def index_product(job: LeasedJob) -> None:
+    await asyncio.sleep(json.loads(job.payload)["seconds"])
+
+
+@tasks.task()
+async def build_report(job: LeasedJob) -> None:
     await asyncio.sleep(json.loads(job.payload)["seconds"])
 
 
@@ -47,17 +65,38 @@ async def make_thumbnail(job: LeasedJob) -> None:
 
 
 @tasks.task()
+async def make_preview(job: LeasedJob) -> None:
+    await asyncio.sleep(json.loads(job.payload)["seconds"])
+
+
+@tasks.task()
 async def post_invoice(job: LeasedJob) -> None:
     body = json.loads(job.payload)
     await asyncio.sleep(body["seconds"])
     if job.attempt <= body["failures"]:
-        raise ConnectionError(f"the ledger did not answer (attempt {job.attempt})")
+        _post_to_ledger(body["invoice"], job.attempt)
+
+
+def _post_to_ledger(invoice: int, attempt: int) -> None:
+    """Fails as such things do: some for want of a field, most because somebody does not answer."""
+    if invoice % 3 == 0:
+        try:
+            _tax_id({"invoice": invoice})
+        except KeyError as error:
+            raise ValueError(f"invoice {invoice} cannot be posted: the customer has no tax id") from error
+    raise ConnectionError(f"the ledger did not answer (attempt {attempt})")
+
+
+def _tax_id(customer: dict[str, int]) -> int:
+    return customer["tax_id"]
 
 
 @dataclass(frozen=True)
 class Flow:
     queue: QueueRef
     task: str
+    name: str
+    type: str
     jobs: int  # at once
     every_ticks: int
     seconds: tuple[float, float]  # how long a job runs
@@ -65,12 +104,17 @@ class Flow:
 
 
 FLOWS = (
-    Flow(STEADY, "send_email", jobs=2, every_ticks=1, seconds=(0.01, 0.05)),
-    Flow(BURSTY, "make_thumbnail", jobs=400, every_ticks=100, seconds=(0.02, 0.1)),
-    Flow(FAILING, "post_invoice", jobs=1, every_ticks=1, seconds=(0.01, 0.1), failing=0.4),
+    Flow(STEADY, "send_email", "signup", "DATA_SINK", jobs=2, every_ticks=1, seconds=(0.01, 0.05)),
+    Flow(STEADY, "send_receipt", "orders", "DATA_SINK", jobs=1, every_ticks=4, seconds=(0.02, 0.1)),
+    Flow(SLOW, "index_product", "catalogue", "TRANSFORM", jobs=1, every_ticks=10, seconds=(0.5, 3.0)),
+    Flow(STUCK, "build_report", "weekly", "DATA_SOURCE", jobs=1, every_ticks=50, seconds=(0.2, 0.5)),
+    Flow(BURSTY, "make_thumbnail", "uploads", "TRANSFORM", jobs=280, every_ticks=100, seconds=(0.1, 0.3)),
+    Flow(BURSTY, "make_preview", "albums", "TRANSFORM", jobs=120, every_ticks=100, seconds=(0.1, 0.3)),
+    Flow(FAILING, "post_invoice", "month-end", "DATA_SINK", jobs=1, every_ticks=2, seconds=(0.01, 0.1), failing=0.4),
 )
 
 BURSTY_CAP = 200  # half a burst
+BURSTY_LIMIT = 10  # a burst is through shortly before the next
 
 
 def due(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]]:
@@ -82,8 +126,12 @@ def due(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]
 
 def _job(flow: Flow, random_: random.Random) -> NewJob:
     failures = random_.choice((1, 1, 2, 9)) if random_.random() < flow.failing else 0
-    body = {"seconds": round(random_.uniform(*flow.seconds), 3), "failures": failures}
-    return NewJob(flow.task, json.dumps(body).encode(), max_attempts=3)
+    body = {
+        "invoice": random_.randrange(1000, 10_000),
+        "seconds": round(random_.uniform(*flow.seconds), 3),
+        "failures": failures,
+    }
+    return NewJob(flow.task, json.dumps(body).encode(), max_attempts=3, flow=flow.name, flow_type=flow.type)
 
 
 @click.command()
@@ -92,8 +140,8 @@ def _job(flow: Flow, random_: random.Random) -> NewJob:
 def demo(invocation: Invocation, seconds: float | None) -> None:
     """Send a small seeded load to the queue.
 
-    Three tenants: one steady, one bursty, one whose jobs often fail. Of the bursty one Valkey holds few jobs, so that
-    some wait in PostgreSQL.
+    Three tenants: one steady, with a queue that is paused; one bursty; one whose jobs often fail. Of the bursty one
+    Valkey holds few jobs, so that some wait in PostgreSQL.
     """
     configure_logs(invocation.settings.log)
     asyncio.run(_send(invocation, seconds))
@@ -111,8 +159,8 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
             for queue, jobs in due(tick, random_):
                 try:
                     await client.enqueue_many(queue, jobs)
-                    if tick == 0 and queue == BURSTY:
-                        await client.caps(queue, BURSTY_CAP, None)
+                    if tick == 0:
+                        await _arrange(client, queue)
                 except ServiceUnavailable as error:
                     click.echo(f"not accepted: {error}", err=True)
             tick += 1
@@ -120,3 +168,12 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
                 await asyncio.wait_for(stop.wait(), max(0.0, started + tick * TICK_S - time.monotonic()))
             except TimeoutError:
                 pass
+
+
+async def _arrange(client: Client, queue: QueueRef) -> None:
+    """What people have set. At the start only: whoever changes it on the dashboard sees it stay changed."""
+    if queue == BURSTY:
+        await client.caps(queue, BURSTY_CAP, None)
+        await client.limits(queue.environment, BURSTY_LIMIT)
+    if queue == STUCK:
+        await client.pause(queue)

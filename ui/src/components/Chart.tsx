@@ -1,33 +1,37 @@
 /** One chart with its legend. The legend reads the moment under the crosshair, or else the newest one. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { clockTime, exact, utcTime } from "../format";
+import { dayTime, exact, utcTime } from "../format";
 import { useMedia } from "../live";
-import type { Range } from "../location";
+import { between, zoomed, type Range } from "../range";
 import { hasValues, lastIndex, valueAt, type Frame } from "../series";
-import { CROSSHAIR, plotData, plotOptions, type LineSpec } from "./plot";
+import { CROSSHAIR, plotData, plotOptions, type LineSpec, type Unit } from "./plot";
 
-export type { LineSpec } from "./plot";
+export type { LineSpec, Unit } from "./plot";
+
+const ZOOM_KEYS: Record<string, number> = { "+": 0.5, "=": 0.5, "-": 2 };
 
 interface Props {
   id: string;
   title: string;
   note: string;
   lines: readonly LineSpec[];
-  leftFormat: (value: number) => string;
-  rightFormat?: (value: number) => string;
+  format: (value: number | null) => string;
+  unit: Unit;
   /** Null until the first answer. */
   frame: Frame | null;
-  range: Range;
+  /** In words, after "of". */
+  span: string;
+  onZoom: (range: Range) => void;
 }
 
 export function Chart(props: Props) {
-  const { id, title, note, lines, frame, range } = props;
+  const { id, title, note, lines, frame, span } = props;
   const [cursor, setCursor] = useState<number | null>(null);
   const mount = usePlot(props, setCursor);
 
   const drawn = useMemo(() => (frame === null ? [] : lines.map((line) => frame.lines[line.name])), [frame, lines]);
-  const newest = lastIndex(drawn);
+  const newest = useMemo(() => lastIndex(drawn), [drawn]);
   const points = useMemo(() => countPoints(frame, drawn), [frame, drawn]);
   const reading = cursor ?? newestReading(drawn);
   const at = frame?.times[reading];
@@ -38,21 +42,25 @@ export function Chart(props: Props) {
         <h2 id={`${id}-title`}>{title}</h2>
         <span class="quiet">{note}</span>
         <time class="quiet moment" title={at === undefined ? "" : utcTime(at)}>
-          {at === undefined ? "" : clockTime(at, true)}
+          {at === undefined ? "" : dayTime(at)}
         </time>
       </header>
-      <Legend lines={lines} frame={frame} index={reading} />
+      <Legend lines={lines} frame={frame} index={reading} format={props.format} />
       <div
         class={`plot${frame === null ? " waiting" : ""}`}
         role="group"
         aria-roledescription="chart"
-        aria-label={`${title}, last ${range.spoken}. Arrow keys move the crosshair.`}
+        aria-label={`${title} of ${span}. Arrow keys move the crosshair, plus and minus zoom.`}
         tabIndex={0}
         data-testid={`chart-${id}`}
         data-points={points}
         data-last-timestamp={newest < 0 ? "" : isoTime(frame?.times[newest])}
         onKeyDown={(event) => {
-          if (frame !== null && moveCrosshair(event.key, event.shiftKey, frame, cursor ?? newest)) event.preventDefault();
+          if (frame === null || event.ctrlKey || event.metaKey || event.altKey) return;
+          const factor = ZOOM_KEYS[event.key];
+          if (factor !== undefined) props.onZoom(zoomed(frame, factor, frame.times[cursor ?? newest] ?? frame.end, Date.now() / 1000));
+          else if (!moveCrosshair(event.key, event.shiftKey, frame, cursor ?? newest)) return;
+          event.preventDefault();
         }}
         onBlur={clearCrosshair}
       >
@@ -63,7 +71,14 @@ export function Chart(props: Props) {
   );
 }
 
-function Legend({ lines, frame, index }: { lines: readonly LineSpec[]; frame: Frame | null; index: number }) {
+interface LegendProps {
+  lines: readonly LineSpec[];
+  frame: Frame | null;
+  index: number;
+  format: (value: number | null) => string;
+}
+
+function Legend({ lines, frame, index, format }: LegendProps) {
   return (
     <dl class="legend">
       {lines.map((line) => {
@@ -77,7 +92,7 @@ function Legend({ lines, frame, index }: { lines: readonly LineSpec[]; frame: Fr
               {line.label}
             </dt>
             <dd title={exact(value)} data-testid={`legend-${line.name}`}>
-              {line.format(value)}
+              {format(value)}
             </dd>
           </div>
         );
@@ -88,7 +103,9 @@ function Legend({ lines, frame, index }: { lines: readonly LineSpec[]; frame: Fr
 
 /** Keeps one uPlot alive: made anew when the colours change, resized with its box, given data as it comes. */
 function usePlot(props: Props, onCursor: (index: number | null) => void) {
-  const { lines, leftFormat, rightFormat, frame } = props;
+  const { lines, format, unit, frame } = props;
+  const zoom = useRef(props.onZoom);
+  zoom.current = props.onZoom;
   const mount = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const current = useRef<Frame | null>(frame);
@@ -98,7 +115,8 @@ function usePlot(props: Props, onCursor: (index: number | null) => void) {
   useLayoutEffect(() => {
     const element = mount.current;
     if (element === null) return;
-    const spec = { lines, leftFormat, frame: () => current.current, onCursor, ...(rightFormat ? { rightFormat } : {}) };
+    const onZoom = (start: number, end: number) => zoom.current(between(start, end));
+    const spec = { lines, axisFormat: format, unit, frame: () => current.current, onCursor, onZoom };
     const size = () => ({ width: Math.max(1, element.clientWidth), height: Math.max(1, element.clientHeight) });
     const { width, height } = size();
     const made = new uPlot(plotOptions(spec, element, width, height), plotData(lines, current.current), element);
@@ -114,7 +132,7 @@ function usePlot(props: Props, onCursor: (index: number | null) => void) {
       plot.current = null;
       onCursor(null);
     };
-  }, [lines, leftFormat, rightFormat, onCursor, dark]);
+  }, [lines, format, unit, onCursor, dark]);
 
   useEffect(() => {
     plot.current?.setData(plotData(lines, frame));

@@ -1,6 +1,6 @@
-/** What the page says when there is no chart to look at, or when the chart is old. */
+/** What a page says when there is nothing to look at, or when what it shows is old. */
 import type { ComponentChildren } from "preact";
-import type { ApiError } from "../api";
+import type { ApiError } from "../http";
 
 export function ErrorNotice({ error, keepsData, onRetry }: { error: ApiError; keepsData: boolean; onRetry: () => void }) {
   return (
@@ -28,10 +28,10 @@ export function EmptyNotice({ title, children }: { title: string; children: Comp
   );
 }
 
-export function LoadingNotice() {
+export function LoadingNotice({ children }: { children: ComponentChildren }) {
   return (
     <div class="notice loading" role="status" data-testid="loading">
-      Looking for queues…
+      {children}
     </div>
   );
 }

@@ -1,28 +1,46 @@
-import type { QueueMetrics } from "../api";
-import { clockTime, formatDuration, utcTime } from "../format";
-import { epochSeconds } from "../series";
+import { formatDuration } from "../format";
+import type { History } from "../shapes";
 import { historyLagMs } from "../summary";
+import { Time } from "./Time";
 
 /** History this far behind is worth a word: the pipeline normally finishes a bucket within a few seconds. */
 const LAG_WORTH_SAYING_MS = 60_000;
 
 /** Where the charts' numbers come from and how far they can be trusted. */
-export function Provenance({ metrics }: { metrics: QueueMetrics | null }) {
-  if (metrics === null) return <p class="provenance">&nbsp;</p>;
-  const lag = historyLagMs(metrics);
+export function Provenance({ history }: { history: History | null }) {
+  if (history === null) return <p class="provenance">&nbsp;</p>;
+  const lag = historyLagMs(history);
   const late = lag === null || lag > LAG_WORTH_SAYING_MS;
   return (
     <p class={`provenance${late ? " late" : ""}`} data-testid="provenance">
-      {metrics.watermark === null ? (
+      {history.watermark === null ? (
         <span>The pipeline has not finished any part of this range yet; everything drawn may still grow.</span>
       ) : (
         <span>
-          Final up to <time title={utcTime(epochSeconds(metrics.watermark))}>{clockTime(epochSeconds(metrics.watermark), true)}</time>
-          {late && `, ${formatDuration(lag)} behind`}; the shaded part may still grow.
+          Final up to <Time iso={history.watermark} />
+          {late && lag !== null && `, ${formatDuration(lag)} behind`}; the shaded part may still grow.
         </span>
       )}
-      <span>One point per {metrics.resolution.replace(/(\d+)/, "$1 ")}.</span>
+      <span title={history.source.reason}>
+        One point per {spaced(history.resolution)}, from buckets of {spaced(history.source.tier)}.
+      </span>
+      <Completeness completeness={history.completeness} />
       <span>Times in {Intl.DateTimeFormat().resolvedOptions().timeZone}.</span>
     </p>
   );
+}
+
+function Completeness({ completeness: { pct, missing } }: { completeness: History["completeness"] }) {
+  const words = Object.entries(missing).map(([name, count]) => `${count} ${name}`);
+  const title = words.length === 0 ? "What was counted, of what the queues' own odometers say" : `Not counted: ${words.join(", ")}`;
+  const whole = pct === 100;
+  return (
+    <span class={whole || pct === null ? "" : "incomplete"} title={title} data-testid="completeness">
+      {pct === null ? "Completeness is not known." : `${pct} % complete.`}
+    </span>
+  );
+}
+
+function spaced(resolution: string): string {
+  return resolution.replace(/(\d+)/, "$1 ").replace("m", "min");
 }

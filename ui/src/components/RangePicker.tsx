@@ -1,22 +1,106 @@
-import { RANGES, type Range } from "../location";
+/** Which stretch of time: a preset, or from one moment to another. */
+import { useState } from "preact/hooks";
+import { dayTime, utcTime } from "../format";
+import { LONGEST_S, PRESETS, SHORTEST_S, type Between, type Range } from "../range";
 
-export function RangePicker({ range, onPick }: { range: Range; onPick: (range: Range) => void }) {
+interface Props {
+  range: Range;
+  onPick: (range: Range) => void;
+}
+
+export function RangePicker({ range, onPick }: Props) {
+  const [open, setOpen] = useState(false);
+  const custom = range.kind === "between";
   return (
-    <fieldset class="range-picker" data-testid="range-picker">
-      <legend class="sr-only">Time range</legend>
-      {RANGES.map((option) => (
-        <label key={option.id} class={option.id === range.id ? "chosen" : ""}>
-          <input
-            type="radio"
-            name="range"
-            value={option.id}
-            aria-label={`Last ${option.spoken}`}
-            checked={option.id === range.id}
-            onChange={() => onPick(option)}
-          />
-          <span aria-hidden="true">{option.label}</span>
-        </label>
-      ))}
-    </fieldset>
+    <div class="range">
+      <fieldset class="range-picker" data-testid="range-picker">
+        <legend class="sr-only">Time range</legend>
+        {PRESETS.map((preset) => {
+          const chosen = !custom && preset.id === range.preset.id;
+          return (
+            <label key={preset.id} class={chosen ? "chosen" : ""}>
+              <input
+                type="radio"
+                name="range"
+                value={preset.id}
+                aria-label={`Last ${preset.spoken}`}
+                checked={chosen}
+                onChange={() => {
+                  setOpen(false);
+                  onPick({ kind: "last", preset });
+                }}
+              />
+              <span aria-hidden="true">{preset.label}</span>
+            </label>
+          );
+        })}
+        <button
+          type="button"
+          class={custom ? "chosen" : ""}
+          aria-expanded={open}
+          aria-controls="custom-range"
+          data-testid="custom-range"
+          onClick={() => setOpen(!open)}
+        >
+          Custom
+        </button>
+      </fieldset>
+      {custom && !open && (
+        <p class="quiet between" data-testid="between">
+          <time title={utcTime(range.start)}>{dayTime(range.start)}</time> – <time title={utcTime(range.end)}>{dayTime(range.end)}</time>
+        </p>
+      )}
+      {open && (
+        <CustomRange
+          from={custom ? range : lastSeconds(range.preset.seconds)}
+          onApply={(chosen) => {
+            setOpen(false);
+            onPick({ kind: "between", ...chosen });
+          }}
+        />
+      )}
+    </div>
   );
+}
+
+function CustomRange({ from, onApply }: { from: Between; onApply: (range: Between) => void }) {
+  const [start, setStart] = useState(() => localInput(from.start));
+  const [end, setEnd] = useState(() => localInput(from.end));
+  const chosen = { start: Date.parse(start) / 1000, end: Math.min(Date.parse(end), Date.now()) / 1000 };
+  const span = chosen.end - chosen.start;
+  const wrong = !(span >= SHORTEST_S) ? "The start has to lie before the end, and both in the past." : span > LONGEST_S ? "History goes back 400 days." : "";
+  return (
+    <form
+      id="custom-range"
+      class="custom-range"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (wrong === "") onApply(chosen);
+      }}
+    >
+      <label>
+        From
+        <input type="datetime-local" step="1" required value={start} onInput={(event) => setStart(event.currentTarget.value)} />
+      </label>
+      <label>
+        to
+        <input type="datetime-local" step="1" required value={end} onInput={(event) => setEnd(event.currentTarget.value)} />
+      </label>
+      <button type="submit" class="button" disabled={wrong !== ""}>
+        Apply
+      </button>
+      {wrong !== "" && <p role="alert">{wrong}</p>}
+    </form>
+  );
+}
+
+function lastSeconds(seconds: number): Between {
+  const end = Math.floor(Date.now() / 1000);
+  return { start: end - seconds, end };
+}
+
+/** What a datetime-local field takes: the viewer's own time, without a zone. */
+function localInput(epochSeconds: number): string {
+  const offsetMs = new Date(epochSeconds * 1000).getTimezoneOffset() * 60_000;
+  return new Date(epochSeconds * 1000 - offsetMs).toISOString().slice(0, 19);
 }

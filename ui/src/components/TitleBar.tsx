@@ -1,14 +1,46 @@
+/** The bar on top of every page: where one can go, how fresh things are, pause, sign out. */
 import type { ComponentChildren } from "preact";
 import mark from "../favicon.svg";
+import { href, type Page } from "../place";
+import type { Tenant } from "../shapes";
 
-export function TitleBar({ children }: { children: ComponentChildren }) {
+const PAGES: readonly { page: Page; label: string; also?: Page["name"] }[] = [
+  { page: { name: "overview" }, label: "Overview" },
+  { page: { name: "queues" }, label: "Queues", also: "queue" },
+  { page: { name: "dead" }, label: "Dead letters" },
+  { page: { name: "pipeline" }, label: "Pipeline" },
+];
+
+interface Props {
+  /** Null where nobody is signed in: there is nowhere to go. */
+  page: Page | null;
+  tenant: Tenant | null;
+  children: ComponentChildren;
+}
+
+export function TitleBar({ page, tenant, children }: Props) {
   return (
     <header class="titlebar">
+      <a class="skip" href="#main">
+        Skip to the page
+      </a>
       <div class="titlebar-inner">
-        <a class="brand" href="/">
+        <a class="brand" href={href({ name: "overview" }, tenant)}>
           <img src={mark} alt="" width="24" height="24" />
           Headrace
         </a>
+        {page !== null && (
+          <nav class="pages" aria-label="Pages">
+            {PAGES.map((entry) => {
+              const here = entry.page.name === page.name || entry.also === page.name;
+              return (
+                <a key={entry.label} href={href(entry.page, tenant)} class={here ? "here" : ""} aria-current={here ? "page" : undefined}>
+                  {entry.label}
+                </a>
+              );
+            })}
+          </nav>
+        )}
         <div class="titlebar-side">{children}</div>
       </div>
     </header>

@@ -1,42 +1,135 @@
-/** The charts of the queue page: which lines, in which colours, on which scales. Drawing is Chart's business. */
-import { formatCount, formatRate } from "../format";
-import type { Range } from "../location";
+/** The charts: which lines, in which colours. Drawing is Chart's business. */
+import { formatBytes, formatCount, formatDuration, formatRate, UNKNOWN } from "../format";
+import { rangeSpoken, type Range } from "../range";
 import type { Frame } from "../series";
-import { Chart, type LineSpec } from "./Chart";
+import { Chart, type LineSpec, type Unit } from "./Chart";
 
 interface Props {
   frame: Frame | null;
   range: Range;
+  onZoom: (range: Range) => void;
 }
 
-const perSecond = (value: number | null) => (value === null ? formatRate(value) : `${formatRate(value)}/s`);
-
-const THROUGHPUT: readonly LineSpec[] = [
-  { name: "enqueued", label: "Enqueued", colour: "--series-in", scale: "left", format: perSecond },
-  { name: "completed", label: "Completed", colour: "--series-out", scale: "left", fill: true, format: perSecond },
-  { name: "failed", label: "Failed", colour: "--series-bad", scale: "left", bars: true, format: perSecond },
-];
-
-const DEPTH: readonly LineSpec[] = [
-  { name: "depth", label: "Depth", colour: "--series-depth", scale: "left", fill: true, format: formatCount },
-  { name: "running", label: "Running", colour: "--series-running", scale: "right", format: formatCount },
-  { name: "limit", label: "Limit", colour: "--series-limit", scale: "right", dash: [2, 4], optional: true, format: formatCount },
-];
-
-export function ThroughputChart(props: Props) {
-  return <Chart {...props} id="throughput" title="Throughput" note="jobs per second" lines={THROUGHPUT} leftFormat={formatRate} />;
+interface ChartSpec {
+  id: string;
+  title: string;
+  note: string;
+  lines: readonly LineSpec[];
+  format: (value: number | null) => string;
+  unit: Unit;
 }
 
-export function DepthChart(props: Props) {
+const perSecond = (value: number | null) => (value === null ? UNKNOWN : `${formatRate(value)}/s`);
+
+const THROUGHPUT: ChartSpec = {
+  id: "throughput",
+  title: "Throughput",
+  note: "jobs per second",
+  format: perSecond,
+  unit: "rate",
+  lines: [
+    { name: "completed", label: "Completed", colour: "--series-out", fill: true },
+    { name: "started", label: "Started", colour: "--series-started", dash: [4, 3] },
+    { name: "enqueued", label: "Enqueued", colour: "--series-in" },
+  ],
+};
+
+/** Cold jobs wait behind warm ones, so they stand on them. */
+const DEPTH_BY_TIER: ChartSpec = {
+  id: "depth",
+  title: "Depth by tier",
+  note: "jobs that wait",
+  format: formatCount,
+  unit: "count",
+  lines: [
+    { name: "warm", label: "Warm", colour: "--series-depth", fill: true },
+    { name: "cold", label: "Cold", colour: "--series-cold", drawn: "depth", above: "warm" },
+    { name: "peak", label: "Peak", colour: "--series-limit", dash: [2, 3] },
+  ],
+};
+
+const DEPTH: ChartSpec = {
+  id: "depth",
+  title: "Depth",
+  note: "jobs that wait",
+  format: formatCount,
+  unit: "count",
+  lines: [
+    { name: "depth", label: "Depth", colour: "--series-depth", fill: true },
+    { name: "peak", label: "Peak", colour: "--series-limit", dash: [2, 3] },
+  ],
+};
+
+const WAIT: ChartSpec = {
+  id: "wait",
+  title: "Wait",
+  note: "eligible until started",
+  format: formatDuration,
+  unit: "duration",
+  lines: [
+    { name: "waitP50", label: "p50", colour: "--series-p50", fill: true },
+    { name: "waitP95", label: "p95", colour: "--series-p95" },
+    { name: "waitP99", label: "p99", colour: "--series-p99" },
+  ],
+};
+
+const RUN: ChartSpec = {
+  id: "run",
+  title: "Run",
+  note: "measured by workers",
+  format: formatDuration,
+  unit: "duration",
+  lines: [
+    { name: "runP50", label: "p50", colour: "--series-p50", fill: true },
+    { name: "runP95", label: "p95", colour: "--series-p95" },
+    { name: "runP99", label: "p99", colour: "--series-p99" },
+  ],
+};
+
+const CONCURRENCY: ChartSpec = {
+  id: "concurrency",
+  title: "Concurrency",
+  note: "most jobs that ran at once",
+  format: formatCount,
+  unit: "count",
+  lines: [
+    { name: "running", label: "Running", colour: "--series-running", fill: true },
+    { name: "limit", label: "Limit", colour: "--series-bad", dash: [5, 4], optional: true },
+  ],
+};
+
+/** Drawn from the back: each bar begins where the next ends. */
+const FAILURES: ChartSpec = {
+  id: "failures",
+  title: "Failures and expiries",
+  note: "jobs per second",
+  format: perSecond,
+  unit: "rate",
+  lines: [
+    { name: "expired", label: "Expired", colour: "--series-limit", drawn: "expiredTop", bars: true },
+    { name: "retried", label: "Tried again", colour: "--series-running", drawn: "retriedTop", bars: true },
+    { name: "buried", label: "Buried", colour: "--series-bad", bars: true },
+  ],
+};
+
+const BYTES: ChartSpec = {
+  id: "bytes",
+  title: "Bytes",
+  note: "payloads, both tiers",
+  format: formatBytes,
+  unit: "bytes",
+  lines: [{ name: "bytes", label: "Peak", colour: "--series-in", fill: true }],
+};
+
+export const QUEUE_CHARTS = [THROUGHPUT, DEPTH_BY_TIER, WAIT, RUN, CONCURRENCY, FAILURES, BYTES] as const;
+export const ENVIRONMENT_CHARTS = [THROUGHPUT, DEPTH] as const;
+
+export function Charts({ specs, frame, range, onZoom }: Props & { specs: readonly ChartSpec[] }) {
   return (
-    <Chart
-      {...props}
-      id="depth"
-      title="Depth"
-      note="running: right axis"
-      lines={DEPTH}
-      leftFormat={formatCount}
-      rightFormat={formatCount}
-    />
+    <div class="charts">
+      {specs.map((spec) => (
+        <Chart key={spec.id} {...spec} frame={frame} span={rangeSpoken(range)} onZoom={onZoom} />
+      ))}
+    </div>
   );
 }

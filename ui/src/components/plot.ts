@@ -1,70 +1,77 @@
 /** uPlot's options for one chart: axes, strokes, shading. The only module, with Chart, that knows uPlot. */
 import uPlot from "uplot";
-import { clockTime } from "../format";
+import { clockTime, monthDay } from "../format";
 import { isolatedIndexes, type Frame, type LineName } from "../series";
-
-export type ScaleName = "left" | "right";
 
 export interface LineSpec {
   name: LineName;
   label: string;
   /** A custom property of style.css. */
   colour: `--${string}`;
-  scale: ScaleName;
   fill?: boolean;
+  /** What is drawn where it is not the value itself: lines and bars that stand on others. */
+  drawn?: LineName;
+  /** Fills the space down to that line, instead of to the ground. */
+  above?: LineName;
   /** Bars from the ground instead of a line: zero is then nothing, for what should not happen at all. */
   bars?: boolean;
   dash?: number[];
   /** Hidden from the legend while it has no value (a queue without a limit). */
   optional?: boolean;
-  format: (value: number | null) => string;
 }
+
+export type Unit = "rate" | "count" | "duration" | "bytes";
 
 export interface PlotSpec {
   lines: readonly LineSpec[];
-  leftFormat: (value: number) => string;
-  rightFormat?: (value: number) => string;
+  axisFormat: (value: number) => string;
+  /** What is counted: it decides on which values the axis has its lines. */
+  unit: Unit;
   /** Read at every draw, so that the options outlive the data. */
   frame: () => Frame | null;
   onCursor: (index: number | null) => void;
+  onZoom: (start: number, end: number) => void;
 }
 
 /** Charts under this key share one crosshair. */
-export const CROSSHAIR = "queue-page";
+export const CROSSHAIR = "headrace";
 
 /** The same gutters on every chart, so that the same moment stands at the same place on all of them. */
-const LEFT_GUTTER = 46;
-const RIGHT_GUTTER = 38;
+const LEFT_GUTTER = 54;
+const RIGHT_GUTTER = 14;
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', sans-serif";
+const DRAG_PX = 6;
+const EDGE_PX = 22;
 
 export function plotData(lines: readonly LineSpec[], frame: Frame | null): uPlot.AlignedData {
-  const columns = lines.flatMap(({ name }) => (frame === null ? [[], []] : [frame.lines[name].settled, frame.lines[name].unfinished]));
+  const columns = lines.flatMap(({ name, drawn }) => {
+    if (frame === null) return [[], []];
+    const line = frame.lines[drawn ?? name];
+    return [line.settled, line.unfinished];
+  });
   return [frame?.times ?? [], ...columns];
 }
 
 export function plotOptions(spec: PlotSpec, element: HTMLElement, width: number, height: number): uPlot.Options {
   const css = getComputedStyle(element);
   const colour = (property: string) => css.getPropertyValue(property).trim();
-  const hasRight = spec.rightFormat !== undefined;
   const axis = { font: FONT, stroke: colour("--text-quiet"), ticks: { show: false }, border: { show: false } } as const;
-  const grid = { stroke: colour("--grid"), width: 1 };
-  const right = spec.lines.find((line) => line.scale === "right");
 
   return {
     width,
     height,
-    padding: [8, hasRight ? 0 : RIGHT_GUTTER, 0, 0],
+    padding: [8, RIGHT_GUTTER, 0, 0],
     legend: { show: false },
     cursor: {
-      sync: { key: CROSSHAIR, setSeries: false, scales: ["x", null] },
-      drag: { x: false, y: false, setScale: false },
+      // A drag zooms once, not once per chart that shares the crosshair.
+      sync: { key: CROSSHAIR, setSeries: false, scales: ["x", null], filters: { pub: (type) => type !== "mousedown" && type !== "mouseup" } },
+      drag: { x: true, y: false, setScale: false, dist: DRAG_PX },
       y: false,
       points: { size: 7, width: 2, fill: colour("--surface") },
     },
     scales: {
       x: { time: true, range: () => timeRange(spec.frame()) },
-      left: { range: (_plot, _min, max) => [0, niceTop(max)] },
-      right: { range: (_plot, _min, max) => [0, niceTop(max)] },
+      y: { range: (_plot, _min, max) => [0, niceTop(max, spec.unit)] },
     },
     axes: [
       {
@@ -73,32 +80,54 @@ export function plotOptions(spec: PlotSpec, element: HTMLElement, width: number,
         gap: 6,
         space: 76,
         grid: { show: false },
-        values: (_plot, splits, _axis, _space, step) => splits.map((at) => clockTime(at, step < 60)),
+        values: (plot, splits, _axis, _space, step) => splits.map((at) => (fits(plot, at) ? timeLabel(at, step) : "")),
       },
-      { ...axis, scale: "left", size: LEFT_GUTTER, gap: 8, space: 34, grid, values: (_plot, splits) => splits.map(spec.leftFormat) },
-      ...(spec.rightFormat === undefined || right === undefined
-        ? []
-        : [
-            {
-              ...axis,
-              scale: "right",
-              side: 1 as const,
-              size: RIGHT_GUTTER,
-              gap: 8,
-              space: 34,
-              stroke: colour(right.colour),
-              grid: { show: false },
-              incrs: WHOLE_STEPS,
-              values: (_plot: uPlot, splits: number[]) => splits.map(spec.rightFormat as (value: number) => string),
-            },
-          ]),
+      {
+        ...axis,
+        size: LEFT_GUTTER,
+        gap: 8,
+        space: 34,
+        grid: { stroke: colour("--grid"), width: 1 },
+        ...(STEPS[spec.unit] === undefined ? {} : { incrs: STEPS[spec.unit] }),
+        values: (_plot, splits) => splits.map(spec.axisFormat),
+      },
     ],
+    bands: bands(spec.lines, colour),
     series: [{}, ...spec.lines.flatMap((line) => strokes(line, colour(line.colour)))],
     hooks: {
       drawClear: [(plot) => shadeUnfinished(plot, spec.frame(), colour("--unfinished"))],
       setCursor: [(plot) => spec.onCursor((plot.cursor.left ?? -1) < 0 ? null : (plot.cursor.idx ?? null))],
+      setSelect: [
+        (plot) => {
+          const { left, width: chosen } = plot.select;
+          if (chosen < DRAG_PX) return;
+          plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          spec.onZoom(plot.posToVal(left, "x"), plot.posToVal(left + chosen, "x"));
+        },
+      ],
     },
   };
+}
+
+/** A label at the very edge would be cut off. */
+function fits(plot: uPlot, at: number): boolean {
+  return plot.valToPos(at, "x") < plot.bbox.width / devicePixelRatio - EDGE_PX;
+}
+
+/** Days at midnight and beyond, times of day below. */
+function timeLabel(at: number, step: number): string {
+  const when = new Date(at * 1000);
+  const midnight = when.getHours() === 0 && when.getMinutes() === 0;
+  return step >= 86_400 || (midnight && step >= 3600) ? monthDay(at) : clockTime(at, step < 60);
+}
+
+/** Between the final strokes of a line and of the one it stands on. */
+function bands(lines: readonly LineSpec[], colour: (property: string) => string): uPlot.Band[] {
+  const settled = (index: number) => 1 + 2 * index; // after the times; each line has two strokes
+  return lines.flatMap((line, index) => {
+    const ground = lines.findIndex((other) => other.name === line.above);
+    return ground < 0 ? [] : [{ series: [settled(index), settled(ground)], fill: withAlpha(colour(line.colour), 0.2) } satisfies uPlot.Band];
+  });
 }
 
 /** A line is two strokes: final values solid, unfinished ones thin and dotted. */
@@ -111,7 +140,7 @@ function strokes(line: LineSpec, stroke: string): uPlot.Series[] {
     fill: stroke,
     filter: (plot, index) => isolatedIndexes(plot.data[index] ?? []),
   };
-  const common = { scale: line.scale, stroke, spanGaps: false, points };
+  const common = { stroke, spanGaps: false, points };
   return [
     {
       ...common,
@@ -125,8 +154,8 @@ function strokes(line: LineSpec, stroke: string): uPlot.Series[] {
 }
 
 function bars(line: LineSpec, colour: string): uPlot.Series[] {
-  const common = { scale: line.scale, stroke: colour, fill: colour, width: 0, points: { show: false } };
-  const paths = uPlot.paths.bars?.({ size: [0.7, 12, 1], align: 0 });
+  const common = { stroke: colour, fill: colour, width: 0, points: { show: false } };
+  const paths = uPlot.paths.bars?.({ size: [0.7, 12, 1.5], align: 0 });
   const shape = paths === undefined ? {} : { paths };
   return [
     { ...common, ...shape, label: line.label },
@@ -166,12 +195,21 @@ function timeRange(frame: Frame | null): uPlot.Range.MinMax {
 }
 
 const NICE = [1, 1.5, 2, 3, 4, 5, 6, 8, 10] as const;
-const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 1_000_000];
+const TENFOLD = [1, 10, 100, 1000, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+const WHOLE_STEPS = TENFOLD.flatMap((power) => [power, 2 * power, 5 * power]);
+const DURATION_STEPS = [
+  ...WHOLE_STEPS.filter((step) => step < 15_000),
+  ...[15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200].map((seconds) => seconds * 1000),
+  ...[1, 2, 5, 10, 20, 50, 100].map((days) => days * 86_400_000),
+];
+const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const STEPS: Partial<Record<Unit, number[]>> = { count: WHOLE_STEPS, duration: DURATION_STEPS, bytes: BYTE_STEPS };
 
 /** A round top a little above the highest value, so that the scale does not twitch with every refresh. */
-export function niceTop(max: number | null): number {
+export function niceTop(max: number | null, unit: Unit = "rate"): number {
   if (max === null || !Number.isFinite(max) || max <= 0) return 1;
-  const wanted = max * 1.08;
+  const size = unit === "bytes" && max >= 1 ? 1024 ** Math.floor(Math.log(max) / Math.log(1024)) : 1;
+  const wanted = (max / size) * 1.08;
   const magnitude = 10 ** Math.floor(Math.log10(wanted));
-  return (NICE.find((step) => step * magnitude >= wanted) ?? 10) * magnitude;
+  return (NICE.find((step) => step * magnitude >= wanted) ?? 10) * magnitude * size;
 }

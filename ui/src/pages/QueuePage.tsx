@@ -1,156 +1,171 @@
-/** One queue: where it stands now, and how it got there. Wires the data to the components; they hold no requests of their own. */
-import { useEffect, useState } from "preact/hooks";
-import { listQueues, queueMetrics, type QueueRef, type QueueState } from "../api";
-import { formatCount } from "../format";
-import { queueKey, useView, type Navigate, type View } from "../location";
-import { useClock, useLive } from "../live";
-import { toFrame } from "../series";
-import { signOut } from "../session";
-import { Freshness } from "../components/Freshness";
-import { Headlines } from "../components/Headlines";
-import { EmptyNotice, ErrorNotice, LoadingNotice } from "../components/Notice";
+/** One queue: where it stands now, and how it got there. */
+import { queueHistory } from "../api";
+import { exact, formatBytes, formatCount, formatDuration, formatRate, formatShare, UNKNOWN, utcTime } from "../format";
+import { ApiError } from "../http";
+import { useClock, useLive, useTitle } from "../live";
+import { go, href, queueKey, useSetParams } from "../place";
+import { serverNow, troubleOf, useQueues, type Queues } from "../queues";
+import { parseRange, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshMs, type Range } from "../range";
+import { toFrame, type Frame } from "../series";
+import type { History, QueueRef, QueueState, Tenant } from "../shapes";
+import { ageMs, recentThroughput } from "../summary";
+import { Charts, QUEUE_CHARTS } from "../components/charts";
+import { Figure, Figures } from "../components/Figure";
+import { EmptyNotice } from "../components/Notice";
+import { Provenance } from "../components/Provenance";
+import { QueueActions } from "../components/QueueActions";
 import { QueueSelect } from "../components/QueueSelect";
 import { RangePicker } from "../components/RangePicker";
-import { Provenance } from "../components/Provenance";
-import { DepthChart, ThroughputChart } from "../components/charts";
-import { TitleBar } from "../components/TitleBar";
 
-const STATE_REFRESH_MS = 2000;
+interface Props {
+  tenant: Tenant;
+  queue: string;
+  params: URLSearchParams;
+  operate: boolean;
+}
 
-export function QueuePage({ onSignedOut }: { onSignedOut: () => void }) {
-  const [view, navigate] = useView();
-  const [paused, setPaused] = useState(false);
+export function QueuePage({ tenant, queue, params, operate }: Props) {
+  const ref: QueueRef = { ...tenant, queue };
+  const range = parseRange(params);
+  const setParams = useSetParams();
+  const queues = useQueues(tenant);
   const now = useClock();
-
-  const list = useLive("queues", listQueues, STATE_REFRESH_MS, paused);
-  const queues = list.data?.queues ?? null;
-  const selected = view.queue;
-  useDefaultQueue(view, queues, navigate);
-
-  const history = useLive(
-    selected === null ? null : `${queueKey(selected)} ${view.range.id}`,
-    (signal) => loadHistory(selected as QueueRef, view.range.id, signal),
-    view.range.refreshMs,
-    paused,
-  );
-  const metrics = history.data?.metrics ?? null;
-  const frame = history.data?.frame ?? null;
-
-  const state = selected === null ? null : (queues?.find((queue) => queueKey(queue) === queueKey(selected)) ?? null);
-  const hasHistory = history.data !== null || history.error === null; // or will have: it is on its way
-  const missing = selected !== null && queues !== null && state === null;
-  const error = list.error ?? history.error;
-  const retry = () => {
-    list.refresh();
-    history.refresh();
-  };
-  useDocumentTitle(selected, state);
-  useEffect(() => {
-    if (error?.status === 401) onSignedOut(); // the session is over
-  }, [error?.status]);
+  const history = useLive(`${queueKey(ref)} ${rangeKey(range)}`, (signal) => loadHistory(ref, range, signal), refreshMs(range));
+  const state = queues.data?.byKey.get(queueKey(ref)) ?? null;
+  const names = queues.data === null ? [] : [...queues.data.byKey.values()].map((each) => each.queue);
+  const found = history.data;
+  const zoom = (next: Range) => setParams(rangeParams(next));
+  useTitle(`${state === null ? "" : `${formatCount(state.depth)} · `}${queue} – Headrace`);
 
   return (
     <>
-      <TitleBar>
-        <Freshness
-          receivedAt={oldest(list.receivedAt, selected === null ? list.receivedAt : history.receivedAt)}
-          now={now}
-          paused={paused}
-          failing={error !== null}
-          refreshMs={view.range.refreshMs}
-        />
-        <button type="button" class="button" aria-label={paused ? "Resume" : "Pause"} data-testid="pause" onClick={() => setPaused(!paused)}>
-          <PauseIcon paused={paused} />
-          <span>{paused ? "Resume" : "Pause"}</span>
-        </button>
-        <button type="button" class="button" aria-label="Sign out" data-testid="sign-out" onClick={() => void signOut().then(onSignedOut, onSignedOut)}>
-          <SignOutIcon />
-          <span>Sign out</span>
-        </button>
-      </TitleBar>
-      <main class="page">
-        {queues !== null && queues.length > 0 && (
-          <div class="controls">
-            <QueueSelect queues={queues} selected={selected} onSelect={(queue) => navigate({ queue })} />
-            <RangePicker range={view.range} onPick={(range) => navigate({ range })} />
-          </div>
-        )}
-        {error !== null && <ErrorNotice error={error} keepsData={frame !== null} onRetry={retry} />}
-        {queues === null && error === null && <LoadingNotice />}
-        {queues !== null && queues.length === 0 && (
-          <EmptyNotice title="No queues yet">A queue appears here with its first job. This page keeps looking.</EmptyNotice>
-        )}
-        {missing && error === null && (
-          <EmptyNotice title="This queue holds nothing now">
-            It has no jobs, or it does not exist under this name. History that is still kept is shown below; choose another queue above.
-          </EmptyNotice>
-        )}
-        {selected !== null && queues !== null && queues.length > 0 && (
-          <>
-            {(state !== null || hasHistory) && (
-              <Headlines
-                state={state}
-                serverTime={list.data?.timestamp ?? null}
-                metrics={metrics}
-                range={view.range}
-                loading={history.data === null && history.error === null}
-              />
-            )}
-            {hasHistory && (
-              <div class="charts">
-                <ThroughputChart frame={frame} range={view.range} />
-                <DepthChart frame={frame} range={view.range} />
-              </div>
-            )}
-            <Provenance metrics={metrics} />
-          </>
-        )}
-      </main>
+      <div class="heading">
+        <QueueSelect names={names} selected={ref} onSelect={(name) => go(href({ name: "queue", queue: name }, tenant, Object.fromEntries(params)))} />
+        <Tags state={state} queues={queues.data} now={now} />
+        {operate && state !== null && <QueueActions state={state} onDone={queues.refresh} />}
+      </div>
+      {queues.data !== null && state === null && (
+        <EmptyNotice title="This queue holds nothing now">
+          It has no jobs, or it does not exist under this name. History that is still kept is shown below.
+        </EmptyNotice>
+      )}
+      <Headlines state={state} queues={queues.data} now={now} history={found?.history ?? null} range={range} />
+      <div class="controls">
+        <h2 class="sr-only">History</h2>
+        <RangePicker range={range} onPick={zoom} />
+        <p class="quiet hint">Drag over a chart to zoom in; “back” returns.</p>
+      </div>
+      {found?.history === null ? (
+        <EmptyNotice title="No history yet">The pipeline has not reported anything of this queue. It follows within seconds of the first job.</EmptyNotice>
+      ) : (
+        <Charts specs={QUEUE_CHARTS} frame={found?.frame ?? null} range={range} onZoom={zoom} />
+      )}
+      <Provenance history={found?.history ?? null} />
     </>
   );
 }
 
+interface Loaded {
+  /** Null: history knows nothing of it. */
+  history: History | null;
+  frame: Frame | null;
+}
+
 /** The answer and what the charts draw of it, made once per answer; an answer that cannot be drawn is an error like any other. */
-async function loadHistory(queue: QueueRef, period: string, signal: AbortSignal) {
-  const metrics = await queueMetrics(queue, period, signal);
-  return { metrics, frame: toFrame(metrics) };
+async function loadHistory(ref: QueueRef, range: Range, signal: AbortSignal): Promise<Loaded> {
+  try {
+    const history = await queueHistory(ref, rangeQuery(range, Date.now() / 1000), signal);
+    return { history, frame: toFrame(history) };
+  } catch (cause) {
+    if (cause instanceof ApiError && cause.status === 404) return { history: null, frame: null };
+    throw cause;
+  }
 }
 
-/** Without a queue in the URL, shows the deepest one: the likeliest reason for coming. */
-function useDefaultQueue(view: View, queues: QueueState[] | null, navigate: Navigate) {
-  useEffect(() => {
-    if (view.queue !== null || queues === null) return;
-    const deepest = queues.reduce<QueueState | null>((best, queue) => (best === null || queue.depth > best.depth ? queue : best), null);
-    if (deepest === null) return;
-    const { org, project, env, queue } = deepest;
-    navigate({ queue: { org, project, env, queue } }, "replace");
-  }, [view.queue, queues, navigate]);
-}
-
-/** A pinned tab then tells the depth by itself. */
-function useDocumentTitle(selected: QueueRef | null, state: QueueState | null) {
-  const title = selected === null ? "Headrace" : `${state === null ? "" : `${formatCount(state.depth)} · `}${selected.queue} – Headrace`;
-  useEffect(() => {
-    document.title = title;
-  }, [title]);
-}
-
-function oldest(a: number | null, b: number | null): number | null {
-  return a === null || b === null ? null : Math.min(a, b);
-}
-
-function PauseIcon({ paused }: { paused: boolean }) {
+function Tags({ state, queues, now }: { state: QueueState | null; queues: Queues | null; now: number }) {
+  if (state === null || queues === null) return null;
+  const trouble = troubleOf(state, serverNow(queues, now));
   return (
-    <svg viewBox="0 0 12 12" width="10" height="10" aria-hidden="true" fill="currentColor">
-      {paused ? <path d="M2.5 1v10l8-5z" /> : <path d="M2 1h3v10H2zM7 1h3v10H7z" />}
-    </svg>
+    <p class="tags" data-testid="tags">
+      {trouble !== null && <em class="tag">{trouble}</em>}
+      {state.closed && <em class="tag">closed</em>}
+      {state.cold_mode && (
+        <em class="tag cool" title="New jobs wait in PostgreSQL, behind those that wait there">
+          cold mode
+        </em>
+      )}
+    </p>
   );
 }
 
-function SignOutIcon() {
+interface HeadlineProps {
+  state: QueueState | null;
+  queues: Queues | null;
+  now: number;
+  history: History | null;
+  range: Range;
+}
+
+function Headlines({ state, queues, now, history, range }: HeadlineProps) {
+  const age = state === null || queues === null ? null : ageMs(state.oldest_at, serverNow(queues, now));
+  const throughput = history === null ? null : recentThroughput(history);
+  const failures = history?.headline.failure_rate ?? null;
+  const wait = history?.percentiles.wait_ms.p95 ?? null;
+  const limit = state?.limit ?? null;
   return (
-    <svg viewBox="0 0 12 12" width="10" height="10" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.6">
-      <path d="M5 1H1v10h4M4 6h7M8.5 3.5 11 6 8.5 8.5" />
-    </svg>
+    <Figures label="Headline numbers">
+      <Figure name="depth" label="Depth" value={formatCount(state?.depth ?? null)} title={`${exact(state?.depth ?? null)} jobs`}>
+        {state === null ? "jobs that wait" : `${formatCount(state.warm)} warm, ${formatCount(state.cold)} cold`}
+      </Figure>
+      <Figure
+        name="oldest"
+        label="Oldest"
+        value={state !== null && age === null ? "none" : formatDuration(age)}
+        title={state?.oldest_at ? `since ${utcTime(Date.parse(state.oldest_at) / 1000)}` : "nothing waits"}
+        tone={age !== null && state !== null && state.running === 0 && age > 60_000 ? "warn" : "plain"}
+      >
+        {state !== null && age === null ? "nothing waits" : "of the waiting jobs"}
+      </Figure>
+      <Figure
+        name="running"
+        label="Running"
+        value={formatCount(state?.running ?? null)}
+        suffix={limit === null ? "" : `/ ${formatCount(limit)}`}
+        title={`${exact(state?.running ?? null)} jobs${limit === null ? "" : ` of at most ${exact(limit)}`}`}
+      >
+        {limit === null ? "no limit" : `${formatShare((state?.running ?? 0) / Math.max(1, limit))} of the limit`}
+      </Figure>
+      <Figure name="wait" label="Wait p95" value={formatDuration(wait)} title={wait === null ? "nothing was started" : `${exact(wait)} ms`}>
+        {`started, ${rangeLabel(range)}`}
+      </Figure>
+      <Figure
+        name="throughput"
+        label="Throughput"
+        value={formatRate(throughput)}
+        suffix={throughput === null ? "" : "/s"}
+        title={`${exact(throughput)} completed per second`}
+      >
+        {range.kind === "between" ? "completed, its last minute" : "completed, 1 min"}
+      </Figure>
+      <Figure
+        name="failures"
+        label="Failure rate"
+        value={formatShare(failures)}
+        title={failures === null ? "unknown: nothing was started" : `${exact(failures * 100)} %`}
+        tone={failures !== null && failures >= 0.05 ? "bad" : "plain"}
+      >
+        {state !== null && state.dead > 0 ? (
+          <a href={href({ name: "dead" }, state, { queue: state.queue })}>{formatCount(state.dead)} dead letters</a>
+        ) : history !== null && failures === null ? (
+          "nothing started"
+        ) : (
+          `of started, ${rangeLabel(range)}`
+        )}
+      </Figure>
+      <Figure name="bytes" label="Payloads" value={state === null ? UNKNOWN : formatBytes(state.bytes)} title={`${exact(state?.bytes ?? null)} bytes`}>
+        {state === null ? "both tiers" : `${formatCount(state.scheduled)} scheduled`}
+      </Figure>
+    </Figures>
   );
 }
+

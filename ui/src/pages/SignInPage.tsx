@@ -1,6 +1,7 @@
 /** For those who are not signed in: one field for a key. */
 import { useState } from "preact/hooks";
-import { ApiError } from "../api";
+import { asApiError, type ApiError } from "../http";
+import { useTitle } from "../live";
 import { TitleBar } from "../components/TitleBar";
 import { signIn } from "../session";
 
@@ -8,6 +9,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
   const [key, setKey] = useState("");
   const [busy, setBusy] = useState(false);
   const [refused, setRefused] = useState<ApiError | null>(null);
+  useTitle("Sign in – Headrace");
 
   const submit = async (event: Event) => {
     event.preventDefault();
@@ -16,19 +18,20 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
       await signIn(key);
       onSignedIn();
     } catch (cause) {
-      setRefused(cause instanceof ApiError ? cause : new ApiError("The dashboard failed", String(cause)));
+      setRefused(asApiError(cause));
       setBusy(false);
     }
   };
 
   return (
     <>
-      <TitleBar>{null}</TitleBar>
-      <main class="page">
+      <TitleBar page={null} tenant={null}>
+        {null}
+      </TitleBar>
+      <main id="main" class="page" tabIndex={-1}>
         <form class="notice sign-in" onSubmit={(event) => void submit(event)}>
-          <label for="key">
-            <strong>Sign in with a key</strong>
-          </label>
+          <h1>Sign in</h1>
+          <label for="key">Your key</label>
           <input
             id="key"
             type="password"
@@ -39,11 +42,11 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
             data-testid="key"
             onInput={(event) => setKey(event.currentTarget.value)}
           />
-          <button type="submit" class="button" disabled={busy} data-testid="sign-in">
+          <button type="submit" class="button primary" disabled={busy} data-testid="sign-in">
             Sign in
           </button>
           {refused !== null && (
-            <p role="alert" data-testid="refused">
+            <p role="alert" class="failure" data-testid="refused">
               {refused.title}. {refused.detail}
             </p>
           )}

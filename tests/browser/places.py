@@ -1,0 +1,23 @@
+"""Where things are on the demo's dashboard."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+ACME = "org=acme&project=shop&env=prod"
+GLOBEX = "org=globex&project=media&env=prod"
+INITECH = "org=initech&project=billing&env=prod"
+
+OVERVIEW = f"?{ACME}&range=5m"
+QUEUES = f"queue-metrics?{ACME}"
+BY_CLASS = f"queue-metrics?{ACME}&group=class"
+EMAILS = f"queues/emails?{ACME}&range=5m"
+DEAD = f"dead?{INITECH}"
+PIPELINE = "pipeline"
+
+FIRST_DATA_MS = 60_000
+"""The stack is up when a test begins, but the first points of a queue still have to pass the pipeline."""
+
+
+def job(tenant: str, job_id: str) -> str:
+    return f"jobs/{quote(job_id, safe='')}?{tenant}"

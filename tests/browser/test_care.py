@@ -1,0 +1,151 @@
+"""What people are owed whatever the page shows: errors told, both colour schemes, phones, screen readers, few bytes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from headrace.api.app import DASHBOARD
+from tests.browser.conftest import absent
+from tests.browser.places import BY_CLASS, DEAD, EMAILS, FIRST_DATA_MS, OVERVIEW, PIPELINE, QUEUES
+
+AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+MOST_BYTES = 150_000
+MOST_SHIFT = 0.02
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+PAGES = {
+    "overview": (OVERVIEW, "figure-throughput"),
+    "queues": (QUEUES + "&running=open", "queues"),
+    "queue": (EMAILS, "figure-throughput"),
+    "dead": (DEAD, "letters"),
+    "pipeline": (PIPELINE, "figure-lag"),
+}
+
+COUNT_SHIFTS = """
+globalThis.shifts = [];
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) {
+    if (!entry.hadRecentInput) {
+      const nodes = entry.sources.map((source) => source.node?.className ?? source.node?.nodeName);
+      globalThis.shifts.push([entry.value, nodes]);
+    }
+  }
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+def open_page(page: Page, url: str, name: str) -> None:
+    path, ready = PAGES[name]
+    page.goto(url + path)
+    expect(page.get_by_test_id(ready)).to_have_text(re.compile(r"\d"), timeout=FIRST_DATA_MS)
+
+
+def answer_with(page: Page, pattern: str, status: int, body: dict[str, Any]) -> None:
+    def answer(route: Route) -> None:
+        route.fulfill(status=status, content_type="application/json", body=json.dumps(body))
+
+    page.route(pattern, answer)
+
+
+def test_tells_an_error_and_keeps_the_last_answer(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    open_page(page, dashboard_url, "queue")
+    problem = {"type": "about:blank", "title": "Warehouse unavailable", "status": 503, "detail": "<b>Try</b> later."}
+    answer_with(page, "**/metrics?*", 503, problem)
+    expect(page.get_by_test_id("error")).to_contain_text("Warehouse unavailable")
+    expect(page.get_by_test_id("error")).to_contain_text("<b>Try</b> later.")
+    expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "failing")
+    expect(page.get_by_test_id("chart-depth")).to_have_attribute("data-points", re.compile(r"[1-9]"))
+    page.unroute("**/metrics?*")
+    page.get_by_role("button", name="Try now").click()
+    expect(page.get_by_test_id("error")).to_have_count(0)
+    # The browser itself logs every 503; the dashboard adds nothing to it.
+    page_errors[:] = [error for error in page_errors if "503" not in error]
+
+
+def test_goes_on_by_polling_where_the_stream_is_refused(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    answer_with(page, "**/api/v1/stream?*", 429, {"title": "Too Many Requests", "status": 429, "detail": "No."})
+    page.goto(dashboard_url + BY_CLASS)
+    expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "3")
+    expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "live")
+    page_errors[:] = [error for error in page_errors if "429" not in error]
+
+
+def test_tells_when_there_is_nothing(page: Page, dashboard_url: str) -> None:
+    answer_with(
+        page, "**/api/v1/environments", 200, {"environments": [], "total": 0, "timestamp": "2026-01-01T00:00:00Z"}
+    )
+    page.goto(dashboard_url)
+    expect(page.get_by_test_id("empty")).to_contain_text("No queues yet")
+
+
+def test_shows_the_sign_in_when_the_session_ends(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    open_page(page, dashboard_url, "pipeline")
+    page.context.clear_cookies()
+    expect(page.get_by_test_id("key")).to_be_visible(timeout=15_000)
+    page_errors[:] = [error for error in page_errors if "401" not in error]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_leaves_nobody_out(page: Page, dashboard_url: str, name: str) -> None:
+    """In light and dark, for screen readers and at the width of a phone."""
+    open_page(page, dashboard_url, name)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        red = int(re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[0])
+        assert (red < 64) == (scheme == "dark")
+        assert serious(page) == [], scheme
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect(page.get_by_test_id(PAGES[name][1])).to_be_visible()
+
+
+def test_a_stranger_with_a_screen_reader_can_sign_in(stranger: Page, dashboard_url: str) -> None:
+    stranger.goto(dashboard_url)
+    expect(stranger.get_by_test_id("key")).to_be_visible()
+    assert serious(stranger) == []
+
+
+def serious(page: Page) -> list[Any]:
+    """What axe-core finds; it comes with the packages that the dashboard is built with."""
+    if not AXE.is_file():
+        absent("no axe-core found: `npm ci` in ui/")
+    page.evaluate(AXE.read_text("utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    return [
+        (each["id"], [node["target"] for node in each["nodes"]][:5])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("name", ["overview", "queue", "pipeline"])
+def test_nothing_moves_when_numbers_come(page: Page, dashboard_url: str, name: str) -> None:
+    page.add_init_script(COUNT_SHIFTS)
+    open_page(page, dashboard_url, name)
+    shifts = page.evaluate("globalThis.shifts")
+    assert sum(value for value, _ in shifts) < MOST_SHIFT, shifts
+
+
+def test_the_keyboard_reaches_everything(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + QUEUES)
+    expect(page.get_by_test_id("queues").get_by_role("link", name="reports")).to_be_visible()
+    page.get_by_test_id("search").focus()
+    reached: list[str] = []
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.dataset.testid ?? document.activeElement.innerText ?? ''"))
+    for wanted in ("type", "group", "sort-total", "reports"):
+        assert wanted in reached, reached
+
+
+def test_all_of_it_is_small() -> None:
+    files = [path for path in DASHBOARD.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    assert any(path.suffix == ".js" for path in files)
+    assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) <= MOST_BYTES

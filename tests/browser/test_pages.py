@@ -1,0 +1,127 @@
+"""The overview, dead letters, one job and the pipeline, with what really happens behind them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.places import ACME, DEAD, EMAILS, FIRST_DATA_MS, GLOBEX, OVERVIEW, PIPELINE, job
+from tests.conftest import wait_until
+from tests.stack import RunningStack
+
+
+def test_the_overview_tells_where_the_environment_stands(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + OVERVIEW)
+    for name in ("depth", "oldest", "wait", "throughput", "failures", "utilization"):
+        expect(page.get_by_test_id(f"figure-{name}")).to_have_text(re.compile(r"\d"), timeout=FIRST_DATA_MS)
+    expect(page.locator(".sparkline path").first).to_have_attribute("d", re.compile("^M"))
+    expect(page.get_by_test_id("top-depth").get_by_role("link", name="reports")).to_be_visible()
+    expect(page.get_by_test_id("top-depth")).to_contain_text("paused")
+    expect(page.get_by_test_id("provenance")).to_contain_text("Final up to")
+    expect(page.get_by_test_id("completeness")).to_contain_text("%")
+
+
+def test_from_the_overview_each_trouble_is_two_clicks_away(page: Page, dashboard_url: str) -> None:
+    """A queue that is stuck, a task that fails, a tenant that is noisy."""
+    page.goto(dashboard_url + OVERVIEW)
+    page.get_by_test_id("top-depth").get_by_role("link", name="reports").click()
+    expect(page.get_by_test_id("tags")).to_contain_text("paused")
+
+    page.goto(dashboard_url + OVERVIEW)
+    environments = page.get_by_test_id("environments")
+    failing = environments.locator("tr", has_text="initech")
+    expect(failing.locator("td").nth(4)).to_have_text(re.compile(r"[1-9]"))
+    failing.get_by_role("link", name=re.compile(r"^\d")).click()
+    page.get_by_test_id("letter").first.click()
+    expect(page.get_by_test_id("traceback")).to_contain_text("Traceback (most recent call last)")
+
+    page.goto(dashboard_url + OVERVIEW)
+    environments.get_by_role("link", name=re.compile("globex")).click()
+    expect(page.get_by_test_id("figure-utilization")).to_have_text(re.compile("%"))
+    page.get_by_test_id("top-wait_p95").get_by_role("link", name="thumbnails").click()
+    assert urlsplit(page.url).path == "/queues/thumbnails"
+    assert parse_qs(urlsplit(page.url).query)["org"] == ["globex"]
+
+
+def test_links_do_not_load_the_page_anew(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + OVERVIEW)
+    expect(page.get_by_test_id("tenant")).to_be_visible()
+    page.evaluate("globalThis.here = true")
+    for label in ("Queues", "Dead letters", "Pipeline", "Overview"):
+        page.get_by_role("navigation").get_by_role("link", name=label).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(label)
+    assert page.evaluate("globalThis.here") is True
+
+
+def test_dead_letters_are_found_read_and_redriven(page: Page, dashboard_url: str, stack: RunningStack) -> None:
+    page.goto(dashboard_url + DEAD)
+    expect(page.get_by_test_id("letter").first).to_be_visible(timeout=FIRST_DATA_MS)
+    wait_until(lambda: _dead_for_want_of_a_tax_id(stack), "an invoice without a tax id died", 60)
+    page.get_by_test_id("dead-error").fill("no tax id")
+    page.keyboard.press("Enter")
+    letters = page.get_by_test_id("letter")
+    expect(letters.first).to_contain_text("ValueError: invoice")
+    page.get_by_test_id("pause").click()
+    assert all("no tax id" in line for line in letters.all_inner_texts())
+    letters.first.click()
+    expect(page.get_by_test_id("traceback")).to_contain_text("KeyError: 'tax_id'")
+    expect(page.get_by_test_id("payload")).to_contain_text('"invoice"')
+
+    first = page.locator(".letter .facts a").first.inner_text()
+    page.get_by_role("button", name=f"Redrive {first}").click()
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("dialog")).to_have_count(0)
+    expect(page.get_by_role("link", name=first)).to_have_count(0)
+    if page.get_by_test_id("redrive-all").count():
+        page.get_by_test_id("redrive-all").click()
+        page.get_by_test_id("confirm").click()
+        expect(page.get_by_test_id("dialog")).to_have_count(0)
+
+
+def _dead_for_want_of_a_tax_id(stack: RunningStack) -> bool:
+    path = "api/v1/queues/invoices/dead?org=initech&project=billing&env=prod&error=no%20tax%20id"
+    return len((stack.get(path) or {"jobs": []})["jobs"]) > 1
+
+
+def test_a_job_tells_its_story(page: Page, dashboard_url: str, stack: RunningStack) -> None:
+    found = stack.get("api/v1/queues/invoices/dead?org=initech&project=billing&env=prod&limit=1")["jobs"][0]
+    page.goto(dashboard_url + job("org=initech&project=billing&env=prod", found["id"]))
+    expect(page.get_by_test_id("job-state")).to_have_text("dead")
+    expect(page.get_by_test_id("job")).to_contain_text("post_invoice")
+    expect(page.get_by_test_id("job")).to_contain_text("3 of 3")
+    expect(page.get_by_test_id("traceback")).to_contain_text("_post_to_ledger")
+    page.get_by_test_id("redrive-job").click()
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("job-state")).not_to_have_text("dead")
+
+
+def test_a_job_that_is_not_there_is_told_as_such(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    page.goto(dashboard_url + job(ACME, "no/such job?"))
+    expect(page.get_by_test_id("empty")).to_contain_text("There is no job 'no/such job?' in acme / shop / prod")
+    page_errors[:] = [error for error in page_errors if "404" not in error]  # the browser's own words
+
+
+def test_the_pipeline_tells_its_lag_and_its_batches(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + PIPELINE)
+    expect(page.get_by_test_id("batches")).to_have_attribute("data-rows", re.compile(r"[1-9]"))
+    for name in ("lag", "freshness", "batch"):
+        expect(page.get_by_test_id(f"figure-{name}")).to_have_text(re.compile(r"\d.* m?s"))
+    for name in ("lost", "set-aside", "rewinds"):
+        expect(page.get_by_test_id(f"figure-{name}")).to_have_text("0")
+
+
+def test_an_address_of_nothing_says_so(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    answer = page.goto(f"{dashboard_url}nothing")
+    assert answer is not None
+    assert answer.status == 404
+    page.goto(f"{dashboard_url}queues/a%2Fb%20%F0%9F%90%9F?{GLOBEX}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("a/b 🐟")
+    expect(page.get_by_test_id("empty").first).to_contain_text("This queue holds nothing now")
+    page_errors[:] = [error for error in page_errors if "404" not in error]
+
+
+def test_times_are_the_viewers_with_utc_on_hover(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + EMAILS)
+    expect(page.locator("[data-testid=provenance] time").first).to_have_attribute("title", re.compile(r" UTC$"))

@@ -1,0 +1,163 @@
+"""The queues page: what waits, by flow and by class; what runs; a thousand rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser.places import ACME, BY_CLASS, GLOBEX, QUEUES
+
+MANY = 1000
+MOST_MS = 100
+
+# The work of an interaction, from the event until the new rows are laid out. When the next frame comes is up to the
+# machine, which others use too.
+TIMED_CLICK = """
+async (selector) => {
+  const start = performance.now();
+  document.querySelector(selector).click();
+  for (let turn = 0; turn < 10; turn += 1) await null;
+  document.body.getBoundingClientRect();
+  return performance.now() - start;
+}
+"""
+TIMED_SCROLL = """
+async (to) => {
+  const start = performance.now();
+  scrollTo(0, to);
+  dispatchEvent(new Event("scroll"));
+  for (let turn = 0; turn < 10; turn += 1) await null;
+  document.body.getBoundingClientRect();
+  return performance.now() - start;
+}
+"""
+SHOWN = "() => [...document.querySelectorAll('[data-testid=queues] td.flow')].map((cell) => cell.innerText)"
+
+
+def cells(page: Page, column: str) -> list[str]:
+    return page.locator(f"[data-testid=queues] td.{column}").all_inner_texts()
+
+
+def many_rows(count: int) -> dict[str, Any]:
+    tenant = {"org": "acme", "project": "shop", "env": "prod"}
+    rows = [
+        {
+            **tenant,
+            "actionClass": f"class-{number % 250}",
+            "flowName": f"flow-{number}",
+            "flowType": "TRANSFORM",
+            "actionName": f"task-{number % 20}",
+            "count": (number * 7919) % 5000 + 1,
+            "oldestQueuedAt": "2026-01-31T12:00:00Z",
+        }
+        for number in range(count)
+    ]
+    return {"warmQueues": rows, "coldQueues": rows[::2], "timestamp": "2026-01-31T12:00:01Z", "truncated": False}
+
+
+def show_many(page: Page, url: str) -> None:
+    body = json.dumps(many_rows(MANY))
+
+    def answer(route: Route) -> None:
+        route.fulfill(content_type="application/json", body=body)
+
+    page.route("**/api/v2/metrics/queues/detailed*", answer)
+    page.goto(url + QUEUES)
+    expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", str(MANY))
+
+
+def test_tells_what_waits_by_flow_type_task_and_class(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + QUEUES)
+    row = page.locator("[data-testid=queues] tbody tr", has_text="build_report")
+    expect(row).to_contain_text("weekly")
+    expect(row).to_contain_text("DATA_SOURCE")
+    expect(row.get_by_role("link", name="reports")).to_be_visible()
+    expect(row).to_contain_text("paused")
+    expect(row.locator("td.total")).to_have_text(re.compile(r"[1-9]"))
+    expect(row.locator("td.oldest time")).to_have_attribute("title", re.compile(r"since .* UTC"))
+    expect(row.get_by_role("link")).to_have_attribute("title", re.compile("provided by headrace-demo"))
+
+
+def test_groups_by_class_and_shows_idle_queues_too(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + QUEUES)
+    page.get_by_test_id("group").check()
+    expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "3")
+    assert parse_qs(urlsplit(page.url).query)["group"] == ["class"]
+    for name in ("emails", "reports", "search-index"):
+        expect(page.get_by_test_id("queues").get_by_role("link", name=name, exact=True)).to_be_visible()
+
+
+def test_numbers_follow_what_happens(page: Page, dashboard_url: str) -> None:
+    """Nothing starts the jobs of the paused queue, and the demo keeps sending some."""
+    page.goto(dashboard_url + BY_CLASS)
+    total = page.locator("[data-testid=queues] tbody tr", has_text="reports").locator("td.total span")
+    expect(total).to_have_text(re.compile(r"\d"))
+    expect(total).not_to_have_text(total.inner_text(), timeout=15_000)
+    expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "live")
+
+
+def test_order_and_filters_live_in_the_url(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + BY_CLASS)
+    expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "3")
+    page.get_by_test_id("sort-queue").click()
+    expect(page.locator("th", has=page.get_by_test_id("sort-queue"))).to_have_attribute("aria-sort", "ascending")
+    assert [name.split()[0] for name in cells(page, "name")] == ["emails", "reports", "search-index"]
+    page.get_by_test_id("sort-queue").click()
+    expect(page.locator("th", has=page.get_by_test_id("sort-queue"))).to_have_attribute("aria-sort", "descending")
+    assert [name.split()[0] for name in cells(page, "name")] == ["search-index", "reports", "emails"]
+    page.get_by_test_id("search").fill("search")
+    expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "1")
+    page.reload()
+    expect(page.get_by_test_id("search")).to_have_value("search")
+    expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "1")
+    page.get_by_test_id("search").fill("no such thing")
+    expect(page.get_by_test_id("empty")).to_contain_text("Nothing matches")
+
+
+def test_running_tasks_are_closed_until_wanted_and_lead_to_their_jobs(page: Page, dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}queue-metrics?{GLOBEX}")
+    expect(page.get_by_test_id("running-count")).to_have_text(re.compile(r"\d"))
+    expect(page.get_by_test_id("running")).to_have_count(0)
+    page.get_by_test_id("running-toggle").click()
+    expect(page.get_by_test_id("running-toggle")).to_have_attribute("aria-expanded", "true")
+
+
+def test_tasks_that_run_long_stand_out_longest_first(page: Page, dashboard_url: str) -> None:
+    def task(job_id: str, minutes: float) -> dict[str, Any]:
+        return {
+            **{"org": "acme", "project": "shop", "env": "prod", "actionClass": "search-index"},
+            **{"actionName": "index_product", "did": job_id, "startTime": "2026-01-31T12:00:00Z"},
+            **{"runningForMs": minutes * 60_000, "appName": "worker-1"},
+        }
+
+    body = {"tasks": [task("long", 6), task("short", 4)], "heartbeatThresholdMs": 30000, "truncated": False}
+    page.route(
+        "**/api/v2/metrics/queues/running*",
+        lambda route: route.fulfill(content_type="application/json", body=json.dumps(body)),
+    )
+    page.goto(f"{dashboard_url}queue-metrics?{ACME}&running=open")
+    rows = page.locator("[data-testid=running] tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_have_class("long")
+    expect(rows.nth(0)).to_contain_text("6 min")
+    expect(rows.nth(1)).not_to_have_class("long")
+    expect(rows.nth(0).get_by_role("link", name="long")).to_have_attribute("href", re.compile(r"^/jobs/long\?"))
+
+
+def test_a_thousand_rows_sort_and_scroll_without_a_stall(page: Page, dashboard_url: str) -> None:
+    show_many(page, dashboard_url)
+    assert page.locator("[data-testid=queues] tbody tr:not(.spacer)").count() < 100
+    sorts: list[float] = []
+    for column in ("task", "flow", "cold", "oldest", "total", "queue", "warm", "task"):
+        before = page.evaluate(SHOWN)
+        sorts.append(page.evaluate(TIMED_CLICK, f"[data-testid=sort-{column}]"))
+        assert page.evaluate(SHOWN) != before or column == "oldest", column  # all are as old
+    scrolls = [page.evaluate(TIMED_SCROLL, to) for to in range(3_000, 40_000, 3_000)]
+    # What the quickest of several took is what the page costs.
+    assert (min(sorts) < MOST_MS, min(scrolls) < MOST_MS) == (True, True), (sorts, scrolls)
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    expect(page.locator(f"[data-testid=queues] tr[aria-rowindex='{MANY + 1}']")).to_be_visible()

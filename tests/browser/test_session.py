@@ -1,0 +1,101 @@
+"""Who may look, where they get to, and what they may do there."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Browser, Page, expect
+
+from headrace.api.callers import Level, Scope
+from tests.access import make_key
+from tests.browser.conftest import Watch, watched_page
+from tests.browser.places import ACME, EMAILS, QUEUES
+from tests.stack import RunningStack
+
+
+def sign_in(page: Page, key: str) -> None:
+    page.get_by_test_id("key").fill(key)
+    page.get_by_test_id("sign-in").click()
+
+
+def test_asks_strangers_for_a_key(stranger: Page, page_errors: list[str], stack: RunningStack) -> None:
+    stranger.goto(stack.dashboard + QUEUES)
+    sign_in(stranger, "hr_wrong")
+    expect(stranger.get_by_test_id("refused")).to_contain_text("not valid")
+    # The browser itself logs the 401 of the wrong key, and that of no other request.
+    assert [error for error in page_errors if "401" not in error] == []
+    assert len(page_errors) == 1
+    page_errors.clear()
+    sign_in(stranger, stack.key)
+    expect(stranger.get_by_role("heading", name="Queues", exact=True)).to_be_visible()
+    stranger.reload()
+    expect(stranger.get_by_test_id("tenant")).to_be_visible()
+    stranger.get_by_test_id("sign-out").click()
+    expect(stranger.get_by_test_id("key")).to_be_visible()
+
+
+def test_a_link_signs_in_one_browser(stranger: Page, page_errors: list[str], stack: RunningStack) -> None:
+    link = stack.link()
+    stranger.goto(link)
+    expect(stranger.get_by_test_id("tenant")).to_be_visible()
+    assert urlsplit(stranger.url).path == "/"
+    stranger.goto("about:blank")
+    stranger.context.clear_cookies()
+    answer = stranger.goto(link)
+    assert answer is not None
+    assert answer.status == 404
+    expect(stranger.get_by_role("heading")).to_have_text("This link does not sign in")
+    # Every page that is not there is an error to the browser.
+    page_errors[:] = [error for error in page_errors if "404" not in error]
+
+
+def test_the_environment_is_chosen_by_its_parts_and_lives_in_the_url(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + QUEUES)
+    page.get_by_test_id("tenant-org").select_option("globex")
+    expect(page.get_by_test_id("tenant-project")).to_have_value("media")
+    query = parse_qs(urlsplit(page.url).query)
+    assert [query[part] for part in ("org", "project", "env")] == [["globex"], ["media"], ["prod"]]
+    page.go_back()
+    expect(page.get_by_test_id("tenant-org")).to_have_value("acme")
+
+
+def test_a_reader_of_one_environment_sees_that_one_and_no_buttons(
+    browser: Browser, watch: Watch, stack: RunningStack
+) -> None:
+    key = make_key(stack.urls["postgres"], Scope("acme", "shop", "prod"), Level.READ, "reader")
+    page = watched_page(browser.new_context(), watch)
+    page.goto(stack.dashboard + EMAILS)
+    sign_in(page, key)
+    expect(page.get_by_test_id("figure-depth")).to_have_text(re.compile(r"\d"))
+    assert page.get_by_test_id("tenant-org").locator("option").all_inner_texts() == ["acme"]
+    expect(page.get_by_test_id("actions")).to_have_count(0)
+    page.context.close()
+
+
+def test_an_operator_pauses_and_limits_a_queue(page: Page, dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}queues/search-index?{ACME}&range=5m")
+    page.get_by_test_id("pause-queue").click()
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("tags")).to_contain_text("paused")
+    page.get_by_test_id("pause-queue").click()
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("tags")).not_to_contain_text("paused")
+
+    page.get_by_test_id("set-limit").click()
+    page.get_by_test_id("limit").fill("7")
+    page.get_by_test_id("confirm").click()
+    expect(page.locator(".figure", has=page.get_by_test_id("figure-running"))).to_contain_text("/ 7")
+    page.get_by_test_id("set-limit").click()
+    page.get_by_test_id("limit").fill("")
+    page.keyboard.press("Enter")
+    expect(page.locator(".figure", has=page.get_by_test_id("figure-running"))).to_contain_text("no limit")
+
+
+def test_a_dialog_can_be_left_and_nothing_happens(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + EMAILS)
+    page.get_by_test_id("pause-queue").click()
+    expect(page.get_by_test_id("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_test_id("dialog")).to_have_count(0)
+    expect(page.get_by_test_id("tags")).not_to_contain_text("paused")

@@ -1,0 +1,81 @@
+"""How the pipeline does, over HTTP; and that the addresses of the dashboard's pages load it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headrace.api.callers import Level, Scope
+from headrace.api.services import Services
+from headrace.warehouse import pipeline_batches
+from headrace.warehouse.connect import Client
+from headrace.warehouse.pipeline_batches import PipelineBatch
+from tests.access import client, client_with_key
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+@pytest.fixture
+def services(valkey_url: str, clickhouse_url: str, warehouse: Client, postgres_url: str) -> Iterator[Services]:
+    made = Services(valkey_url, clickhouse_url, str(warehouse.database), 2, postgres_url)
+    yield made
+    made.close()
+
+
+def add_batch(warehouse: Client, batch_id: int, minutes_ago: float, events: int = 10, **more: int) -> datetime:
+    at = NOW - timedelta(minutes=minutes_ago)
+    at_ms = int(at.timestamp() * 1000)
+    times = {"oldest_event_ms": at_ms - 500, "newest_event_ms": at_ms, "watermark_ms": at_ms} if events else {}
+    facts = {"rows": 2, "duration_ms": 100 * batch_id, "oldest_event_ms": 0, "newest_event_ms": 0, **times, **more}
+    warehouse.insert_arrow(
+        pipeline_batches.TABLE, pipeline_batches.to_arrow(PipelineBatch(at, batch_id, events, **facts))
+    )
+    return at
+
+
+def test_tells_the_last_batches_and_adds_up_the_last_hour(services: Services, warehouse: Client) -> None:
+    add_batch(warehouse, 1, minutes_ago=90, lost_events=7)
+    add_batch(warehouse, 2, minutes_ago=30, lost_events=3, set_aside=2)
+    newest = add_batch(warehouse, 3, minutes_ago=1, rewinds=1)
+    answer = client_with_key(services).get("/api/v1/pipeline").json()
+    assert [batch["batch_id"] for batch in answer["batches"]] == [3, 2, 1]
+    assert answer["batches"][0]["fresh_after_ms"] >= 60_000
+    hour = answer["last_hour"]
+    assert [hour[name] for name in ("batches", "events", "rows")] == [2, 20, 4]
+    assert [hour[name] for name in ("lost_events", "set_aside", "rewinds")] == [3, 2, 1]
+    assert (hour["duration_p50_ms"], hour["duration_p99_ms"]) == (300, 300)
+    assert hour["freshness_p99_ms"] >= hour["freshness_p50_ms"] > 0
+    assert datetime.fromisoformat(answer["watermark"]) == newest
+    assert answer["lag_ms"] >= 60_000
+
+
+def test_tells_nothing_where_there_is_nothing(services: Services) -> None:
+    answer = client_with_key(services).get("/api/v1/pipeline").json()
+    assert (answer["watermark"], answer["lag_ms"], answer["batches"]) == (None, None, [])
+    assert answer["last_hour"]["duration_p99_ms"] is None
+    assert answer["last_hour"]["freshness_p99_ms"] is None
+    assert answer["last_hour"]["events"] == 0
+
+
+def test_a_batch_without_events_has_no_freshness(services: Services, warehouse: Client) -> None:
+    add_batch(warehouse, 1, minutes_ago=1, events=0)
+    answer = client_with_key(services, Scope("acme", "shop", "prod"), Level.READ).get("/api/v1/pipeline").json()
+    assert answer["batches"][0]["fresh_after_ms"] is None
+    assert answer["last_hour"]["freshness_p50_ms"] is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/queue-metrics", "/dead", "/pipeline", "/queues/emails", "/queues/a%2Fb", "/jobs/x%0Ay"]
+)
+def test_addresses_of_pages_load_the_dashboard(services: Services, path: str) -> None:
+    answer = client(services).get(path)
+    assert answer.status_code == 200
+    assert '<div id="app">' in answer.text
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/queues/", "/queues", "/dead/x", "/assets/none.js", "/api/v1/nothing"])
+def test_other_addresses_do_not(services: Services, path: str) -> None:
+    assert client(services).get(path).status_code == 404

@@ -1,0 +1,39 @@
+/** Headline numbers: the short form is read, the exact one is in the hover text, the note says what it counts. */
+import type { ComponentChildren } from "preact";
+import { UNKNOWN } from "../format";
+
+export function Figures({ label, children }: { label: string; children: ComponentChildren }) {
+  return (
+    <dl class="figures" aria-label={label}>
+      {children}
+    </dl>
+  );
+}
+
+interface Props {
+  name: string;
+  label: string;
+  value: string;
+  suffix?: string;
+  title: string;
+  tone?: "plain" | "bad" | "warn";
+  /** Takes its place from the first draw on, so that nothing moves when it comes. */
+  trend?: ComponentChildren;
+  children: ComponentChildren;
+}
+
+export function Figure({ name, label, value, suffix = "", title, tone = "plain", trend, children }: Props) {
+  return (
+    <div class={`figure ${tone}${value === UNKNOWN ? " unknown" : ""}`}>
+      <dt>{label}</dt>
+      <dd>
+        <span class="number" title={title}>
+          <span data-testid={`figure-${name}`}>{value}</span>
+          {suffix !== "" && <small>{suffix}</small>}
+        </span>
+        <span class="note">{children}</span>
+        {trend}
+      </dd>
+    </div>
+  );
+}

@@ -1,0 +1,24 @@
+/** The beginning of what a job carries. JSON is laid out for reading; anything else is shown as it is. */
+import { exact, formatBytes } from "../format";
+import { readable } from "../payload";
+import type { Payload } from "../shapes";
+
+export function PayloadView({ payload }: { payload: Payload }) {
+  return (
+    <div class="payload">
+      <h3>
+        Payload{" "}
+        <span class="quiet" title={`${exact(payload.bytes)} bytes`}>
+          {formatBytes(payload.bytes)}
+          {payload.encoding === "base64" && ", shown as base64"}
+          {payload.cut && ", the beginning of it"}
+        </span>
+      </h3>
+      {payload.bytes > 0 && (
+        <pre class="code" tabIndex={0} aria-label="Payload" data-testid="payload">
+          {readable(payload)}
+        </pre>
+      )}
+    </div>
+  );
+}

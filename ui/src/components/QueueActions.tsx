@@ -1,0 +1,85 @@
+/** What an operator may do to a queue: pause, limit, redrive. Each asks first, and says what it will do. */
+import { useState } from "preact/hooks";
+import { changeSettings } from "../api";
+import { formatCount } from "../format";
+import { redriveAll } from "../redrive";
+import type { QueueState } from "../shapes";
+import { Dialog } from "./Dialog";
+
+type Action = "pause" | "limit" | "redrive";
+
+export function QueueActions({ state, onDone }: { state: QueueState; onDone: () => void }) {
+  const [open, setOpen] = useState<Action | null>(null);
+  const close = () => {
+    setOpen(null);
+    onDone();
+  };
+  return (
+    <div class="actions" data-testid="actions">
+      <button type="button" class="button" onClick={() => setOpen("pause")} data-testid="pause-queue">
+        {state.paused ? "Resume queue" : "Pause queue"}
+      </button>
+      <button type="button" class="button" onClick={() => setOpen("limit")} data-testid="set-limit">
+        Limit
+      </button>
+      {state.dead > 0 && (
+        <button type="button" class="button" onClick={() => setOpen("redrive")} data-testid="redrive">
+          Redrive {formatCount(state.dead)} dead
+        </button>
+      )}
+      {open === "pause" && <PauseDialog state={state} onClose={close} />}
+      {open === "limit" && <LimitDialog state={state} onClose={close} />}
+      {open === "redrive" && <RedriveDialog state={state} onClose={close} />}
+    </div>
+  );
+}
+
+function PauseDialog({ state, onClose }: { state: QueueState; onClose: () => void }) {
+  const { paused } = state;
+  return (
+    <Dialog
+      title={paused ? `Resume “${state.queue}”?` : `Pause “${state.queue}”?`}
+      confirm={paused ? "Resume" : "Pause"}
+      act={(signal) => changeSettings(state, { paused: !paused }, signal)}
+      onClose={onClose}
+    >
+      {paused
+        ? "Workers start its jobs again."
+        : "No job of it is started until it is resumed. Jobs that run go on, new ones are accepted and wait."}
+    </Dialog>
+  );
+}
+
+function LimitDialog({ state, onClose }: { state: QueueState; onClose: () => void }) {
+  const [text, setText] = useState(state.limit === null ? "" : String(state.limit));
+  const limit = text.trim() === "" ? null : Number(text);
+  const valid = limit === null || (Number.isInteger(limit) && limit >= 0);
+  return (
+    <Dialog
+      title={`Limit of “${state.queue}”`}
+      confirm="Set limit"
+      disabled={!valid}
+      act={(signal) => changeSettings(state, { limit }, signal)}
+      onClose={onClose}
+    >
+      <label class="field">
+        Most jobs that may run at once; empty: no limit
+        <input type="number" min="0" step="1" inputMode="numeric" value={text} data-testid="limit" onInput={(event) => setText(event.currentTarget.value)} />
+      </label>
+      <p class="quiet">{formatCount(state.running)} run now. Jobs that run go on, whatever the limit.</p>
+    </Dialog>
+  );
+}
+
+function RedriveDialog({ state, onClose }: { state: QueueState; onClose: () => void }) {
+  return (
+    <Dialog
+      title={`Redrive all dead jobs of “${state.queue}”?`}
+      confirm={`Redrive ${formatCount(state.dead)}`}
+      act={(signal, progress) => redriveAll(state, {}, signal, (done) => progress(`${done} of about ${state.dead} wait again`))}
+      onClose={onClose}
+    >
+      They wait again, with all their attempts, longest dead first. Stopping in between is safe: what is done is done.
+    </Dialog>
+  );
+}

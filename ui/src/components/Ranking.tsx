@@ -1,0 +1,51 @@
+/** The queues that lead in one number, with bars to compare them by. */
+import { exact } from "../format";
+import { queueHref, queueKey } from "../place";
+import { troubleOf, type Queues } from "../queues";
+import type { QueueRef, Tenant, TopQueues } from "../shapes";
+
+interface Props {
+  title: string;
+  note: string;
+  tenant: Tenant;
+  /** Null until the first answer. */
+  top: TopQueues | null;
+  /** As they are now: what is wrong with them is told beside their names. */
+  queues: Queues | null;
+  format: (value: number) => string;
+  bad?: boolean;
+}
+
+export function Ranking({ title, note, tenant, top, queues, format, bad = false }: Props) {
+  const ranked = top?.queues.filter((queue) => queue.value > 0) ?? [];
+  const most = Math.max(...ranked.map((queue) => queue.value), Number.MIN_VALUE);
+  return (
+    <section class="card ranking" data-testid={`top-${top?.metric ?? "loading"}`}>
+      <header>
+        <h2>{title}</h2>
+        <span class="quiet">{note}</span>
+      </header>
+      <ol>
+        {ranked.map((queue) => (
+          <li key={queue.queue}>
+            <span class={`bar${bad ? " bad" : ""}`} style={{ width: `calc(${Math.round((100 * queue.value) / most)}% + 16px)` }} aria-hidden="true" />
+            <a href={queueHref({ ...tenant, queue: queue.queue })} title={queue.queue}>
+              {queue.queue}
+            </a>
+            <Trouble queues={queues} name={{ ...tenant, queue: queue.queue }} />
+            <span class="value" title={`${exact(queue.value)} ${top?.unit ?? ""}`}>
+              {format(queue.value)}
+            </span>
+          </li>
+        ))}
+        {top !== null && ranked.length === 0 && <li class="quiet">None</li>}
+      </ol>
+    </section>
+  );
+}
+
+function Trouble({ queues, name }: { queues: Queues | null; name: QueueRef }) {
+  const state = queues?.byKey.get(queueKey(name));
+  const trouble = state === undefined || queues === null ? null : troubleOf(state, queues.serverMs);
+  return trouble === null ? null : <em class="tag">{trouble}</em>;
+}

@@ -1,0 +1,106 @@
+/** What workers run now, longest first. Closed until it is wanted; its heading tells the most of it. */
+import { runningTasks } from "../api";
+import { exact, formatCount, formatDuration } from "../format";
+import { useLive } from "../live";
+import { jobHref, queueHref, tenantKey } from "../place";
+import type { Tenant } from "../shapes";
+import { Time } from "./Time";
+
+const REFRESH_MS = 5000;
+/** Longer than this is worth a look. */
+export const LONG_MS = 5 * 60_000;
+const MOST_SHOWN = 200;
+
+interface Props {
+  tenant: Tenant;
+  open: boolean;
+  onToggle: (open: boolean) => void;
+}
+
+export function RunningTasks({ tenant, open, onToggle }: Props) {
+  const { data } = useLive(`running ${tenantKey(tenant)}`, (signal) => runningTasks(tenant, signal), REFRESH_MS);
+  const tasks = data?.tasks ?? [];
+  const longest = tasks[0]?.runningForMs ?? null;
+  const long = tasks.filter((task) => task.runningForMs > LONG_MS).length;
+  return (
+    <section class="card list running" aria-labelledby="running-title">
+      <h2 id="running-title">
+        <button type="button" class="disclosure" aria-expanded={open} aria-controls="running-tasks" data-testid="running-toggle" onClick={() => onToggle(!open)}>
+          Running tasks
+          <span class="quiet" data-testid="running-count" title={exact(tasks.length)}>
+            {data === null ? " " : `${formatCount(tasks.length)}${data.truncated ? "+" : ""}`}
+            {longest !== null && ` · longest ${formatDuration(longest)}`}
+          </span>
+          {long > 0 && <em class="tag">{long} over 5 min</em>}
+        </button>
+      </h2>
+      {open && (
+        <div id="running-tasks">
+          {tasks.length === 0 ? (
+            <p class="quiet nothing">No worker runs a job of this environment now.</p>
+          ) : (
+            <table class="table" data-testid="running">
+              <thead>
+                <tr>
+                  <th scope="col" class="text name">
+                    Job
+                  </th>
+                  <th scope="col" class="text wide">
+                    Class
+                  </th>
+                  <th scope="col" class="text wide">
+                    Task
+                  </th>
+                  <th scope="col" class="number">
+                    Duration
+                  </th>
+                  <th scope="col" class="number wide when">
+                    Started
+                  </th>
+                  <th scope="col" class="text wide">
+                    Worker
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {tasks.slice(0, MOST_SHOWN).map((task) => (
+                  <tr key={task.did} class={task.runningForMs > LONG_MS ? "long" : ""}>
+                    <td class="text name">
+                      <span class="cell-name">
+                        <span class="line">
+                          <a href={jobHref(task, task.did)} title={task.did}>
+                            {task.did}
+                          </a>
+                        </span>
+                        <small class="narrow">
+                          {task.actionName} · {task.actionClass}
+                        </small>
+                      </span>
+                    </td>
+                    <td class="text wide">
+                      <a href={queueHref({ ...task, queue: task.actionClass })} title={task.actionClass}>
+                        {task.actionClass}
+                      </a>
+                    </td>
+                    <td class="text wide" title={task.actionName}>
+                      {task.actionName}
+                    </td>
+                    <td class="number" title={`${exact(task.runningForMs)} ms`}>
+                      {formatDuration(task.runningForMs)}
+                    </td>
+                    <td class="number wide when">
+                      <Time iso={task.startTime} />
+                    </td>
+                    <td class="text wide" title={task.appName}>
+                      {task.appName}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          )}
+        </div>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,41 @@
+/** Organisation, project, environment: three of the browser's own selects, which every keyboard and phone knows. */
+import type { Environment, Tenant } from "../shapes";
+import { choices, type Part } from "../tenants";
+
+interface Props {
+  environments: readonly Environment[];
+  tenant: Tenant;
+  onPick: (tenant: Tenant) => void;
+}
+
+const LABELS: Record<Part, string> = { org: "Organisation", project: "Project", env: "Environment" };
+
+export function TenantSwitch({ environments, tenant, onPick }: Props) {
+  return (
+    <div class="tenant" role="group" aria-label="Which environment" data-testid="tenant">
+      {(["org", "project", "env"] as const).map((part) => {
+        const options = choices(environments, tenant, part);
+        return (
+          <span key={part} class={`pick${options.length > 1 ? "" : " only"}`}>
+            <span aria-hidden="true">{tenant[part]}</span>
+            <select
+              aria-label={LABELS[part]}
+              data-testid={`tenant-${part}`}
+              value={tenant[part]}
+              onChange={(event) => {
+                const chosen = options.find((option) => option.name === event.currentTarget.value);
+                if (chosen !== undefined) onPick(chosen.tenant);
+              }}
+            >
+              {options.map((option) => (
+                <option key={option.name} value={option.name} selected={option.name === tenant[part]}>
+                  {option.name}
+                </option>
+              ))}
+            </select>
+          </span>
+        );
+      })}
+    </div>
+  );
+}

@@ -1,0 +1,9 @@
+/** An error as the task raised it, every line of it. */
+export function Traceback({ text }: { text: string | null }) {
+  if (text === null) return <pre class="code" aria-busy="true" />;
+  return (
+    <pre class="code traceback" tabIndex={0} aria-label="Traceback" data-testid="traceback">
+      {text.trimEnd()}
+    </pre>
+  );
+}

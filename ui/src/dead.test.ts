@@ -1,0 +1,53 @@
+import { describe, expect, it } from "vitest";
+import { at, queueState, START, TENANT } from "./fixtures";
+import { deadFilter, deadQueues, isFiltered, parseDead } from "./dead";
+import { redriveAll } from "./redrive";
+
+describe("which dead letters", () => {
+  const view = (given: Record<string, string>) => parseDead(new URLSearchParams(given));
+
+  it("is told by the URL", () => {
+    expect(deadFilter(view({ task: "post", error: "no answer", since: "1h" }), START * 1000)).toEqual({
+      task: "post",
+      error: "no answer",
+      buried_from: at(-3600),
+    });
+    expect(deadFilter(view({}), 0)).toEqual({});
+    expect(isFiltered(view({ queue: "q" }))).toBe(false);
+    expect(isFiltered(view({ since: "1h" }))).toBe(true);
+    expect(view({ since: "ever" }).since).toBe("");
+  });
+
+  it("are those of the queue with the most, unless one is chosen", () => {
+    const queues = [queueState("few", { dead: 1 }), queueState("many", { dead: 9 }), queueState("none")];
+    expect(deadQueues(queues, null).map((each) => each.queue)).toEqual(["many", "few"]);
+    expect(deadQueues(queues, "none").map((each) => each.queue)).toEqual(["many", "few", "none"]);
+    expect(deadQueues([], "gone")).toEqual([{ queue: "gone", dead: 0 }]);
+  });
+});
+
+describe("redriving", () => {
+  const ref = { ...TENANT, queue: "q" };
+
+  it("goes on until all is done, and says how far it is", async () => {
+    const left = ["a", "b", null];
+    const cursors: (string | null)[] = [];
+    const progress: number[] = [];
+    await redriveAll(ref, {}, new AbortController().signal, (done) => progress.push(done), async (_ref, _which, cursor) => {
+      cursors.push(cursor);
+      return { redriven: 200, next: left.shift() ?? null };
+    });
+    expect(cursors).toEqual([null, "a", "b"]);
+    expect(progress).toEqual([200, 400, 600]);
+  });
+
+  it("stops when it is told to", async () => {
+    const stop = new AbortController();
+    let steps = 0;
+    await redriveAll(ref, {}, stop.signal, () => stop.abort(), async () => {
+      steps += 1;
+      return { redriven: 1, next: "more" };
+    });
+    expect(steps).toBe(1);
+  });
+});

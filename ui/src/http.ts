@@ -1,0 +1,87 @@
+/**
+ * Requests to the API, and the one way they fail: every failure (network, timeout, problem document, foreign answer) becomes an
+ * ApiError with words fit for people. Knows no endpoint.
+ */
+
+export class ApiError extends Error {
+  override readonly name = "ApiError";
+
+  constructor(
+    readonly title: string,
+    readonly detail: string,
+    /** The HTTP status, or null when no answer came. */
+    readonly status: number | null = null,
+  ) {
+    super(detail === "" ? title : `${title}: ${detail}`);
+  }
+}
+
+export type Method = "GET" | "POST" | "PATCH" | "DELETE";
+
+export const REQUEST_TIMEOUT_MS = 10_000;
+
+/** The JSON answer; null where there is none to give (204). */
+export async function request(method: Method, path: string, signal: AbortSignal, given?: unknown): Promise<unknown> {
+  const timeout = AbortSignal.timeout(REQUEST_TIMEOUT_MS);
+  const headers: Record<string, string> = { accept: "application/json, application/problem+json" };
+  if (given !== undefined) headers["content-type"] = "application/json";
+  let response: Response;
+  let text: string;
+  try {
+    response = await fetch(path, {
+      method,
+      headers,
+      signal: AbortSignal.any([signal, timeout]),
+      ...(given === undefined ? {} : { body: JSON.stringify(given) }),
+    });
+    text = await response.text();
+  } catch (cause) {
+    if (signal.aborted) throw cause; // the page moved on: nobody is told
+    if (timeout.aborted) throw new ApiError("Headrace is slow to answer", `No answer within ${REQUEST_TIMEOUT_MS / 1000} s.`);
+    throw unreachable();
+  }
+  const body = parseJson(text);
+  if (!response.ok) throw problem(response.status, body);
+  if (response.status === 204) return null;
+  if (body === undefined) throw foreignAnswer(path);
+  return body;
+}
+
+/** An answer with these lists in it; anything else comes from another release, or from somebody in between. */
+export async function getShape<T>(path: string, signal: AbortSignal, ...lists: string[]): Promise<T> {
+  const body = await request("GET", path, signal);
+  if (!isRecord(body) || lists.some((name) => !Array.isArray(body[name]))) throw foreignAnswer(path);
+  return body as T;
+}
+
+/** An RFC 9457 problem document, or whatever a proxy in between said, as an ApiError. */
+export function problem(status: number, body: unknown): ApiError {
+  const fields = isRecord(body) ? body : {};
+  const title = typeof fields["title"] === "string" && fields["title"] !== "" ? fields["title"] : `The server answered ${status}`;
+  const detail = typeof fields["detail"] === "string" ? fields["detail"] : "";
+  return new ApiError(title, detail, status);
+}
+
+export function asApiError(cause: unknown): ApiError {
+  return cause instanceof ApiError ? cause : new ApiError("The dashboard failed", String(cause));
+}
+
+export function unreachable(): ApiError {
+  return new ApiError("Headrace cannot be reached", "The server does not answer. It may be stopped or restarting.");
+}
+
+function foreignAnswer(path: string): ApiError {
+  return new ApiError("Unexpected answer", `${path} did not return what this dashboard understands. Reload the page after an upgrade.`);
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
+  }
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

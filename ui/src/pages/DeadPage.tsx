@@ -1,0 +1,184 @@
+/** Dead letters: jobs whose last attempt failed, why, and what lets them run again. */
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { listDead, type DeadFilter } from "../api";
+import { deadFilter, deadQueues, isFiltered, parseDead, SINCE, type DeadView } from "../dead";
+import { exact, formatCount } from "../format";
+import { asApiError, type ApiError } from "../http";
+import { useLive, useTitle } from "../live";
+import { tenantKey, useSetParams } from "../place";
+import { useQueues } from "../queues";
+import { redriveAll } from "../redrive";
+import type { DeadJob, QueueRef, Tenant } from "../shapes";
+import { DeadLetter } from "../components/DeadLetter";
+import { Dialog } from "../components/Dialog";
+import { EmptyNotice } from "../components/Notice";
+
+const REFRESH_MS = 5000;
+
+interface Props {
+  tenant: Tenant;
+  params: URLSearchParams;
+  operate: boolean;
+}
+
+export function DeadPage({ tenant, params, operate }: Props) {
+  const setParams = useSetParams();
+  const view = parseDead(params);
+  const queues = useQueues(tenant);
+  const having = useMemo(() => deadQueues(queues.data?.byKey.values() ?? [], view.queue), [queues.data, view.queue]);
+  const queue = view.queue ?? having[0]?.queue ?? null;
+  const total = having.reduce((sum, each) => sum + each.dead, 0);
+  useTitle(`${total > 0 ? `${formatCount(total)} · ` : ""}Dead letters – Headrace`);
+
+  return (
+    <>
+      <div class="heading">
+        <h1>Dead letters</h1>
+        <p class="quiet" data-testid="dead-total" title={exact(total)}>
+          {queues.data === null ? " " : `${formatCount(total)} ${total === 1 ? "job" : "jobs"} whose last attempt failed`}
+        </p>
+      </div>
+      {queues.data !== null && having.length === 0 && (
+        <EmptyNotice title="No dead letters">Every job of this environment that failed was tried again, or is waiting for it.</EmptyNotice>
+      )}
+      {having.length > 0 && queue !== null && (
+        <>
+          <fieldset class="chips" data-testid="dead-queues">
+            <legend class="sr-only">Queue</legend>
+            {having.map((each) => (
+              <label key={each.queue} class={each.queue === queue ? "chosen" : ""}>
+                <input type="radio" name="queue" value={each.queue} checked={each.queue === queue} onChange={() => setParams({ queue: each.queue })} />
+                <span>{each.queue}</span> <small title={exact(each.dead)}>{formatCount(each.dead)}</small>
+              </label>
+            ))}
+          </fieldset>
+          <Letters
+            key={`${tenantKey(tenant)} ${queue}`}
+            queueRef={{ ...tenant, queue }}
+            dead={having.find((each) => each.queue === queue)?.dead ?? 0}
+            view={view}
+            operate={operate}
+          />
+        </>
+      )}
+    </>
+  );
+}
+
+interface LettersProps {
+  queueRef: QueueRef;
+  dead: number;
+  view: DeadView;
+  operate: boolean;
+}
+
+function Letters({ queueRef, dead, view, operate }: LettersProps) {
+  const setParams = useSetParams();
+  const [redriving, setRedriving] = useState(false);
+  const key = JSON.stringify([queueRef, view.task, view.error, view.since]);
+  const first = useLive(key, (signal) => listDead(queueRef, deadFilter(view, Date.now()), null, signal), REFRESH_MS);
+  const more = useMore(key, queueRef, view, first.data?.next ?? null);
+  const jobs = useMemo(() => unique([...(first.data?.jobs ?? []), ...more.jobs]), [first.data, more.jobs]);
+  const filtered = isFiltered(view);
+
+  return (
+    <section class="card list" aria-label={`Dead letters of ${queueRef.queue}`}>
+      <div class="toolbar">
+        <input
+          type="search"
+          class="search"
+          placeholder="Error contains"
+          aria-label="Error contains"
+          value={view.error}
+          data-testid="dead-error"
+          onChange={(event) => setParams({ error: event.currentTarget.value })}
+        />
+        <input
+          type="search"
+          class="search small"
+          placeholder="Task"
+          aria-label="Task, its whole name"
+          value={view.task}
+          data-testid="dead-task"
+          onChange={(event) => setParams({ task: event.currentTarget.value })}
+        />
+        <select class="select" aria-label="Buried" value={view.since} onChange={(event) => setParams({ since: event.currentTarget.value })}>
+          {SINCE.map((each) => (
+            <option key={each.id} value={each.id} selected={each.id === view.since}>
+              {each.label}
+            </option>
+          ))}
+        </select>
+        {operate && jobs.length > 0 && (
+          <button type="button" class="button end" data-testid="redrive-all" onClick={() => setRedriving(true)}>
+            {filtered ? "Redrive all matching" : "Redrive all"}
+          </button>
+        )}
+      </div>
+      <ul class="letters" data-testid="letters" data-count={jobs.length}>
+        {jobs.map((job) => (
+          <DeadLetter key={job.id} queueRef={queueRef} job={job} operate={operate} onRedriven={first.refresh} />
+        ))}
+      </ul>
+      {first.data !== null && jobs.length === 0 && (
+        <EmptyNotice title={filtered ? "None matches" : "None here"}>
+          {filtered ? "Other words, or a longer time, may find more." : "This queue has no dead letters now."}
+        </EmptyNotice>
+      )}
+      {more.next !== null && (
+        <button type="button" class="button more" disabled={more.busy} onClick={more.load} data-testid="more">
+          {more.busy ? "Loading…" : "Show more"}
+        </button>
+      )}
+      {more.error !== null && (
+        <p class="failure" role="alert">
+          {more.error.title}. {more.error.detail}
+        </p>
+      )}
+      {redriving && (
+        <Dialog
+          title={filtered ? `Redrive the dead jobs of “${queueRef.queue}” that match?` : `Redrive all dead jobs of “${queueRef.queue}”?`}
+          confirm={filtered ? "Redrive them" : `Redrive ${formatCount(dead)}`}
+          act={(signal, progress) => redrive(queueRef, deadFilter(view, Date.now()), dead, signal, progress)}
+          onClose={() => {
+            setRedriving(false);
+            first.refresh();
+          }}
+        >
+          They wait again, with all their attempts, longest dead first. Stopping in between is safe: what is done is done.
+        </Dialog>
+      )}
+    </section>
+  );
+}
+
+function redrive(ref: QueueRef, which: DeadFilter, dead: number, signal: AbortSignal, progress: (text: string) => void): Promise<void> {
+  return redriveAll(ref, which, signal, (done) => progress(`${exact(done)} wait again, of ${exact(dead)} dead`));
+}
+
+/** Pages after the first, which is the one that is kept fresh. */
+function useMore(key: string, ref: QueueRef, view: DeadView, firstNext: string | null) {
+  const [pages, setPages] = useState<{ jobs: DeadJob[]; next: string | null } | null>(null);
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<ApiError | null>(null);
+  useEffect(() => {
+    setPages(null);
+    setError(null);
+  }, [key]);
+  const next = pages === null ? firstNext : pages.next;
+  const load = () => {
+    setBusy(true);
+    listDead(ref, deadFilter(view, Date.now()), next, new AbortController().signal)
+      .then((page) => {
+        setPages((old) => ({ jobs: [...(old?.jobs ?? []), ...page.jobs], next: page.next }));
+        setError(null);
+      })
+      .catch((cause: unknown) => setError(asApiError(cause)))
+      .finally(() => setBusy(false));
+  };
+  return { jobs: pages?.jobs ?? [], next, busy, error, load };
+}
+
+function unique(jobs: readonly DeadJob[]): DeadJob[] {
+  return [...new Map(jobs.map((job) => [job.id, job])).values()];
+}

@@ -1,0 +1,136 @@
+/** The pipeline: how far behind history is, how long its batches take, what was lost on the way. */
+import { pipelineHealth } from "../api";
+import { exact, formatCount, formatDuration } from "../format";
+import { useLive, useTitle } from "../live";
+import type { PipelineBatch, PipelineHealth } from "../shapes";
+import { Figure, Figures } from "../components/Figure";
+import { EmptyNotice } from "../components/Notice";
+import { Sparkline } from "../components/Sparkline";
+import { Time } from "../components/Time";
+
+const REFRESH_MS = 3000;
+const LAG_WORTH_SAYING_MS = 30_000;
+const MOST_SHOWN = 25;
+
+export function PipelinePage() {
+  const { data } = useLive("pipeline", pipelineHealth, REFRESH_MS);
+  useTitle("Pipeline – Headrace");
+  return (
+    <>
+      <div class="heading">
+        <h1>Pipeline</h1>
+        <p class="quiet">From the queues' metric streams to history, batch by batch; of all tenants together.</p>
+      </div>
+      <Headlines health={data} />
+      {data !== null && data.batches.length === 0 ? (
+        <EmptyNotice title="No batch yet">The pipeline has not finished one. It needs half a minute after its start.</EmptyNotice>
+      ) : (
+        <Batches batches={data?.batches ?? []} />
+      )}
+    </>
+  );
+}
+
+function Headlines({ health }: { health: PipelineHealth | null }) {
+  const hour = health?.last_hour ?? null;
+  const lag = health?.lag_ms ?? null;
+  const oldestFirst = [...(health?.batches ?? [])].reverse();
+  const trend = (colour: `--${string}`, read: (batch: PipelineBatch) => number | null) => <Sparkline values={oldestFirst.map(read)} colour={colour} />;
+  const loss = (count: number | undefined) => ((count ?? 0) > 0 ? "bad" : "plain");
+  return (
+    <Figures label="The pipeline, over the last hour">
+      <Figure name="lag" label="Lag" value={formatDuration(lag)} title={`${exact(lag)} ms`} tone={lag !== null && lag > LAG_WORTH_SAYING_MS ? "warn" : "plain"}>
+        {health?.watermark ? (
+          <>
+            final to <Time iso={health.watermark} />
+          </>
+        ) : (
+          "behind now"
+        )}
+      </Figure>
+      <Figure name="freshness" label="Freshness p99" value={formatDuration(hour?.freshness_p99_ms ?? null)} title={`${exact(hour?.freshness_p99_ms ?? null)} ms from an event until it can be read`} trend={trend("--series-p99", (batch) => batch.fresh_after_ms)}>
+        p50 {formatDuration(hour?.freshness_p50_ms ?? null)}, 1 h
+      </Figure>
+      <Figure name="batch" label="Batch time p99" value={formatDuration(hour?.duration_p99_ms ?? null)} title={`${exact(hour?.duration_p99_ms ?? null)} ms`} trend={trend("--series-p95", (batch) => batch.duration_ms)}>
+        p50 {formatDuration(hour?.duration_p50_ms ?? null)}, 1 h
+      </Figure>
+      <Figure name="events" label="Events" value={formatCount(hour?.events ?? null)} title={exact(hour?.events ?? null)} trend={trend("--series-out", (batch) => batch.events)}>
+        {hour === null ? "last hour" : `${formatCount(hour.batches)} batches, 1 h`}
+      </Figure>
+      <Figure name="lost" label="Lost" value={formatCount(hour?.lost_events ?? null)} title={`${exact(hour?.lost_events ?? null)} events`} tone={loss(hour?.lost_events)}>
+        not read in time
+      </Figure>
+      <Figure name="set-aside" label="Set aside" value={formatCount(hour?.set_aside ?? null)} title={`${exact(hour?.set_aside ?? null)} entries`} tone={loss(hour?.set_aside)}>
+        not understood
+      </Figure>
+      <Figure name="rewinds" label="Rewinds" value={formatCount(hour?.rewinds ?? null)} title={exact(hour?.rewinds ?? null)} tone={loss(hour?.rewinds)}>
+        Valkey lost data
+      </Figure>
+    </Figures>
+  );
+}
+
+function Batches({ batches }: { batches: readonly PipelineBatch[] }) {
+  return (
+    <section class="card list" aria-labelledby="batches-title">
+      <header class="list-head">
+        <h2 id="batches-title">Last batches</h2>
+        <span class="quiet">newest first</span>
+      </header>
+      <table class="table batches" data-testid="batches" data-rows={batches.length}>
+        <thead>
+          <tr>
+            <th scope="col" class="text name">
+              Finished
+            </th>
+            <th scope="col" class="number wide">
+              Batch
+            </th>
+            <th scope="col" class="number">
+              Events
+            </th>
+            <th scope="col" class="number wide">
+              Rows
+            </th>
+            <th scope="col" class="number">
+              Took
+            </th>
+            <th scope="col" class="number">
+              Fresh after
+            </th>
+            <th scope="col" class="number wide">
+              Lost
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {batches.slice(0, MOST_SHOWN).map((batch) => (
+            <tr key={`${batch.batch_id} ${batch.finished_at}`}>
+              <td class="text name">
+                <Time iso={batch.finished_at} />
+              </td>
+              <td class="number wide">{batch.batch_id}</td>
+              <td class="number" title={exact(batch.events)}>
+                {formatCount(batch.events)}
+              </td>
+              <td class="number wide" title={exact(batch.rows)}>
+                {formatCount(batch.rows)}
+              </td>
+              <td class="number" title={`${exact(batch.duration_ms)} ms`}>
+                {formatDuration(batch.duration_ms)}
+              </td>
+              <td class="number" title={`${exact(batch.fresh_after_ms)} ms`}>
+                {formatDuration(batch.fresh_after_ms)}
+              </td>
+              <td class="number wide">
+                <span class={batch.lost_events + batch.set_aside + batch.rewinds === 0 ? "zero" : "bad"}>
+                  {formatCount(batch.lost_events + batch.set_aside + batch.rewinds)}
+                </span>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}

@@ -1,0 +1,106 @@
+/** Every queue of an environment: what waits in it, by flow, type and task, and what runs now. */
+import { useMemo } from "preact/hooks";
+import { actionPlugins, detailedQueues } from "../api";
+import { formatCount, plural } from "../format";
+import { useClock, useLive, useTitle } from "../live";
+import { tenantKey, useSetParams } from "../place";
+import { serverNow, useQueues } from "../queues";
+import { filterRows, flowTypes, groupByClass, joinTiers, nextOrder, orderParam, parseFilter, parseOrder, sortRows, type Column, type Row } from "../rows";
+import { EmptyNotice } from "../components/Notice";
+import { queueColumns } from "../components/queueColumns";
+import { RunningTasks } from "../components/RunningTasks";
+import { VirtualTable } from "../components/VirtualTable";
+import type { Tenant } from "../shapes";
+
+const DETAILS_MS = 5000;
+const PLUGINS_MS = 30_000;
+
+export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSearchParams }) {
+  const setParams = useSetParams();
+  const queues = useQueues(tenant);
+  const details = useLive(`details ${tenantKey(tenant)}`, (signal) => detailedQueues(tenant, signal), DETAILS_MS);
+  const plugins = useLive(`plugins ${tenantKey(tenant)}`, (signal) => actionPlugins(tenant, signal), PLUGINS_MS);
+  const now = useClock();
+  useTitle("Queues – Headrace");
+
+  const grouped = params.get("group") === "class";
+  const order = parseOrder(params);
+  const filter = parseFilter(params);
+  const rows = useMemo(() => (details.data === null ? null : joinTiers(details.data)), [details.data]);
+  const all = useMemo(
+    () => (!grouped ? rows : queues.data === null ? null : groupByClass(queues.data.byKey.values(), rows ?? [])),
+    [grouped, rows, queues.data],
+  );
+  const types = useMemo(() => flowTypes(rows ?? []), [rows]);
+  const shown = useMemo(
+    () => (all === null ? [] : sortRows(filterRows(all, filter), order)),
+    [all, filter.text, filter.type, filter.coldOnly, order.column, order.direction],
+  );
+  const nowMs = queues.data === null ? Date.now() : Math.floor(serverNow(queues.data, now) / 1000) * 1000;
+  const columns = useMemo(
+    () => queueColumns({ tenant, grouped, nowMs, plugins: plugins.data ?? {}, states: queues.data?.byKey ?? new Map() }),
+    [tenantKey(tenant), grouped, nowMs, plugins.data, queues.data],
+  );
+  const total = shown.reduce((sum, row) => sum + row.total, 0);
+
+  return (
+    <>
+      <div class="heading">
+        <h1>Queues</h1>
+        <p class="quiet" data-testid="queues-summary">
+          {all === null ? " " : `${plural(shown.length, grouped ? "class" : "row")}, ${formatCount(total)} waiting`}
+          {details.data?.truncated === true && " · the largest are shown"}
+        </p>
+      </div>
+      <RunningTasks tenant={tenant} open={params.get("running") === "open"} onToggle={(open) => setParams({ running: open ? "open" : null }, "replace")} />
+      <section class="card list" aria-label="What waits">
+        <div class="toolbar">
+          <input
+            type="search"
+            class="search"
+            placeholder="Search flow, task or class"
+            aria-label="Search flow, task or class"
+            value={filter.text}
+            data-testid="search"
+            onInput={(event) => setParams({ q: event.currentTarget.value }, "replace")}
+          />
+          <select aria-label="Flow type" class="select" value={filter.type} data-testid="type" onChange={(event) => setParams({ type: event.currentTarget.value })}>
+            <option value="">All types</option>
+            {[...new Set([...types, ...(filter.type === "" ? [] : [filter.type])])].map((type) => (
+              <option key={type} value={type} selected={type === filter.type}>
+                {type}
+              </option>
+            ))}
+          </select>
+          <label class="switch">
+            <input type="checkbox" checked={filter.coldOnly} onChange={(event) => setParams({ tier: event.currentTarget.checked ? "cold" : null })} />
+            Cold only
+          </label>
+          <label class="switch">
+            <input
+              type="checkbox"
+              checked={grouped}
+              data-testid="group"
+              onChange={(event) => setParams({ group: event.currentTarget.checked ? "class" : null })}
+            />
+            Group by class
+          </label>
+        </div>
+        <VirtualTable<Row, Column>
+          label={grouped ? "Queues by class" : "Queues by flow and task"}
+          testId="queues"
+          columns={columns}
+          rows={shown}
+          rowKey={(row) => row.key}
+          sorted={order}
+          onSort={(column) => setParams({ sort: orderParam(nextOrder(order, column)) }, "replace")}
+        />
+        {all !== null && shown.length === 0 && (
+          <EmptyNotice title={all.length === 0 ? "Nothing waits" : "Nothing matches"}>
+            {all.length === 0 ? "Every job of this environment has been started. “Group by class” shows its queues." : "Other words, or fewer filters, may find more."}
+          </EmptyNotice>
+        )}
+      </section>
+    </>
+  );
+}

@@ -1,0 +1,11 @@
+import type { Payload } from "./shapes";
+
+/** Whole JSON with line breaks; what is cut, or is none, as it came. */
+export function readable(payload: Payload): string {
+  if (payload.encoding !== "text" || payload.cut) return payload.preview;
+  try {
+    return JSON.stringify(JSON.parse(payload.preview), null, 2);
+  } catch {
+    return payload.preview;
+  }
+}

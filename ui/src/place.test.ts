@@ -1,0 +1,33 @@
+import { describe, expect, it } from "vitest";
+import { href, parsePlace, type Page } from "./place";
+
+const tenant = { org: "a&b", project: "x/y", env: "é" };
+const odd = "a/b:*{c} 100% 🐟?#";
+
+describe("an address", () => {
+  it.each<[string, Page]>([
+    ["/", { name: "overview" }],
+    ["/queue-metrics", { name: "queues" }],
+    ["/queues/emails", { name: "queue", queue: "emails" }],
+    ["/dead", { name: "dead" }],
+    ["/jobs/order-1", { name: "job", id: "order-1" }],
+    ["/pipeline", { name: "pipeline" }],
+    ["/queues/", { name: "nowhere" }],
+    ["/queues/a/b", { name: "nowhere" }],
+    ["/queues/%E0%A4%A", { name: "nowhere" }],
+    ["/something", { name: "nowhere" }],
+  ])("%s is a page", (path, page) => expect(parsePlace(path, "").page).toEqual(page));
+
+  it.each<Page>([{ name: "overview" }, { name: "queue", queue: odd }, { name: "job", id: odd }, { name: "dead" }])("keeps any name: %j", (page) => {
+    const url = new URL(href(page, tenant, { q: odd, sort: null, type: "" }), "http://localhost");
+    const place = parsePlace(url.pathname, url.search);
+    expect(place.page).toEqual(page);
+    expect(place.tenant).toEqual(tenant);
+    expect(Object.fromEntries(place.params)).toEqual({ q: odd });
+  });
+
+  it("names an environment as a whole or not at all", () => {
+    expect(parsePlace("/", "?org=acme&project=shop").tenant).toBeNull();
+    expect(href({ name: "pipeline" }, null)).toBe("/pipeline");
+  });
+});

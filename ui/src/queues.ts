@@ -1,0 +1,167 @@
+/**
+ * The queues of an environment as they are now, told by the server as they change. Where the stream is refused (too many are open)
+ * they are polled. A stream that is silent is probed, since a dead connection and a quiet environment look the same.
+ */
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { listQueues, streamPath } from "./api";
+import { ApiError, asApiError, unreachable } from "./http";
+import { useReported, type Answer, type Live } from "./live";
+import { queueKey, tenantKey } from "./place";
+import { usePaused } from "./pulse";
+import type { QueueRef, QueueState, Tenant } from "./shapes";
+
+export interface Queues {
+  byKey: ReadonlyMap<string, QueueState>;
+  /** The server's clock, in ms, and performance.now() when it was read. */
+  serverMs: number;
+  at: number;
+}
+
+const SILENCE_MS = 5000;
+const POLL_MS = 2000;
+const STREAM_AGAIN_MS = 30_000;
+
+interface Told {
+  queues: QueueState[];
+  gone?: QueueRef[];
+  timestamp: string;
+}
+
+/** The server's time now. Between answers the viewer's monotonic clock goes on from it. */
+export function serverNow(queues: Queues, now: number): number {
+  return queues.serverMs + Math.max(0, now - queues.at);
+}
+
+/** Pure: what was known, with what is told now. */
+export function merged(before: Queues | null, told: Told, at: number): Queues {
+  const byKey = new Map(before?.byKey ?? []);
+  for (const queue of told.queues) byKey.set(queueKey(queue), queue);
+  for (const ref of told.gone ?? []) byKey.delete(queueKey(ref));
+  return { byKey, serverMs: Date.parse(told.timestamp), at };
+}
+
+export function useQueues(tenant: Tenant | null): Live<Queues> {
+  const paused = usePaused();
+  const [answer, setAnswer] = useState<Answer<Queues> | null>(null);
+  const [round, setRound] = useState(0);
+  const key = tenant === null ? null : tenantKey(tenant);
+  const known = answer?.key === key && answer?.data !== null;
+  const heldRound = useRef(0);
+
+  useEffect(() => {
+    if (tenant === null || key === null) return;
+    const asked = heldRound.current !== round;
+    heldRound.current = round;
+    if (paused && known && !asked) return;
+    return (paused && known ? askOnce : listen)(tenant, {
+      tell: (change) =>
+        setAnswer((old) => {
+          const at = performance.now();
+          return { key, data: change(old?.key === key ? old.data : null, at), error: null, receivedAt: at };
+        }),
+      fail: (error) => setAnswer((old) => (old?.key === key ? { ...old, error } : { key, data: null, error, receivedAt: null })),
+    });
+  }, [key, paused, round]);
+
+  const refresh = useCallback(() => setRound((n) => n + 1), []);
+  return useReported(key !== null, answer?.key === key ? answer : null, SILENCE_MS, refresh);
+}
+
+interface Listener {
+  tell: (change: (before: Queues | null, at: number) => Queues) => void;
+  fail: (error: ApiError) => void;
+}
+
+/** For a page that is paused, after something was done on it. */
+function askOnce(tenant: Tenant, listener: Listener): () => void {
+  const stop = new AbortController();
+  listQueues(tenant, stop.signal).then(
+    (list) => listener.tell((_, at) => merged(null, list, at)),
+    (cause: unknown) => {
+      if (!stop.signal.aborted) listener.fail(asApiError(cause));
+    },
+  );
+  return () => stop.abort();
+}
+
+/** Listens until the returned function is called; only while somebody looks. */
+function listen(tenant: Tenant, listener: Listener): () => void {
+  const stop = new AbortController();
+  let source: EventSource | null = null;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let refusedAt = Number.NEGATIVE_INFINITY;
+  let events = 0;
+
+  const onTold = (event: MessageEvent<string>) => {
+    const told = JSON.parse(event.data) as Told;
+    events += 1;
+    listener.tell((before, at) => merged(event.type === "snapshot" ? null : before, told, at));
+    probeIn(SILENCE_MS);
+  };
+  const open = () => {
+    source = new EventSource(streamPath(tenant));
+    source.addEventListener("snapshot", onTold);
+    source.addEventListener("change", onTold);
+    source.addEventListener("unavailable", (event) => {
+      const { detail } = JSON.parse((event as MessageEvent<string>).data) as { detail: string };
+      listener.fail(new ApiError("Live state is not available", detail, 503));
+    });
+    source.addEventListener("end", () => listener.fail(new ApiError("Signed out", "The key is not valid any more.", 401)));
+    source.onerror = () => {
+      if (source?.readyState === EventSource.CONNECTING) return void listener.fail(unreachable());
+      close(); // refused: poll for a while
+      refusedAt = performance.now();
+      void probe();
+    };
+  };
+  const close = () => {
+    source?.close();
+    source = null;
+  };
+  const probeIn = (ms: number) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => void probe(), ms);
+  };
+  const probe = async () => {
+    if (document.hidden || stop.signal.aborted) return;
+    const before = events;
+    try {
+      const list = await listQueues(tenant, stop.signal);
+      if (events === before) listener.tell((_, at) => merged(null, list, at)); // else the stream has told newer things
+    } catch (cause) {
+      if (stop.signal.aborted) return;
+      listener.fail(asApiError(cause));
+    }
+    if (stop.signal.aborted) return;
+    if (source === null && performance.now() - refusedAt > STREAM_AGAIN_MS) open();
+    probeIn(source === null ? POLL_MS : SILENCE_MS);
+  };
+  const onVisible = () => {
+    if (document.hidden) close(); // browsers allow few connections, and a hidden tab needs none
+    else if (source === null) {
+      open();
+      probeIn(SILENCE_MS);
+    }
+  };
+
+  document.addEventListener("visibilitychange", onVisible);
+  onVisible();
+  return () => {
+    stop.abort();
+    clearTimeout(timer);
+    close();
+    document.removeEventListener("visibilitychange", onVisible);
+  };
+}
+
+/** Why nothing of it runs although jobs wait, in two words; null where all is well. Pure. */
+export type Trouble = "paused" | "limit 0" | "nothing runs";
+
+const STUCK_MS = 60_000;
+
+export function troubleOf(queue: Pick<QueueState, "paused" | "limit" | "depth" | "running" | "oldest_at">, nowMs: number): Trouble | null {
+  if (queue.paused) return "paused";
+  if (queue.depth === 0 || queue.running > 0) return null;
+  if (queue.limit === 0) return "limit 0";
+  return queue.oldest_at !== null && nowMs - Date.parse(queue.oldest_at) > STUCK_MS ? "nothing runs" : null;
+}

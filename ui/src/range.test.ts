@@ -1,0 +1,72 @@
+import { describe, expect, it } from "vitest";
+import { START } from "./fixtures";
+import { between, DEFAULT_PRESET, parseRange, PRESETS, rangeParams, rangeQuery, resolution, SHORTEST_S, zoomed, type Range } from "./range";
+
+const roundTrip = (range: Range) => {
+  const given = Object.entries(rangeParams(range)).filter((entry): entry is [string, string] => entry[1] !== null);
+  return parseRange(new URLSearchParams(given));
+};
+
+describe("in the URL", () => {
+  it.each(PRESETS.map((preset) => [preset.id, preset] as const))("keeps %s", (_, preset) => {
+    expect(roundTrip({ kind: "last", preset })).toEqual({ kind: "last", preset });
+  });
+
+  it("keeps a range from one moment to another", () => {
+    const range: Range = { kind: "between", start: START, end: START + 90 };
+    expect(roundTrip(range)).toEqual(range);
+  });
+
+  it.each(["", "range=3w", "start=2026-11-15T20:00:00Z", "start=b&end=a", "start=2026-11-15T20:00:00Z&end=2026-11-15T19:00:00Z"])(
+    "falls back at “%s”",
+    (search) => expect(parseRange(new URLSearchParams(search))).toEqual({ kind: "last", preset: DEFAULT_PRESET }),
+  );
+});
+
+describe("a question", () => {
+  const now = START;
+  const ago = (days: number, seconds: number): Range => ({ kind: "between", start: now - days * 86_400, end: now - days * 86_400 + seconds });
+
+  it.each([
+    ["5m", "5s"],
+    ["30m", "5s"],
+    ["2h", "10s"],
+    ["24h", "2m"],
+    ["7d", "15m"],
+    ["30d", "1h"],
+    ["90d", "6h"],
+  ])("of the last %s has points of %s", (id, step) => {
+    const preset = PRESETS.find((each) => each.id === id) ?? DEFAULT_PRESET;
+    expect(resolution({ kind: "last", preset }, now)).toBe(step);
+  });
+
+  it("asks for no finer points than are kept of that time", () => {
+    expect(resolution(ago(1, 600), now)).toBe("5s");
+    expect(resolution(ago(3, 600), now)).toBe("1m");
+    expect(resolution(ago(60, 600), now)).toBe("1h");
+  });
+
+  it("never asks for what is to come", () => {
+    expect(rangeQuery({ kind: "between", start: now - 60, end: now + 60 }, now)).toBe(
+      "start=2026-11-15T19:59:00Z&end=2026-11-15T20:00:00Z&resolution=5s",
+    );
+  });
+});
+
+describe("zooming", () => {
+  it("takes a drag in either direction", () => {
+    expect(between(START + 100.4, START + 0.6)).toEqual({ kind: "between", start: START, end: START + 101 });
+  });
+
+  it("never shows less than a few points", () => {
+    expect(between(START, START + 1)).toEqual({ kind: "between", start: START + 1 - SHORTEST_S, end: START + 1 });
+  });
+
+  it("keeps the moment under the crosshair where it is", () => {
+    expect(zoomed({ start: START, end: START + 400 }, 0.5, START + 100, START + 400)).toEqual({ kind: "between", start: START + 50, end: START + 250 });
+  });
+
+  it("zooms out to now at most", () => {
+    expect(zoomed({ start: START, end: START + 400 }, 2, START + 200, START + 400)).toEqual({ kind: "between", start: START - 400, end: START + 400 });
+  });
+});

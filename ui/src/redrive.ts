@@ -1,0 +1,22 @@
+/** Redriving many dead jobs: a step at a time, so that it can be watched and stopped. */
+import { redriveSome, type DeadFilter } from "./api";
+import type { QueueRef, Redriven } from "./shapes";
+
+type Step = (ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal) => Promise<Redriven>;
+
+export async function redriveAll(
+  ref: QueueRef,
+  which: DeadFilter,
+  signal: AbortSignal,
+  progress: (done: number) => void,
+  step: Step = redriveSome,
+): Promise<void> {
+  let cursor: string | null = null;
+  let done = 0;
+  do {
+    const { redriven, next }: Redriven = await step(ref, which, cursor, signal);
+    done += redriven;
+    cursor = next;
+    progress(done);
+  } while (cursor !== null && !signal.aborted);
+}

@@ -1,0 +1,145 @@
+/** The rows of the queues page: joined from both tiers, grouped, filtered, sorted. Pure; a thousand rows are nothing to it. */
+import type { ActionQueue, DetailedQueues, QueueState } from "./shapes";
+
+export interface Row {
+  key: string;
+  queue: string;
+  flow: string;
+  type: string;
+  task: string;
+  warm: number;
+  cold: number;
+  total: number;
+  /** Epoch ms of the job that waits longest; null: nothing waits. */
+  oldestMs: number | null;
+  /** Of rows that stand for a whole queue. */
+  running: number | null;
+  dead: number | null;
+  limit: number | null;
+}
+
+export const COLUMNS = ["flow", "type", "task", "queue", "running", "dead", "warm", "cold", "total", "oldest"] as const;
+export type Column = (typeof COLUMNS)[number];
+export type Direction = "asc" | "desc";
+
+export interface Order {
+  column: Column;
+  direction: Direction;
+}
+
+export interface Filter {
+  text: string;
+  type: string;
+  coldOnly: boolean;
+}
+
+/** One row per flow, type, task and queue, whatever tier its jobs wait in. */
+export function joinTiers(found: DetailedQueues): Row[] {
+  const rows = new Map<string, Row>();
+  const add = (entries: readonly ActionQueue[], tier: "warm" | "cold") => {
+    for (const entry of entries) {
+      const key = JSON.stringify([entry.actionClass, entry.flowName, entry.flowType, entry.actionName]);
+      const row = rows.get(key) ?? emptyRow(key, entry);
+      row[tier] += entry.count;
+      row.total += entry.count;
+      row.oldestMs = older(row.oldestMs, entry.oldestQueuedAt === null ? null : Date.parse(entry.oldestQueuedAt));
+      rows.set(key, row);
+    }
+  };
+  add(found.warmQueues, "warm");
+  add(found.coldQueues, "cold");
+  return [...rows.values()];
+}
+
+function emptyRow(key: string, entry: ActionQueue): Row {
+  const { actionClass: queue, flowName: flow, flowType: type, actionName: task } = entry;
+  return { key, queue, flow, type, task, warm: 0, cold: 0, total: 0, oldestMs: null, running: null, dead: null, limit: null };
+}
+
+/** One row per queue, from its live state; flows, types and tasks of what waits in it are named together. */
+export function groupByClass(queues: Iterable<QueueState>, rows: readonly Row[]): Row[] {
+  const parts = new Map<string, Row[]>();
+  for (const row of rows) parts.set(row.queue, [...(parts.get(row.queue) ?? []), row]);
+  return [...queues].map((state) => {
+    const own = parts.get(state.queue) ?? [];
+    const together = (read: (row: Row) => string) => [...new Set(own.map(read).filter((name) => name !== ""))].sort().join(", ");
+    return {
+      key: state.queue,
+      queue: state.queue,
+      flow: together((row) => row.flow),
+      type: together((row) => row.type),
+      task: together((row) => row.task),
+      warm: state.warm,
+      cold: state.cold,
+      total: state.depth,
+      oldestMs: state.oldest_at === null ? null : Date.parse(state.oldest_at),
+      running: state.running,
+      dead: state.dead,
+      limit: state.limit,
+    };
+  });
+}
+
+export function filterRows(rows: readonly Row[], filter: Filter): Row[] {
+  const words = filter.text.toLowerCase().split(/\s+/).filter((word) => word !== "");
+  return rows.filter((row) => {
+    if (filter.coldOnly && row.cold === 0) return false;
+    if (filter.type !== "" && !row.type.split(", ").includes(filter.type)) return false;
+    const text = `${row.queue}\n${row.task}\n${row.flow}\n${row.type}`.toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+}
+
+const collator = new Intl.Collator(undefined, { numeric: true });
+
+/** What is not known comes last, whichever way; names decide between equals, so that rows do not jump about. */
+export function sortRows(rows: readonly Row[], { column, direction }: Order): Row[] {
+  const sign = direction === "asc" ? 1 : -1;
+  return [...rows].sort((a, b) => sign * compare(a, b, column, sign) || collator.compare(a.queue, b.queue) || collator.compare(a.key, b.key));
+}
+
+function compare(a: Row, b: Row, column: Column, sign: number): number {
+  if (column === "flow" || column === "type" || column === "task" || column === "queue") return collator.compare(a[column], b[column]);
+  const [left, right] = [numberOf(a, column), numberOf(b, column)];
+  if (left === null || right === null) return sign * (Number(left === null) - Number(right === null));
+  return left - right;
+}
+
+function numberOf(row: Row, column: "running" | "dead" | "warm" | "cold" | "total" | "oldest"): number | null {
+  if (column === "oldest") return row.oldestMs === null ? null : -row.oldestMs; // the highest age is the lowest time
+  return row[column];
+}
+
+function older(a: number | null, b: number | null): number | null {
+  return a === null ? b : b === null ? a : Math.min(a, b);
+}
+
+export function flowTypes(rows: readonly Row[]): string[] {
+  return [...new Set(rows.map((row) => row.type).filter((type) => type !== ""))].sort();
+}
+
+// ---- In the URL --------------------------------------------------------------------------------------
+
+export const DEFAULT_ORDER: Order = { column: "total", direction: "desc" };
+
+export function parseOrder(params: URLSearchParams): Order {
+  const [column, direction] = (params.get("sort") ?? "").split(".");
+  const known = COLUMNS.find((name) => name === column);
+  return known === undefined ? DEFAULT_ORDER : { column: known, direction: direction === "asc" ? "asc" : "desc" };
+}
+
+export function orderParam({ column, direction }: Order): string | null {
+  return column === DEFAULT_ORDER.column && direction === DEFAULT_ORDER.direction ? null : `${column}.${direction}`;
+}
+
+const TEXT_COLUMNS: readonly Column[] = ["flow", "type", "task", "queue"];
+
+/** A click on a heading: the other way round if it is sorted by already, else names from A and numbers from the highest. */
+export function nextOrder(order: Order, column: Column): Order {
+  if (order.column === column) return { column, direction: order.direction === "asc" ? "desc" : "asc" };
+  return { column, direction: TEXT_COLUMNS.includes(column) ? "asc" : "desc" };
+}
+
+export function parseFilter(params: URLSearchParams): Filter {
+  return { text: params.get("q") ?? "", type: params.get("type") ?? "", coldOnly: params.get("tier") === "cold" };
+}

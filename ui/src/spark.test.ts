@@ -1,0 +1,21 @@
+import { expect, it } from "vitest";
+import { sparkPath, SPARK_WIDTH } from "./spark";
+
+it("draws gaps as gaps", () => {
+  expect(sparkPath([0, 10, null, 5, 10])).toBe("M0 26L30 2M90 14L120 2");
+});
+
+it("shows a point that stands alone", () => {
+  expect(sparkPath([null, 3, null])).toBe("M60 2h0.01");
+});
+
+it("keeps the peak of many points", () => {
+  const values = Array.from({ length: 600 }, (_, index) => (index === 333 ? 100 : 1));
+  expect(sparkPath(values)).toContain(" 2L");
+  expect(sparkPath(values).endsWith(`L${SPARK_WIDTH} 25.8`)).toBe(true);
+});
+
+it("draws nothing of nothing", () => {
+  expect(sparkPath([])).toBe("");
+  expect(sparkPath([null, null])).toBe("");
+});
