@@ -114,8 +114,15 @@ class ApiSettings:
     query_timeout: Seconds = setting(10.0, "How long one question to ClickHouse may take.", duration("100ms", "10m"))
     session: Seconds = setting(12 * 3600.0, "How long a browser stays signed in.", duration("1m", "30d"))
     audit_keep: Seconds = setting(90 * 86400.0, "How long the audit log is kept.", duration("1h", "3650d"))
+    streams: int = setting(200, "Streams of live state that one process serves at a time.", integer(1, 100_000))
+    streams_per_key: int = setting(10, "Of those, with one key.", integer(1, 10_000))
     metrics: bool | None = setting(
         None, "Serve /metrics of the API; none = only where `host` is loopback.", optional(boolean())
+    )
+    public_url: str | None = setting(
+        None,
+        "Address of the dashboard as people reach it, for links in messages; none = links without a host.",
+        optional(url("http", "https")),
     )
 
 
@@ -161,6 +168,11 @@ class ColdSettings:
         15.0, "After how long without a sign of life another process moves the jobs of a shard.", duration("11s", "10m")
     )
     audit_every: Seconds = setting(60.0, "How often counters are compared with rows.", duration("1s", "1d"))
+    keep_dead: Seconds | None = setting(
+        None,
+        "How long dead jobs are kept; none = until somebody redrives or removes them.",
+        optional(duration("1m", "3650d")),
+    )
 
 
 @dataclass(frozen=True)
@@ -306,6 +318,37 @@ class SpoolSettings:
 
 
 @dataclass(frozen=True)
+class AlertsSettings:
+    every: Seconds = setting(30.0, "How often rules are evaluated.", duration("100ms", "1h"))
+    lease: Seconds = setting(
+        15.0, "After how long without a sign of life another process evaluates.", duration("1s", "10m")
+    )
+    max_lag: Seconds = setting(
+        120.0, "History that is further behind is not judged: rules keep their states.", duration("1s", "1d")
+    )
+    query_timeout: Seconds = setting(10.0, "How long one question to ClickHouse may take.", duration("100ms", "10m"))
+    send_timeout: Seconds = setting(10.0, "How long a receiver of messages may take.", duration("100ms", "5m"))
+    retry_interval: Seconds = setting(
+        5.0, "Wait after a channel failed; doubles with each failure in a row.", duration("10ms", "1h")
+    )
+    max_retry_delay: Seconds = setting(900.0, "Longest wait before a channel is tried again.", duration("10ms", "1d"))
+    give_up: Seconds = setting(
+        3 * 86400.0, "How old a message may be when a failed try is its last.", duration("1m", "365d")
+    )
+    keep: Seconds = setting(
+        90 * 86400.0, "How long incidents that are over and messages that were sent are kept.", duration("1h", "3650d")
+    )
+    allow_private: bool = setting(False, "Channels may lead to private, loopback and link-local addresses.", boolean())
+    smtp_url: str | None = setting(
+        None,
+        "Server of mail for channels of type email; none = they fail.",
+        optional(url("smtp", "smtps")),
+        secret=True,
+    )
+    email_from: str = setting("headrace@localhost", "Sender of mail.", text("an address of mail", r"[^\s@]+@[^\s@]+"))
+
+
+@dataclass(frozen=True)
 class LogSettings:
     level: str = setting("info", "Least severe messages to log.", choice("debug", "info", "warning", "error"))
     format: str = setting("text", "Log lines for people or for machines.", choice("text", "json"))
@@ -326,6 +369,7 @@ class Settings:
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
+    alerts: AlertsSettings = field(default_factory=AlertsSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -507,6 +551,8 @@ def _check_together(loaded: Loaded) -> None:
         raise _conflict(loaded, "worker.heartbeat", "must be shorter than", "queue.lease")
     if queue.retry_base > queue.retry_max:
         raise _conflict(loaded, "queue.retry_base", "must not be longer than", "queue.retry_max")
+    if loaded.settings.alerts.retry_interval > loaded.settings.alerts.max_retry_delay:
+        raise _conflict(loaded, "alerts.retry_interval", "must not be longer than", "alerts.max_retry_delay")
     _check_spool(loaded)
 
 

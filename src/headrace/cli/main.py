@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "spool": ("headrace.cli.spool:spool", "Look into a spool's directory, check it, empty it."),
     "api": ("headrace.cli.api:api", "Serve the API and the dashboard until stopped."),
     "keys": ("headrace.cli.keys:keys", "Make, list and revoke the keys of the API."),
+    "alerts": ("headrace.cli.alerts:alerts", "Evaluate rules over history, and tell people."),
     "demo": ("headrace.cli.demo:demo", "Send a small seeded load to the queue."),
     "migrate": ("headrace.cli.migrate:migrate", "Create or update the tables in PostgreSQL and ClickHouse."),
     "reconcile": ("headrace.cli.reconcile:reconcile", "Compare the queues' own counts with history."),

@@ -1,0 +1,1 @@
+"""Alerts: rules over history, incidents that begin and end, and messages that arrive."""

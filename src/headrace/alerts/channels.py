@@ -1,0 +1,105 @@
+"""Channels: what each type needs, and what of it may be shown again.
+
+Addresses and secrets are kept in `config`, and leave it only to be used. What is shown is the type, the name and
+`target`: the host of a URL without its path, which is the secret of most of them; addresses of mail as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from headrace.alerts.guard import checked_url
+from headrace.alerts.records import Channel
+from headrace.alerts.rules import InvalidRule
+from headrace.model.names import EnvRef, name_problem
+
+TYPES = ("slack", "email", "webhook", "apprise")
+FIELDS = {"slack": {"url"}, "email": {"to"}, "webhook": {"url", "secret"}, "apprise": {"url"}}
+COMMON = {"name", "type", "health", "enabled"}
+MAX_RECIPIENTS = 20
+MAX_URL = 2000
+MIN_SECRET = 16
+MAIL = re.compile(r"[^\s@<>,;:\"()\[\]\\]+@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+# Of Apprise: these act on this very machine.
+LOCAL_SCHEMES = frozenset({"dbus", "kde", "qt", "glib", "gio", "gnome", "macosx", "windows", "syslog", "blink1"})
+
+
+def make_channel(
+    channel_id: str, tenant: EnvRef, given: Mapping[str, Any], before: Channel | None = None
+) -> tuple[Channel, str | None]:
+    """The channel of these fields, and the secret that was made for it, if one was. InvalidRule says what is wrong.
+
+    With `before`, secrets that are left out stay as they are.
+    """
+    kind = given.get("type", before.type if before else None)
+    if kind not in TYPES:
+        raise _wrong(given, f"type must be one of {', '.join(TYPES)}")
+    if unknown := given.keys() - COMMON - FIELDS[kind]:
+        raise _wrong(given, f"a channel of type {kind} has no {', '.join(sorted(unknown))}")
+    name: Any = given.get("name", before.name if before else "")
+    if problem := name_problem(name) if isinstance(name, str) else "must be text":
+        raise _wrong(given, f"name {problem}")
+    kept = before.config if before and before.type == kind else {}
+    config = {**kept, **{key: given[key] for key in FIELDS[kind] if given.get(key) is not None}}
+    made = None
+    if kind == "webhook" and "secret" not in config:
+        config["secret"] = made = secrets.token_hex(32)
+    _check(given, kind, config)
+    flags = {flag: given.get(flag, getattr(before, flag) if before else flag == "enabled") for flag in FLAGS}
+    if not all(isinstance(flag, bool) for flag in flags.values()):
+        raise _wrong(given, "health and enabled must be true or false")
+    where = (tenant.org, tenant.project, tenant.env)
+    return Channel(channel_id, *where, name, kind, config, target_of(kind, config), **flags), made
+
+
+FLAGS = ("health", "enabled")
+
+
+def target_of(kind: str, config: Mapping[str, Any]) -> str:
+    """Where it leads, as far as that may be shown."""
+    if kind == "email":
+        return ", ".join(config["to"])
+    parts = urlsplit(config["url"])
+    if kind == "apprise":
+        return f"{parts.scheme}://***"
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/***"
+
+
+def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> None:
+    if kind == "email":
+        to: Any = config.get("to")
+        if not isinstance(to, list) or not 0 < len(to) <= MAX_RECIPIENTS:
+            raise _wrong(given, f"to must be a list of 1 to {MAX_RECIPIENTS} addresses")
+        if bad := [one for one in to if not isinstance(one, str) or not MAIL.fullmatch(one)]:
+            raise _wrong(given, f"{bad[0]!r} is not an address of mail")
+        return
+    url: Any = config.get("url")
+    if not isinstance(url, str) or not 0 < len(url) <= MAX_URL:
+        raise _wrong(given, f"url must be text of 1 to {MAX_URL} characters")
+    if kind == "apprise":
+        _check_apprise(given, url)
+    else:
+        try:
+            checked_url(url)
+        except ValueError as error:
+            raise _wrong(given, f"url {error}") from None
+    secret: Any = config.get("secret", "x" * MIN_SECRET)
+    if not isinstance(secret, str) or len(secret) < MIN_SECRET:
+        raise _wrong(given, f"secret must be text of at least {MIN_SECRET} characters")
+
+
+def _check_apprise(given: Mapping[str, Any], url: str) -> None:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
+    if not scheme:
+        raise _wrong(given, "url must begin with a scheme that Apprise knows, as in tgram://")
+    if scheme[1].lower() in LOCAL_SCHEMES:
+        raise _wrong(given, f"{scheme[1]}:// acts on the machine of this server, which is not allowed")
+
+
+def _wrong(given: Mapping[str, Any], why: str) -> InvalidRule:
+    return InvalidRule(f"The channel {given.get('name', '')!r} is not possible: {why}. Nothing was changed.")

@@ -1,0 +1,281 @@
+"""One round over all rules: read history in few questions, judge, write.
+
+Environments whose rules need the same windows are read together, so a round costs by how many environments and windows
+there are and not by how many rules. What could not be read is not known, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from headrace.alerts.health import LOSS_S, OWN_RULES, health_values
+from headrace.alerts.journal import Decided, States, lock_orphans, lock_states, rule_of_incident, write
+from headrace.alerts.lease import Lease
+from headrace.alerts.machine import Values, evaluate, resolve
+from headrace.alerts.records import Silence, enabled_rules, list_silences, revision
+from headrace.alerts.rules import Metric, Rule
+from headrace.alerts.samples import Cut, Measured, cuts, tier_of
+from headrace.errors import HeadraceError
+from headrace.model.names import EnvRef
+from headrace.postgres.connect import Pool, connection
+from headrace.warehouse import alert_samples
+from headrace.warehouse.alert_samples import Progress
+from headrace.warehouse.connect import Client
+from headrace.warehouse.reads import Columns, HistoryTooSlow, Reads
+
+log = logging.getLogger(__name__)
+
+ENVIRONMENTS_AT_ONCE = 100
+ORPHANS_AT_ONCE = 1000
+ORPHANED = "the rule was removed or switched off"
+
+
+@dataclass(frozen=True)
+class EvaluatorOptions:
+    max_lag_s: float = 120.0  # history that is further behind is not judged
+    query_timeout_s: float = 10.0
+
+
+@dataclass
+class Round:
+    """What a round did; for logs and measurements."""
+
+    rules: int = 0
+    environments: int = 0
+    queries: int = 0
+    unknown: int = 0  # rules whose state was kept
+    transitions: int = 0
+    lag_ms: int | None = None
+    failures: list[str] = field(default_factory=list[str])
+    unreachable: bool = False  # ClickHouse does not answer: no use in asking on
+
+
+class CountedReads(Reads):
+    def __init__(self, client: Client, timeout_s: float, round_: Round) -> None:
+        super().__init__(client, timeout_s)
+        self._round = round_
+
+    def ask(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
+        self._round.queries += 1
+        return super().ask(query, parameters, threads)
+
+
+@dataclass
+class Environment:
+    ref: EnvRef
+    rules: list[Rule]
+
+    def __post_init__(self) -> None:
+        self.cuts = cuts(self.rules)
+        groups: dict[tuple[str, str, int], list[Rule]] = {}
+        for rule in self.rules:
+            groups.setdefault((rule.metric, rule.percentile, rule.window_s), []).append(rule)
+        self.groups = list(groups.values())  # rules of one group are compared with the same values
+
+
+class Evaluator:
+    """`connect` is called when there is no client yet, and again after ClickHouse was away."""
+
+    def __init__(
+        self, pool: Pool, lease: Lease, connect: Callable[[], Client], options: EvaluatorOptions | None = None
+    ) -> None:
+        self._pool = pool
+        self._lease = lease
+        self._connect = connect
+        self._options = options or EvaluatorOptions()
+        self._client: Client | None = None
+        self._revision: int | None = None
+        self._environments: list[Environment] = []
+
+    def run_once(self, now_ms: int) -> Round:
+        """Raises EvaluatorFenced, or what PostgreSQL's absence is; ClickHouse's is part of a round."""
+        done = Round()
+        silences = self._refresh(datetime.fromtimestamp(now_ms / 1000, UTC))
+        progress = self._progress(done, now_ms)
+        watermark_ms = progress.watermark_ms if progress else None
+        done.lag_ms = None if watermark_ms is None else max(0, now_ms - watermark_ms)
+        for batch in _batches(self._environments):
+            measured = self._measure(done, batch, now_ms, watermark_ms) if self._is_known(done) else None
+            self._judge(done, batch, measured, now_ms, progress, silences)
+        self._judge_health(done, progress, now_ms)
+        self._resolve_orphans(done, now_ms)
+        return done
+
+    def _refresh(self, now: datetime) -> dict[EnvRef, list[Silence]]:
+        """The rules are read again when one has changed."""
+        with connection(self._pool) as conn:
+            newest = revision(conn)
+            if newest != self._revision:
+                self._environments = [
+                    Environment(ref, rules)
+                    for ref, every in groupby(enabled_rules(conn), lambda rule: rule.environment)
+                    if (rules := list(every))
+                ]
+                self._revision = newest
+            silences = list_silences(conn, at=now)
+        return {ref: list(every) for ref, every in groupby(sorted(silences, key=_where), _where)}
+
+    def _reads(self, done: Round) -> Reads:
+        if self._client is None:
+            self._client = self._connect()
+        return CountedReads(self._client, self._options.query_timeout_s, done)
+
+    def _progress(self, done: Round, now_ms: int) -> Progress | None:
+        """None: ClickHouse does not answer."""
+        try:
+            return alert_samples.progress(self._reads(done), now_ms - LOSS_S * 1000)
+        except Exception as error:  # whatever it is, nothing is known, and somebody must hear of it
+            self._failed(done, error)
+            return None
+
+    def _is_known(self, done: Round) -> bool:
+        return not done.unreachable and done.lag_ms is not None and done.lag_ms <= self._options.max_lag_s * 1000
+
+    def _measure(
+        self, done: Round, batch: Sequence[Environment], now_ms: int, watermark_ms: int | None
+    ) -> dict[tuple[EnvRef, str], Measured] | None:
+        assert watermark_ms is not None, "history is known"
+        horizon_ms = min(now_ms, watermark_ms)
+        try:
+            return {
+                key: measured
+                for cut in batch[0].cuts
+                for key, measured in self._read_cut(done, cut, [each.ref for each in batch], horizon_ms).items()
+            }
+        except Exception as error:  # whatever it is, nothing is known, and somebody must hear of it
+            self._failed(done, error)
+            return None
+
+    def _read_cut(
+        self, done: Round, cut: Cut, envs: Sequence[EnvRef], horizon_ms: int
+    ) -> dict[tuple[EnvRef, str], Measured]:
+        reads, end_s = self._reads(done), cut.end_s(horizon_ms)
+        starts_s = cut.starts_s(end_s)
+        found = alert_samples.pieces(reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms)
+        left = alert_samples.carried(reads, envs, starts_s[0]) if cut.gauges else {}
+        pieces: dict[EnvRef, dict[str, list[alert_samples.Piece]]] = {env: {} for env in envs}
+        carried: dict[EnvRef, dict[str, alert_samples.Carried | None]] = {env: {} for env in envs}
+        for ref, each in found.items():
+            pieces[ref.environment][ref.queue] = each
+        for ref, each in left.items():
+            carried[ref.environment][ref.queue] = each
+        return {(env, cut.tier.name): Measured(cut, end_s, pieces[env], carried[env]) for env in envs}
+
+    def _judge(
+        self,
+        done: Round,
+        batch: Sequence[Environment],
+        measured: dict[tuple[EnvRef, str], Measured] | None,
+        now_ms: int,
+        progress: Progress | None,
+        silences: Mapping[EnvRef, Sequence[Silence]],
+    ) -> None:
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        decided = Decided()
+        rules = [rule for each in batch for rule in each.rules]
+        with connection(self._pool) as conn:
+            self._lease.fence(conn)
+            states = lock_states(conn, [rule.id for rule in rules])
+            for each in batch:
+                hiding = silences.get(each.ref, ())
+                for group in each.groups:
+                    values = _values(group[0], each.ref, measured, now_ms, progress)
+                    done.unknown += len(group) if values is None else 0
+                    for rule in _concerned(group, values, states):
+                        quiet = _quiet(rule, hiding, now)
+                        decided.add(rule, *evaluate(rule, values, states.get(rule.id, {}), now_ms, quiet))
+            if not decided.is_empty:
+                write(conn, decided)
+        done.rules += len(rules)
+        done.environments += len(batch)
+        done.transitions += len(decided.transitions)
+
+    def _judge_health(self, done: Round, progress: Progress | None, now_ms: int) -> None:
+        max_lag_ms = int(self._options.max_lag_s * 1000)
+        answers = progress is not None and not done.failures
+        values = health_values(answers, done.lag_ms, max_lag_ms, progress.losses if progress else 0)
+        decided = Decided()
+        with connection(self._pool) as conn:
+            self._lease.fence(conn)
+            states = lock_states(conn, [rule.id for rule in OWN_RULES])
+            for rule in OWN_RULES:
+                decided.add(rule, *evaluate(rule, values[rule.id], states.get(rule.id, {}), now_ms))
+            if not decided.is_empty:
+                write(conn, decided)
+        done.transitions += len(decided.transitions)
+
+    def _resolve_orphans(self, done: Round, now_ms: int) -> None:
+        with connection(self._pool) as conn:
+            self._lease.fence(conn)
+            decided = Decided()
+            for rule_id, states in lock_orphans(conn, ORPHANS_AT_ONCE).items():
+                for queue, state in states.items():
+                    rule = rule_of_incident(conn, state.incident, rule_id)
+                    after, made = resolve(rule, queue, state, now_ms, ORPHANED)
+                    decided.add(rule, {queue: after}, made)
+            if not decided.is_empty:
+                write(conn, decided)
+        done.transitions += len(decided.transitions)
+
+    def _failed(self, done: Round, error: Exception) -> None:
+        """Environments that take too long to read leave the others alone; a server that is away is asked once."""
+        if not isinstance(error, HistoryTooSlow):
+            done.unreachable = True
+            self._client = None  # whatever comes back may be another server
+        done.failures.append(str(error))
+        log.warning(
+            "History cannot be read; states are kept. %s",
+            error,
+            exc_info=None if isinstance(error, HeadraceError) else error,
+            extra={"action": "history_unknown"},
+        )
+
+
+def _batches(environments: Sequence[Environment]) -> Iterator[list[Environment]]:
+    """Environments that are read in the same way, some at a time."""
+    by_cuts: dict[tuple[Cut, ...], list[Environment]] = {}
+    for each in environments:
+        by_cuts.setdefault(each.cuts, []).append(each)
+    for alike in by_cuts.values():
+        for start in range(0, len(alike), ENVIRONMENTS_AT_ONCE):
+            yield alike[start : start + ENVIRONMENTS_AT_ONCE]
+
+
+def _concerned(group: Sequence[Rule], values: Values | None, states: States) -> list[Rule]:
+    """Rules that remember something, or that the highest or lowest value meets: nothing can become of the others."""
+    measured = [value for value in (values or {}).values() if value is not None]
+    if not measured:
+        return [rule for rule in group if rule.id in states]
+    low, high = min(measured), max(measured)
+    return [rule for rule in group if rule.id in states or rule.is_met(high) or rule.is_met(low)]
+
+
+def _values(
+    rule: Rule, env: EnvRef, measured: dict[tuple[EnvRef, str], Measured] | None, now_ms: int, progress: Progress | None
+) -> Values | None:
+    if rule.metric == Metric.NO_DATA:
+        return _no_data(rule, now_ms, progress)
+    if measured is None:
+        return None
+    return measured[env, tier_of(rule.window_s).name].values(rule)
+
+
+def _no_data(rule: Rule, now_ms: int, progress: Progress | None) -> Values | None:
+    """For how many seconds nothing came; where nothing ever did, since the rule was made."""
+    if progress is None:
+        return None
+    newest_ms = rule.created_ms if progress.watermark_ms is None else progress.watermark_ms
+    return {"": max(0.0, (now_ms - newest_ms) / 1000)}
+
+
+def _where(silence: Silence) -> EnvRef:
+    return silence.environment
+
+
+def _quiet(rule: Rule, silences: Sequence[Silence], now: datetime) -> Callable[[str], bool]:
+    return lambda queue: any(silence.hides(rule, queue, now) for silence in silences)

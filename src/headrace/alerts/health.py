@@ -1,0 +1,39 @@
+"""Headrace's own rules: can the others be evaluated at all? One incident per outage, to channels that asked for it."""
+
+from __future__ import annotations
+
+from headrace.alerts.machine import Values
+from headrace.alerts.rules import HEALTH, Rule
+
+PREFIX = "health:"
+
+
+def _own(name: str, words: str, for_s: int = 0, severity: str = "critical") -> Rule:
+    return Rule(
+        f"{PREFIX}{name}",
+        *("", "", "", words, HEALTH),
+        threshold=0.5,
+        window_s=60,
+        cooldown_s=300,
+        for_s=for_s,
+        severity=severity,
+    )
+
+
+HISTORY = _own("history", "Rules are not evaluated: ClickHouse does not answer, or not in time")
+PIPELINE = _own("pipeline", "Rules are not evaluated: the pipeline is behind or stopped", for_s=60)
+LOSS = _own("loss", "The pipeline missed metric events: what rules are compared with is too low", severity="warning")
+OWN_RULES = (HISTORY, PIPELINE, LOSS)
+
+LOSS_S = 600
+"""How long a loss is told as one."""
+
+
+def health_values(answers: bool, lag_ms: int | None, max_lag_ms: int, losses: int) -> dict[str, Values | None]:
+    """By rule. Of a pipeline nothing is known while ClickHouse does not answer; one without a watermark never ran."""
+    behind = lag_ms is None or lag_ms > max_lag_ms
+    return {
+        HISTORY.id: {"": float(not answers)},
+        PIPELINE.id: {"": float(behind)} if answers else None,
+        LOSS.id: {"": float(losses > 0)} if answers else None,
+    }

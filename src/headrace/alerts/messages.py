@@ -1,0 +1,131 @@
+"""What a person reads: what, where, the value against the threshold, since when, and a link to the chart. Pure."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from headrace.alerts.rules import HEALTH, Metric, Rule, rule_of, value_text
+
+SHOWN = 10
+"""Queues that a message names; more are counted."""
+
+RANGES = {"30m": 1800, "2h": 7200, "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400, "90d": 90 * 86_400}
+"""Of the dashboard's charts; a link opens the shortest that shows two windows."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One queue of a message."""
+
+    id: str
+    incident: str | None
+    queue: str
+    value: float | None
+    at_ms: int
+    since_ms: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Message:
+    id: str
+    kind: str  # firing, resolved or test
+    rule: Rule
+    told: Sequence[Told]
+
+    @property
+    def title(self) -> str:
+        """One line, for a subject or a pager."""
+        if self.kind == "test":
+            return f"[test] Headrace can reach this channel ({_where(self.rule)})"
+        word = self.rule.severity if self.kind == "firing" else "resolved"
+        what = f"[{word}] {self.rule.name}"
+        if self.rule.metric in (HEALTH, Metric.NO_DATA):
+            return what if self.rule.metric == HEALTH else f"{what}: {_where(self.rule)}"
+        return f"{what}: {_named(self.told[0].queue) if len(self.told) == 1 else f'{len(self.told)} queues'}"
+
+    def text(self, public_url: str | None) -> str:
+        return "\n".join([self.title, "", *self.lines(public_url)])
+
+    def lines(self, public_url: str | None) -> list[str]:
+        if self.kind == "test":
+            return ["Nothing is wrong: somebody pressed the button that sends this."]
+        lines = [] if self.rule.metric == HEALTH else [f"{_where(self.rule)}: {self.rule.condition()}"]
+        for each in self.told[:SHOWN]:
+            lines.append(self._line(each))
+            if link := chart_link(self.rule, each, public_url):
+                lines.append(f"  {link}")
+        if len(self.told) > SHOWN:
+            lines.append(f"… and {len(self.told) - SHOWN} more queues")
+        return lines
+
+    def document(self, public_url: str | None) -> dict[str, Any]:
+        """What a webhook is sent."""
+        rule = self.rule
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "title": self.title,
+            "text": self.text(public_url),
+            "rule": {
+                **{"id": rule.id, "name": rule.name, "severity": rule.severity, "metric": rule.metric},
+                **{"operator": rule.operator, "threshold": rule.threshold, "percentile": rule.percentile},
+                **{"window_s": rule.window_s, "org": rule.org, "project": rule.project, "env": rule.env},
+            },
+            "transitions": [
+                {
+                    **{"id": each.id, "incident": each.incident, "queue": each.queue or None, "value": each.value},
+                    **{"at": _iso(each.at_ms), "since": _iso(each.since_ms), "reason": each.reason},
+                    "link": chart_link(rule, each, public_url),
+                }
+                for each in self.told
+            ],
+        }
+
+    def html(self, public_url: str | None) -> str:
+        return f"<pre>{html.escape(self.text(public_url))}</pre>"
+
+    def _line(self, each: Told) -> str:
+        what = "" if self.rule.metric in (HEALTH, Metric.NO_DATA) else f"{_named(each.queue)}: "
+        value = "" if self.rule.metric == HEALTH else f"{value_text(self.rule.metric, each.value)}, "
+        if self.kind == "firing":
+            return f"{what}{value}since {_time(each.since_ms)}"
+        because = f" ({each.reason})" if each.reason else ""
+        return f"{what}{value}from {_time(each.since_ms)} to {_time(each.at_ms)}{because}"
+
+
+def message_of(document: Mapping[str, Any]) -> Message:
+    """From what the outbox keeps."""
+    told = [Told(**each) for each in document["transitions"]]
+    return Message(document["id"], document["kind"], rule_of(document["rule"]), told)
+
+
+def chart_link(rule: Rule, told: Told, public_url: str | None) -> str | None:
+    """To the queue's page; relative where nobody said what the dashboard's address is."""
+    if rule.metric == HEALTH or not told.queue:
+        return None
+    shown = next(name for name, seconds in RANGES.items() if 2 * rule.window_s <= seconds)
+    where = {"org": rule.org, "project": rule.project, "env": rule.env, "range": shown}
+    return f"{(public_url or '').rstrip('/')}/queues/{quote(told.queue, safe='')}?{urlencode(where, quote_via=quote)}"
+
+
+def _where(rule: Rule) -> str:
+    return " / ".join(map(_named, (rule.org, rule.project, rule.env)))
+
+
+def _named(name: str) -> str:
+    """Names may hold any printable text, so it is kept on its line and cannot pass for ours."""
+    return " ".join(name.split()) or "''"
+
+
+def _iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _time(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

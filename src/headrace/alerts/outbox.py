@@ -1,0 +1,121 @@
+"""Sends what waits in the outbox: per channel in order, one at a time, and no channel waits for another.
+
+A message is noted as delivered after its receiver took it. A process that dies in between leaves it to be sent again,
+with the same id. A channel that fails is tried again later and later; until then its messages wait behind each other,
+so that "resolved" never overtakes "firing".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Any
+
+from headrace.alerts.lease import SQL
+from headrace.alerts.messages import Message, message_of
+from headrace.alerts.senders import SendOptions, send
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import Pool, class_row, connection
+from headrace.postgres.queries import load_query
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[str, dict[str, Any], Message], None]
+
+MAX_ERROR = 500
+
+
+@dataclass(frozen=True)
+class OutboxOptions:
+    first_wait_s: float = 5.0  # after a failure; doubles with each in a row
+    longest_wait_s: float = 900.0
+    give_up_s: float = 3 * 86_400.0
+    threads: int = 32  # for channels that work
+    threads_for_failing: int = 8  # so that those that hang leave the others alone
+
+
+@dataclass(frozen=True)
+class Due:
+    seq: int
+    id: str
+    message: dict[str, Any]
+    attempts: int
+    channel_id: str
+    type: str
+    config: dict[str, Any] = field(repr=False)
+    failures: int
+    age_s: float
+
+
+class Outbox:
+    def __init__(self, pool: Pool, send_options: SendOptions, options: OutboxOptions | None = None) -> None:
+        self._pool = pool
+        self._options = options or OutboxOptions()
+        self._send: Send = lambda kind, config, message: send(kind, config, message, send_options)
+        self._working = ThreadPoolExecutor(self._options.threads, "alerts-send")
+        self._failing = ThreadPoolExecutor(self._options.threads_for_failing, "alerts-retry")
+        self._in_hand: dict[str, Future[None]] = {}
+        self._lock = Lock()
+        self.done = Event()  # something was sent, or failed: there may be more to do
+
+    def run_once(self) -> int:
+        """Begin to send what is due; returns how many messages."""
+        with connection(self._pool) as conn:
+            with self._lock:
+                in_hand = list(self._in_hand)
+            cursor = conn.cursor(row_factory=class_row(Due))
+            due = cursor.execute(load_query(SQL, "due_messages"), {"in_hand": in_hand}).fetchall()
+        for each in due:
+            pool = self._failing if each.failures else self._working
+            with self._lock:
+                self._in_hand[each.channel_id] = pool.submit(self._deliver, each)
+        return len(due)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait for what is under way."""
+        with self._lock:
+            under_way = list(self._in_hand.values())
+        wait_for(under_way, timeout_s)
+
+    def close(self) -> None:
+        """What is under way ends by its own time limit; what has not begun is sent after the next start."""
+        self._working.shutdown(wait=False, cancel_futures=True)
+        self._failing.shutdown(wait=False, cancel_futures=True)
+
+    def _deliver(self, due: Due) -> None:
+        try:
+            self._try(due)
+        except HeadraceError as error:  # PostgreSQL is away: it will be sent again, with the same id
+            log.warning("What became of a message could not be noted. %s", error, extra={"action": "note_failed"})
+        finally:
+            with self._lock:
+                self._in_hand.pop(due.channel_id, None)
+            self.done.set()
+
+    def _try(self, due: Due) -> None:
+        try:
+            self._send(due.type, due.config, message_of(due.message))
+        except Exception as error:  # whatever a channel does, it is this channel's trouble alone
+            self._note_failed(due, error)
+        else:
+            with connection(self._pool) as conn:
+                conn.execute(load_query(SQL, "note_delivered"), {"seq": due.seq, "channel_id": due.channel_id})
+
+    def _note_failed(self, due: Due, error: Exception) -> None:
+        said = (str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")[:MAX_ERROR]
+        given_up = due.age_s > self._options.give_up_s
+        log.warning(
+            "A message could not be sent to channel %s%s. %s",
+            due.channel_id,
+            " and is given up" if given_up else "",
+            said,
+            extra={"action": "message_given_up" if given_up else "message_not_taken"},
+        )
+        wait_s = min(self._options.first_wait_s * 2 ** min(due.failures, 20), self._options.longest_wait_s)
+        noted = {"seq": due.seq, "channel_id": due.channel_id, "error": said.replace("\0", ""), "given_up": given_up}
+        with connection(self._pool) as conn:
+            conn.execute(load_query(SQL, "note_failed"), {**noted, "wait_s": wait_s})

@@ -1,0 +1,163 @@
+"""Rules and channels from a file: what would change, told before it is done. Pure but for reading what there is.
+
+A rule or channel is known by its name within its environment, so the same file applied again changes nothing.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.alerts.channels import make_channel
+from headrace.alerts.records import (
+    Channel,
+    list_channels,
+    list_rules,
+    new_id,
+    put_channel,
+    put_rule,
+    remove_channel,
+    remove_rule,
+)
+from headrace.alerts.rules import MAX_COOLDOWN_S, MAX_FOR_S, MAX_WINDOW_S, InvalidRule, Rule, make_rule
+from headrace.kinds import duration
+from headrace.model.names import EnvRef, name_problem
+from headrace.postgres.connect import Connection
+
+Name = tuple[EnvRef, str]
+
+SPANS = {"window": MAX_WINDOW_S, "cooldown": MAX_COOLDOWN_S, "for": MAX_FOR_S}
+TABLES = ("rule", "channel")
+
+
+@dataclass(frozen=True)
+class Change:
+    verb: str  # add, change, remove or keep
+    what: str  # rule or channel
+    env: EnvRef
+    name: str
+    fields: tuple[str, ...] = ()  # those that change; a secret is named, never shown
+    row: Rule | Channel | None = None
+    secret: str | None = None  # that was made for it, to be shown once
+
+    @property
+    def line(self) -> str:
+        sign = {"add": "+", "change": "~", "remove": "-", "keep": " "}[self.verb]
+        where = f"{self.env.org} / {self.env.project} / {self.env.env}"
+        return f"{sign} {self.what} {self.name!r} of {where}" + (f": {', '.join(self.fields)}" if self.fields else "")
+
+
+def read_plan(file: Path) -> dict[str, list[dict[str, Any]]]:
+    try:
+        found = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidRule(f"The file {file} cannot be read: {error.strerror}. Nothing was changed.") from error
+    except ValueError as error:
+        raise InvalidRule(f"The file {file} is not valid TOML: {error}. Nothing was changed.") from error
+    if unknown := found.keys() - set(TABLES):
+        raise InvalidRule(f"The file {file} has {sorted(unknown)[0]!r}; it may have [[rule]] and [[channel]].")
+    return {table: list(found.get(table, [])) for table in TABLES}
+
+
+def diff(conn: Connection, plan: Mapping[str, list[dict[str, Any]]], *, prune: bool) -> list[Change]:
+    """What must be done so that the file is true. `prune`: remove what its environments have and it has not."""
+    channels = {(each.environment, each.name): each for each in list_channels(conn)}
+    rules = {(each.environment, each.name): each for each in list_rules(conn)}
+    changes = [_channel_change(given, channels) for given in plan["channel"]]
+    ids = {name: each.id for name, each in channels.items()}
+    ids |= {(each.env, each.name): each.row.id for each in changes if each.row}
+    changes += [_rule_change(given, rules, ids) for given in plan["rule"]]
+    _refuse_twice(changes)
+    if prune:
+        named = {(each.what, each.env, each.name) for each in changes}
+        envs = {each.env for each in changes}
+        # Rules first: they name channels.
+        for what, rows in (("rule", rules), ("channel", channels)):
+            changes += [
+                Change("remove", what, env, name, row=row)
+                for (env, name), row in rows.items()
+                if env in envs and (what, env, name) not in named
+            ]
+    return changes
+
+
+def apply(conn: Connection, changes: list[Change]) -> None:
+    for change in changes:
+        row = change.row
+        if change.verb == "keep" or row is None:
+            continue
+        if change.verb == "remove":
+            (remove_rule if isinstance(row, Rule) else remove_channel)(conn, row.id)
+        elif isinstance(row, Rule):
+            put_rule(conn, row)
+        else:
+            put_channel(conn, row)
+
+
+def _channel_change(given: dict[str, Any], known: Mapping[Name, Channel]) -> Change:
+    env, rest = _environment("channel", given)
+    before = known.get((env, str(rest.get("name"))))
+    made, secret = make_channel(before.id if before else new_id("channel"), env, rest, before)
+    if before is None:
+        return Change("add", "channel", env, made.name, row=made, secret=secret)
+    told = ("type", "target", "config", "health", "enabled")
+    changed = tuple(field for field in told if getattr(before, field) != getattr(made, field))
+    return Change("change" if changed else "keep", "channel", env, made.name, changed, made, secret)
+
+
+def _rule_change(given: dict[str, Any], known: Mapping[Name, Rule], ids: Mapping[Name, str]) -> Change:
+    env, rest = _environment("rule", given)
+    before = known.get((env, str(rest.get("name"))))
+    named = rest.get("channels", [])
+    if not isinstance(named, list):
+        raise InvalidRule(f"The rule {rest.get('name')!r} needs channels as a list of names. Nothing was changed.")
+    if missing := [name for name in named if (env, name) not in ids]:
+        raise InvalidRule(
+            f"The rule {rest.get('name')!r} names the channel {missing[0]!r}, which is neither in the file nor in its "
+            "environment. Nothing was changed."
+        )
+    fields = {**_with_seconds(rest), "channels": [ids[env, name] for name in named]}
+    made = make_rule(before.id if before else new_id("rule"), env, fields)
+    if before is None:
+        return Change("add", "rule", env, made.name, row=made)
+    made = replace(made, created_ms=before.created_ms)
+    old, new = asdict(before), asdict(made)
+    changed = tuple(f"{field} {old[field]!r} → {new[field]!r}" for field in old if old[field] != new[field])
+    return Change("change" if changed else "keep", "rule", env, made.name, changed, made)
+
+
+def _environment(what: str, given: dict[str, Any]) -> tuple[EnvRef, dict[str, Any]]:
+    for part in ("org", "project", "env"):
+        name = given.get(part)
+        if not isinstance(name, str) or name_problem(name):
+            raise InvalidRule(f"The {what} {given.get('name')!r} needs {part}, a name. Nothing was changed.")
+    rest = {key: value for key, value in given.items() if key not in ("org", "project", "env")}
+    return EnvRef(given["org"], given["project"], given["env"]), rest
+
+
+def _with_seconds(given: dict[str, Any]) -> dict[str, Any]:
+    """`window = "5m"` → `window_s = 300`."""
+    fields = {key: value for key, value in given.items() if key not in SPANS}
+    for key, most in SPANS.items():
+        if key in given:
+            kind = duration("0s", f"{most}s")
+            try:
+                fields[f"{key}_s"] = int(kind.parse(given[key]))
+            except (ValueError, KeyError):
+                raise InvalidRule(
+                    f"The rule {given.get('name')!r} has {key} = {given[key]!r}; it must be {kind.allowed}. "
+                    "Nothing was changed."
+                ) from None
+    return fields
+
+
+def _refuse_twice(changes: list[Change]) -> None:
+    seen: set[tuple[str, EnvRef, str]] = set()
+    for change in changes:
+        key = (change.what, change.env, change.name)
+        if key in seen:
+            raise InvalidRule(f"The file names the {change.what} {change.name!r} twice. Nothing was changed.")
+        seen.add(key)

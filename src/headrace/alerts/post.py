@@ -1,0 +1,77 @@
+"""One POST to an address that was checked: no redirects, no second look at the name, an end in time."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from headrace.alerts.guard import checked_address
+from headrace.errors import HeadraceError
+
+MAX_ANSWER = 4096
+
+
+class NotTaken(HeadraceError):
+    """A receiver did not take a message."""
+
+
+class _Pinned(http.client.HTTPConnection):
+    """Connects to the address, and means the host: in the header, and in the certificate."""
+
+    def __init__(self, host: str, port: int, address: str, timeout_s: float, context: ssl.SSLContext | None) -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self._address = address
+        self._context = context
+        if context is not None:
+            self.default_port = 443
+
+    def connect(self) -> None:
+        self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        if self._context is not None:
+            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, allow_private: bool) -> None:
+    """Raises NotTaken, AddressRefused; the words never hold the URL, which may be a secret."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    context = ssl.create_default_context() if parts.scheme == "https" else None
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        address = checked_address(host, port, allow_private=allow_private)
+        connection = _Pinned(host, port, address, timeout_s, context)
+        status, said = _exchange(connection, path, body, headers, timeout_s)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise NotTaken(f"{host} did not take it: {type(error).__name__}: {error}") from error
+    if 300 <= status < 400:
+        raise NotTaken(
+            f"{host} answered {status}, a redirect; redirects are not followed. Use the address it leads to."
+        )
+    if not 200 <= status < 300:
+        raise NotTaken(f"{host} answered {status}: {said[:200]!r}")
+
+
+def _exchange(
+    connection: _Pinned, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+) -> tuple[int, str]:
+    # A receiver that sends a byte now and then never runs into the time limit of a single read.
+    limit = threading.Timer(timeout_s, _cut, [connection])
+    limit.daemon = True
+    limit.start()
+    try:
+        connection.request("POST", path, body, dict(headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read(MAX_ANSWER).decode(errors="replace")
+    finally:
+        limit.cancel()
+        connection.close()
+
+
+def _cut(connection: _Pinned) -> None:
+    with suppress(OSError, AttributeError):
+        connection.sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,235 @@
+"""What people make and look at: rules, channels, silences, incidents. One function per statement.
+
+Whoever calls decides about the transaction, so that an entry in the audit log can be part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from headrace.alerts.lease import SQL
+from headrace.alerts.rules import HEALTH, InvalidRule, Rule, rule_of
+from headrace.model.names import EnvRef
+from headrace.postgres.connect import Connection, class_row, dict_row, scalar_row
+from headrace.postgres.queries import load_query
+
+ANYWHERE: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
+
+
+def new_id(kind: str) -> str:
+    """`rule_…`, `channel_…`, `silence_…`."""
+    return f"{kind}_{uuid4().hex[:20]}"
+
+
+@dataclass(frozen=True)
+class Channel:
+    id: str
+    org: str
+    project: str
+    env: str
+    name: str
+    type: str
+    config: dict[str, Any] = field(repr=False)
+    target: str
+    health: bool = False
+    enabled: bool = True
+    failures: int = 0
+    retry_at: datetime | None = None
+    last_error: str | None = None
+    last_sent: datetime | None = None
+
+    @property
+    def environment(self) -> EnvRef:
+        return EnvRef(self.org, self.project, self.env)
+
+
+@dataclass(frozen=True)
+class Silence:
+    id: str
+    org: str
+    project: str
+    env: str
+    rule_id: str | None
+    queue: str | None
+    reason: str
+    made_by: str
+    starts_at: datetime
+    ends_at: datetime
+
+    @property
+    def environment(self) -> EnvRef:
+        return EnvRef(self.org, self.project, self.env)
+
+    def hides(self, rule: Rule, queue: str, now: datetime) -> bool:
+        return (
+            self.environment == rule.environment
+            and self.rule_id in (None, rule.id)
+            and self.queue in (None, queue)
+            and self.starts_at <= now < self.ends_at
+        )
+
+
+@dataclass(frozen=True)
+class Incident:
+    id: str
+    rule_id: str
+    rule: dict[str, Any]
+    org: str
+    project: str
+    env: str
+    queue: str
+    severity: str
+    channels: list[str]
+    value: float | None
+    fired_at: datetime
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    resolved_at: datetime | None
+    reason: str | None
+
+    @property
+    def environment(self) -> EnvRef:
+        return EnvRef(self.org, self.project, self.env)
+
+    @property
+    def condition(self) -> str | None:
+        """For people; None: of Headrace's own health."""
+        known = rule_of(self.rule)
+        return None if known.metric == HEALTH else known.condition()
+
+    @property
+    def state(self) -> str:
+        if self.resolved_at is not None:
+            return "resolved"
+        return "firing" if self.acknowledged_at is None else "acknowledged"
+
+
+def list_rules(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> list[Rule]:
+    return [_rule(row) for row in _rows(conn, "list_rules", where)]
+
+
+def enabled_rules(conn: Connection) -> list[Rule]:
+    return [_rule(row) for row in _rows(conn, "enabled_rules", {})]
+
+
+def find_rule(conn: Connection, rule_id: str) -> Rule | None:
+    return next((_rule(row) for row in _rows(conn, "find_rule", {"id": rule_id})), None)
+
+
+def put_rule(conn: Connection, rule: Rule) -> None:
+    """Make it, or change the one of this id. The channels must be of its environment."""
+    known = {channel.id for channel in list_channels(conn, asdict(rule.environment))}
+    if foreign := [channel for channel in rule.channels if channel not in known]:
+        raise InvalidRule(f"There is no channel {foreign[0]!r} in this environment. Nothing was changed.")
+    if any(each.name == rule.name and each.id != rule.id for each in list_rules(conn, asdict(rule.environment))):
+        raise InvalidRule(f"There is another rule {rule.name!r} in this environment. Nothing was changed.")
+    conn.execute(load_query(SQL, "put_rule"), {**asdict(rule), "channels": list(rule.channels)})
+    _changed(conn)
+
+
+def remove_rule(conn: Connection, rule_id: str) -> bool:
+    """Its incidents are resolved in the next round."""
+    return _remove(conn, "remove_rule", rule_id)
+
+
+def list_channels(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> list[Channel]:
+    return conn.cursor(row_factory=class_row(Channel)).execute(load_query(SQL, "list_channels"), where).fetchall()
+
+
+def find_channel(conn: Connection, channel_id: str) -> Channel | None:
+    cursor = conn.cursor(row_factory=class_row(Channel))
+    return cursor.execute(load_query(SQL, "find_channel"), {"id": channel_id}).fetchone()
+
+
+def put_channel(conn: Connection, channel: Channel) -> None:
+    """Make it, or change the one of this id."""
+    others = list_channels(conn, asdict(channel.environment))
+    if any(each.name == channel.name and each.id != channel.id for each in others):
+        raise InvalidRule(f"There is another channel {channel.name!r} in this environment. Nothing was changed.")
+    conn.execute(load_query(SQL, "put_channel"), {**asdict(channel), "config": json.dumps(channel.config)})
+    _changed(conn)
+
+
+def remove_channel(conn: Connection, channel_id: str) -> bool:
+    """What waits to be sent there is dropped with it."""
+    return _remove(conn, "remove_channel", channel_id)
+
+
+def add_silence(conn: Connection, silence: Silence) -> None:
+    conn.execute(load_query(SQL, "add_silence"), asdict(silence))
+
+
+def list_silences(
+    conn: Connection, where: Mapping[str, str | None] = ANYWHERE, at: datetime | None = None
+) -> list[Silence]:
+    """Those that are not over then; None: now."""
+    cursor = conn.cursor(row_factory=class_row(Silence))
+    return cursor.execute(load_query(SQL, "list_silences"), {**where, "at": at}).fetchall()
+
+
+def find_silence(conn: Connection, silence_id: str) -> Silence | None:
+    cursor = conn.cursor(row_factory=class_row(Silence))
+    return cursor.execute(load_query(SQL, "find_silence"), {"id": silence_id}).fetchone()
+
+
+def end_silence(conn: Connection, silence_id: str) -> bool:
+    """False: there is none, or it is over."""
+    return conn.execute(load_query(SQL, "end_silence"), {"id": silence_id}).fetchone() is not None
+
+
+def list_incidents(
+    conn: Connection,
+    where: Mapping[str, str | None],
+    *,
+    is_open: bool | None = None,
+    before: tuple[datetime, str] | None = None,
+    limit: int = 100,
+) -> list[Incident]:
+    """Newest first."""
+    before_at, before_id = before or (None, None)
+    asked = {**where, "open": is_open, "before_at": before_at, "before_id": before_id, "limit": limit}
+    return conn.cursor(row_factory=class_row(Incident)).execute(load_query(SQL, "list_incidents"), asked).fetchall()
+
+
+def find_incident(conn: Connection, incident_id: str) -> Incident | None:
+    cursor = conn.cursor(row_factory=class_row(Incident))
+    return cursor.execute(load_query(SQL, "find_incident"), {"id": incident_id}).fetchone()
+
+
+def incident_transitions(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
+    return _rows(conn, "incident_transitions", {"id": incident_id})
+
+
+def acknowledge(conn: Connection, incident_id: str, by: str) -> bool:
+    """False: it was acknowledged before, or is over."""
+    return conn.execute(load_query(SQL, "acknowledge"), {"id": incident_id, "by": by}).fetchone() is not None
+
+
+def revision(conn: Connection) -> int:
+    found = conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "revision")).fetchone()
+    return int(found or 0)
+
+
+def _changed(conn: Connection) -> None:
+    conn.execute(load_query(SQL, "next_revision"))
+
+
+def _remove(conn: Connection, query: str, row_id: str) -> bool:
+    removed = conn.execute(load_query(SQL, query), {"id": row_id}).fetchone() is not None
+    if removed:
+        _changed(conn)
+    return removed
+
+
+def _rows(conn: Connection, query: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return conn.cursor(row_factory=dict_row).execute(load_query(SQL, query), asked).fetchall()
+
+
+def _rule(row: dict[str, Any]) -> Rule:
+    row["channels"] = tuple(row["channels"])
+    return Rule(**row)

@@ -1,0 +1,137 @@
+"""How a message reaches a channel, by type. Each raises NotTaken (or AddressRefused) unless it was taken."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import smtplib
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from headrace.alerts.messages import Message
+from headrace.alerts.post import NotTaken, post
+
+EMOJI = {"info": "ℹ️", "warning": "⚠️", "critical": "🔥"}
+
+
+@dataclass(frozen=True)
+class SendOptions:
+    timeout_s: float = 10.0
+    allow_private: bool = False
+    public_url: str | None = None
+    smtp_url: str | None = field(default=None, repr=False)
+    email_from: str = "headrace@localhost"
+
+
+def send(kind: str, config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+    SENDERS[kind](config, message, options)
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Over `timestamp.body`, so that an old message cannot be sent again as a new one."""
+    made = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+    return f"sha256={made.hexdigest()}"
+
+
+def _webhook(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+    body = json.dumps(message.document(options.public_url)).encode()
+    timestamp = str(int(time.time()))
+    headers = {
+        "Content-Type": "application/json",
+        "X-Headrace-Delivery": message.id,
+        "X-Headrace-Timestamp": timestamp,
+        "X-Headrace-Signature": signature(config["secret"], timestamp, body),
+    }
+    _post(config["url"], body, headers, options)
+
+
+def _slack(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+    mark = "✅" if message.kind == "resolved" else EMOJI.get(message.rule.severity, "")
+    lines = "\n".join(_escaped(line) for line in message.lines(options.public_url))
+    blocks = [
+        {"type": "section", "text": {"type": "mrkdwn", "text": f"{mark} *{_escaped(message.title)}*"[:2900]}},
+        {"type": "section", "text": {"type": "mrkdwn", "text": lines[:2900]}},
+        {"type": "context", "elements": [{"type": "plain_text", "text": message.id}]},
+    ]
+    body = json.dumps({"text": _escaped(message.title), "blocks": blocks}).encode()
+    _post(config["url"], body, {"Content-Type": "application/json", "X-Headrace-Delivery": message.id}, options)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _post(url: str, body: bytes, headers: dict[str, str], options: SendOptions) -> None:
+    headers = {"User-Agent": "headrace", **headers}
+    post(url, body, headers, timeout_s=options.timeout_s, allow_private=options.allow_private)
+
+
+def _email(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+    if options.smtp_url is None:
+        raise NotTaken("No server of mail is known: set alerts.smtp_url.")
+    mail = EmailMessage()
+    mail["Subject"] = message.title
+    mail["From"] = options.email_from
+    mail["To"] = ", ".join(config["to"])
+    mail["Message-ID"] = f"<{message.id}@headrace>"  # the same at each try
+    mail["X-Headrace-Delivery"] = message.id
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(message.text(options.public_url))
+    try:
+        _deliver(mail, options.smtp_url, options.timeout_s)
+    except (smtplib.SMTPException, OSError) as error:
+        raise NotTaken(f"The server of mail did not take it: {type(error).__name__}: {error}") from error
+
+
+def _deliver(mail: EmailMessage, url: str, timeout_s: float) -> None:
+    """The operator chose the server, so it may be a private one."""
+    parts = urlsplit(url)
+    host = parts.hostname or "localhost"
+    if parts.scheme == "smtps":
+        server = smtplib.SMTP_SSL(host, parts.port or 465, timeout=timeout_s, context=ssl.create_default_context())
+    else:
+        server = smtplib.SMTP(host, parts.port or 25, timeout=timeout_s)
+    with server:
+        server.ehlo()
+        if parts.scheme == "smtp" and server.has_extn("starttls"):
+            server.starttls(context=ssl.create_default_context())
+            server.ehlo()
+        if parts.username:
+            server.login(unquote(parts.username), unquote(parts.password or ""))
+        refused = server.send_message(mail)
+    if refused:
+        raise NotTaken(f"The server of mail refused {', '.join(refused)}; the others have it.")
+
+
+def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+    """In a process of its own: its plugins open connections themselves, and there every one of them is checked."""
+    given = {
+        "url": config["url"],
+        "title": message.title,
+        "body": "\n".join(message.lines(options.public_url)),
+        "kind": "success" if message.kind == "resolved" else _APPRISE_KIND.get(message.rule.severity, "info"),
+        "allow_private": options.allow_private,
+    }
+    command = [sys.executable, "-m", "headrace.alerts.apprise_child"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(given).encode(), capture_output=True, timeout=options.timeout_s + 10, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise NotTaken(f"Apprise did not finish within {options.timeout_s + 10:g} s.") from None
+    if done.returncode:
+        said = done.stdout.decode(errors="replace").strip().splitlines()
+        raise NotTaken(f"Apprise could not send it: {said[-1] if said else 'it said nothing'}")
+
+
+_APPRISE_KIND = {"info": "info", "warning": "warning", "critical": "failure"}
+
+SENDERS = {"webhook": _webhook, "slack": _slack, "email": _email, "apprise": _apprise}

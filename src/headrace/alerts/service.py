@@ -1,0 +1,112 @@
+"""`headrace alerts run`: the evaluator and the outbox under one lease, apart from everything else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event, Thread
+
+from headrace.alerts.evaluator import Evaluator, Round
+from headrace.alerts.lease import SQL, EvaluatorFenced, Lease
+from headrace.alerts.outbox import Outbox
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import Pool, connection
+from headrace.postgres.queries import load_query
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+TIDY_EVERY_S = 3600.0
+STOP_S = 15.0
+TIDY = ("tidy_incidents", "tidy_transitions", "tidy_messages", "tidy_silences")
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    every_s: float = 30.0
+    lease_s: float = 15.0
+    keep_s: float = 90 * 86_400.0
+    tick_s: float = TICK_S
+
+
+class Service:
+    """Three loops, so that none waits for another: one holds the lease, one evaluates, one sends."""
+
+    def __init__(
+        self, pool: Pool, lease: Lease, evaluator: Evaluator, outbox: Outbox, options: ServiceOptions | None = None
+    ) -> None:
+        self._pool = pool
+        self._lease = lease
+        self._evaluator = evaluator
+        self._outbox = outbox
+        self._options = options or ServiceOptions()
+        self._next_tidy = time.monotonic() + TIDY_EVERY_S
+
+    def run_forever(self, stop: Event) -> None:
+        renew_s = self._options.lease_s / 3
+        threads = [
+            Thread(target=self._repeat, args=[stop, self._renew, renew_s, False], name="alerts-lease", daemon=True),
+            Thread(target=self._repeat, args=[stop, self._send, 0.0, True], name="alerts-outbox", daemon=True),
+        ]
+        self._guarded(self._renew)
+        for thread in threads:
+            thread.start()
+        self._repeat(stop, self._evaluate, self._options.every_s, True)
+        for thread in threads:
+            thread.join(STOP_S)
+        self._outbox.settle(STOP_S)
+        self._outbox.close()
+        self._lease.leave()
+
+    def _repeat(self, stop: Event, step: Callable[[], object], every_s: float, led: bool) -> None:
+        """`led`: only while the lease is held. Trouble is told, and tried again."""
+        due = time.monotonic()
+        while not stop.is_set():
+            if time.monotonic() >= due and (self._lease.held or not led):
+                due = time.monotonic() + every_s
+                self._guarded(step)
+            stop.wait(min(self._options.tick_s, max(every_s, 0.05)))
+
+    def _guarded(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except EvaluatorFenced as error:
+            log.info("%s", error, extra={"action": "fenced"})
+        except HeadraceError as error:
+            log.warning("Alerts have to wait: %s", error, extra={"action": "alerts_wait"})
+        except Exception:
+            log.exception("Alerts failed and go on", extra={"action": "alerts_failed"})
+
+    def _renew(self) -> None:
+        self._lease.take()
+
+    def _evaluate(self) -> None:
+        began = time.monotonic()
+        done = self._evaluator.run_once(time.time_ns() // 1_000_000)
+        _tell(done, time.monotonic() - began)
+        if time.monotonic() >= self._next_tidy:
+            self._next_tidy = time.monotonic() + TIDY_EVERY_S
+            self._tidy()
+
+    def _send(self) -> None:
+        while self._outbox.run_once():
+            self._outbox.done.clear()
+            self._outbox.done.wait(self._options.tick_s)
+
+    def _tidy(self) -> None:
+        with connection(self._pool) as conn:
+            self._lease.fence(conn)
+            for name in TIDY:
+                conn.execute(load_query(SQL, name), {"keep_s": self._options.keep_s})
+
+
+def _tell(done: Round, seconds: float) -> None:
+    level = logging.INFO if done.transitions or done.unknown else logging.DEBUG
+    log.log(
+        level,
+        "%s rules of %s environments in %.2f s: %s transitions, %s not known",
+        *(done.rules, done.environments, seconds, done.transitions, done.unknown),
+        extra={"action": "round"},
+    )

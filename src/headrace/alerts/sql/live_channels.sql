@@ -1,0 +1,1 @@
+SELECT id, health FROM alert_channels WHERE enabled

@@ -1,0 +1,1 @@
+UPDATE alert_revision SET revision = revision + 1

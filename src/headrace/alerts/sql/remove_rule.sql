@@ -1,0 +1,1 @@
+DELETE FROM alert_rules WHERE id = %(id)s RETURNING id

@@ -1,0 +1,343 @@
+"""Alerts: rules, channels, silences, incidents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import AwareDatetime
+
+from headrace.alerts import manual, records
+from headrace.alerts.channels import make_channel
+from headrace.alerts.records import Channel, Incident, Silence
+from headrace.alerts.rules import RULE_FIELDS, InvalidRule, Rule, make_rule
+from headrace.api.alert_documents import (
+    ChannelChange,
+    ChannelDocument,
+    ChannelList,
+    IncidentDetail,
+    IncidentDocument,
+    IncidentList,
+    MadeChannel,
+    NewChannel,
+    NewRule,
+    NewSilence,
+    RuleChange,
+    RuleDocument,
+    RuleList,
+    SilenceDocument,
+    SilenceList,
+    Tested,
+    channel_shown,
+    incident_detail,
+    incident_shown,
+    made_channel,
+    rule_shown,
+    silence_shown,
+)
+from headrace.api.audit import Auditor
+from headrace.api.auth import AdminTenant, Level, OperateTenant, SignedIn
+from headrace.api.callers import Caller
+from headrace.api.models import Name
+from headrace.api.pages import MAX_PAGE, Cursor, CursorText
+from headrace.api.problems import Problem, responses
+from headrace.api.services import Services, services
+from headrace.api.within import Where
+from headrace.model.names import EnvRef
+from headrace.postgres.connect import Connection, DuplicateKey, connection
+
+router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"])
+
+To = Annotated[Services, Depends(services)]
+
+MAX_SILENCE_S = 366 * 86_400
+TEST_WAIT_S = 10.0
+TEST_POLL_S = 0.2
+CURSOR: Cursor[tuple[datetime, str]] = Cursor(tuple[AwareDatetime, Name])
+CONFLICT = responses(409)
+
+
+class Placed(Protocol):
+    @property
+    def environment(self) -> EnvRef: ...
+
+
+P = TypeVar("P", bound=Placed)
+
+
+@contextmanager
+def _transaction(to: Services) -> Generator[Connection]:
+    """What is not possible becomes a 400, a name that somebody took at the same moment a 409."""
+    try:
+        with connection(to.postgres) as conn:
+            yield conn
+    except InvalidRule as error:
+        raise Problem(400, str(error)) from error
+    except DuplicateKey as error:
+        raise Problem(409, "Another one of this name was made just now. Nothing was changed.") from error
+
+
+def _reached(found: P | None, what: str, row_id: str, by: Caller, level: Level = Level.READ) -> P:
+    """404 for what does not exist and for what the key does not reach, in the same words."""
+    if found is None or not by.sees(found.environment):
+        raise Problem(404, f"There is no {what} {row_id[:128]!r}, or not where this key reaches.")
+    by.require(level)
+    return found
+
+
+# --- Rules -----------------------------------------------------------------------------------------
+
+
+@router.get("/rules")
+def list_rules(where: Where, to: To) -> RuleList:
+    """The rules where the key reaches."""
+    if where.nothing:
+        return RuleList(rules=[])
+    with _transaction(to) as conn:
+        return RuleList(rules=[rule_shown(rule) for rule in records.list_rules(conn, where.parts)])
+
+
+@router.post("/rules", status_code=201, responses=CONFLICT)
+def add_rule(tenant: OperateTenant, to: To, auditor: Auditor, given: NewRule) -> RuleDocument:
+    """Make a rule. Needs level operate."""
+    fields = given.model_dump(exclude_none=True)
+    with auditor.record("alerts.rule.add", tenant, given.queue, rule=fields) as entry, _transaction(to) as conn:
+        rule = make_rule(records.new_id("rule"), tenant, fields)
+        records.put_rule(conn, rule)
+        entry.note(id=rule.id)
+    return rule_shown(rule)
+
+
+@router.get("/rules/{id}")
+def show_rule(id: Name, by: SignedIn, to: To) -> RuleDocument:
+    with _transaction(to) as conn:
+        return rule_shown(_reached(records.find_rule(conn, id), "rule", id, by))
+
+
+@router.patch("/rules/{id}", responses=CONFLICT)
+def change_rule(id: Name, by: SignedIn, to: To, auditor: Auditor, given: RuleChange) -> RuleDocument:
+    """Change a rule. Its incidents stay, and are judged by the new one. Needs level operate."""
+    with _transaction(to) as conn:
+        before = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
+    said = given.model_dump(exclude_unset=True)
+    with (
+        auditor.record("alerts.rule.change", before.environment, before.queue, id=id, change=said),
+        _transaction(to) as conn,
+    ):
+        rule = _changed(before, said)
+        records.put_rule(conn, rule)
+    return rule_shown(rule)
+
+
+@router.delete("/rules/{id}", status_code=204)
+def remove_rule(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
+    """Remove a rule. Its incidents are resolved with the next round. Needs level operate."""
+    with _transaction(to) as conn:
+        found = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
+    with auditor.record("alerts.rule.remove", found.environment, found.queue, id=id), _transaction(to) as conn:
+        records.remove_rule(conn, id)
+
+
+def _changed(before: Rule, said: dict[str, Any]) -> Rule:
+    """Null stands for "as it was", but for the queue, where it means all."""
+    kept = {key: value for key, value in asdict(before).items() if key in RULE_FIELDS}
+    fields = {**kept, **{key: value for key, value in said.items() if value is not None or key == "queue"}}
+    if fields["metric"] == "NO_DATA" and before.metric != "NO_DATA":
+        fields = {key: value for key, value in fields.items() if key not in ("threshold", "operator") or key in said}
+    return make_rule(before.id, before.environment, fields, before.created_ms)
+
+
+# --- Channels --------------------------------------------------------------------------------------
+
+
+@router.get("/channels")
+def list_channels(where: Where, to: To) -> ChannelList:
+    """The channels where the key reaches, without what is secret."""
+    if where.nothing:
+        return ChannelList(channels=[])
+    with _transaction(to) as conn:
+        return ChannelList(channels=[channel_shown(each) for each in records.list_channels(conn, where.parts)])
+
+
+@router.post("/channels", status_code=201, responses=CONFLICT)
+def add_channel(tenant: AdminTenant, to: To, auditor: Auditor, given: NewChannel) -> MadeChannel:
+    """Make a channel. Needs level admin."""
+    with (
+        auditor.record("alerts.channel.add", tenant, name=given.name, type=given.type) as entry,
+        _transaction(to) as conn,
+    ):
+        channel, secret = make_channel(records.new_id("channel"), tenant, given.model_dump(exclude_none=True))
+        records.put_channel(conn, channel)
+        entry.note(id=channel.id)
+    return made_channel(channel, secret)
+
+
+@router.get("/channels/{id}")
+def show_channel(id: Name, by: SignedIn, to: To) -> ChannelDocument:
+    with _transaction(to) as conn:
+        return channel_shown(_channel(conn, id, by))
+
+
+@router.patch("/channels/{id}", responses=CONFLICT)
+def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: ChannelChange) -> MadeChannel:
+    """Change a channel; it is tried again at once. Needs level admin."""
+    with _transaction(to) as conn:
+        before = _channel(conn, id, by, Level.ADMIN)
+    said = given.model_dump(exclude_none=True)
+    with (
+        auditor.record("alerts.channel.change", before.environment, id=id, fields=sorted(said)),
+        _transaction(to) as conn,
+    ):
+        channel, secret = make_channel(id, before.environment, said, before)
+        records.put_channel(conn, channel)
+    return made_channel(channel, secret)
+
+
+@router.delete("/channels/{id}", status_code=204)
+def remove_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
+    """Remove a channel, and what waits to be sent there. Needs level admin."""
+    with _transaction(to) as conn:
+        found = _channel(conn, id, by, Level.ADMIN)
+    with auditor.record("alerts.channel.remove", found.environment, id=id, name=found.name), _transaction(to) as conn:
+        records.remove_channel(conn, id)
+
+
+@router.post("/channels/{id}/test")
+def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
+    """Send a message to a channel by the way that all take, and wait up to ten seconds for it. Needs level operate."""
+    with _transaction(to) as conn:
+        found = _channel(conn, id, by, Level.OPERATE)
+    with auditor.record("alerts.channel.test", found.environment, id=id) as entry:
+        with _transaction(to) as conn:
+            message_id = manual.add_test_message(conn, found)
+        deadline = time.monotonic() + TEST_WAIT_S
+        while True:
+            with _transaction(to) as conn:
+                delivered, error = manual.message_fate(conn, message_id)
+            if delivered or error is not None or time.monotonic() > deadline:
+                break
+            time.sleep(TEST_POLL_S)
+        entry.note(delivered=delivered)
+    if not delivered and error is None:
+        error = "It still waits to be sent: does `headrace alerts run` run, and is the channel enabled?"
+    return Tested(id=message_id, delivered=delivered, error=error)
+
+
+def _channel(conn: Connection, id: str, by: Caller, level: Level = Level.READ) -> Channel:
+    return _reached(records.find_channel(conn, id), "channel", id, by, level)
+
+
+# --- Silences --------------------------------------------------------------------------------------
+
+
+@router.get("/silences")
+def list_silences(where: Where, to: To) -> SilenceList:
+    """Silences where the key reaches that are not over."""
+    if where.nothing:
+        return SilenceList(silences=[])
+    with _transaction(to) as conn:
+        return SilenceList(silences=[silence_shown(each) for each in records.list_silences(conn, where.parts)])
+
+
+@router.post("/silences", status_code=201)
+def add_silence(tenant: OperateTenant, by: SignedIn, to: To, auditor: Auditor, given: NewSilence) -> SilenceDocument:
+    """Tell nobody of incidents that begin until it ends; those that are still there then are told. Needs level
+    operate."""
+    now = datetime.now(UTC)
+    starts_at = given.starts_at or now
+    if not max(now, starts_at) < given.ends_at or (given.ends_at - now).total_seconds() > MAX_SILENCE_S:
+        raise Problem(400, "ends_at must be after starts_at, in the future, and within a year. Nothing was changed.")
+    said = given.model_dump(mode="json", exclude_none=True)
+    with auditor.record("alerts.silence.add", tenant, given.queue, silence=said) as entry, _transaction(to) as conn:
+        if given.rule_id is not None:
+            rule = _reached(records.find_rule(conn, given.rule_id), "rule", given.rule_id, by)
+            if rule.environment != tenant:
+                raise Problem(400, "rule_id: the rule is one of another environment. Nothing was changed.")
+        where = (tenant.org, tenant.project, tenant.env)
+        what = (given.rule_id, given.queue, given.reason.replace("\0", ""))
+        silence = Silence(records.new_id("silence"), *where, *what, by.name, starts_at, given.ends_at)
+        records.add_silence(conn, silence)
+        entry.note(id=silence.id)
+    return silence_shown(silence)
+
+
+@router.delete("/silences/{id}", status_code=204)
+def end_silence(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
+    """End a silence now. Needs level operate."""
+    with _transaction(to) as conn:
+        found = _reached(records.find_silence(conn, id), "silence", id, by, Level.OPERATE)
+    with auditor.record("alerts.silence.end", found.environment, found.queue, id=id), _transaction(to) as conn:
+        records.end_silence(conn, id)
+
+
+# --- Incidents -------------------------------------------------------------------------------------
+
+
+@router.get("/incidents")
+def list_incidents(
+    where: Where,
+    to: To,
+    state: Annotated[Literal["open", "resolved"] | None, Query(description="Only these; else all.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Incidents per page.")] = 100,
+    cursor: CursorText = None,
+) -> IncidentList:
+    """Incidents where the key reaches, newest first. Those of Headrace's own health are seen by keys that reach
+    everything."""
+    before = CURSOR.place("incidents", cursor)
+    if where.nothing:
+        return IncidentList(incidents=[], next=None)
+    is_open = None if state is None else state == "open"
+    with _transaction(to) as conn:
+        found = records.list_incidents(conn, where.parts, is_open=is_open, before=before, limit=limit + 1)
+    page = found[:limit]
+    more = CURSOR.text("incidents", (page[-1].fired_at, page[-1].id)) if len(found) > limit else None
+    shown = [IncidentDocument.model_validate(incident_shown(each)) for each in page]
+    return IncidentList(incidents=shown, next=more)
+
+
+@router.get("/incidents/{id}")
+def show_incident(id: Name, by: SignedIn, to: To) -> IncidentDetail:
+    """One incident, and how it came and went."""
+    with _transaction(to) as conn:
+        return _detail(conn, _incident(conn, id, by))
+
+
+@router.post("/incidents/{id}/acknowledge", responses=CONFLICT)
+def acknowledge_incident(id: Name, by: SignedIn, to: To, auditor: Auditor) -> IncidentDetail:
+    """Say that somebody takes care. Needs level operate."""
+    with _transaction(to) as conn:
+        found = _incident(conn, id, by, Level.OPERATE)
+    with auditor.record("alerts.acknowledge", _tenant(found), found.queue, id=id), _transaction(to) as conn:
+        if not records.acknowledge(conn, id, by.name):
+            raise Problem(409, "It was acknowledged before, or is over. Nothing was changed.")
+        return _detail(conn, _incident(conn, id, by))
+
+
+@router.post("/incidents/{id}/resolve", responses=CONFLICT)
+def resolve_incident(id: Name, by: SignedIn, to: To, auditor: Auditor) -> IncidentDetail:
+    """End an incident, whatever is measured. While the condition is met still, the rule fires again after its
+    cooldown. Needs level operate."""
+    with _transaction(to) as conn:
+        found = _incident(conn, id, by, Level.OPERATE)
+    with auditor.record("alerts.resolve", _tenant(found), found.queue, id=id), _transaction(to) as conn:
+        if not manual.resolve_incident(conn, found, by.name, to.now_ms()):
+            raise Problem(409, "It is over already. Nothing was changed.")
+        return _detail(conn, _incident(conn, id, by))
+
+
+def _incident(conn: Connection, id: str, by: Caller, level: Level = Level.READ) -> Incident:
+    return _reached(records.find_incident(conn, id), "incident", id, by, level)
+
+
+def _detail(conn: Connection, incident: Incident) -> IncidentDetail:
+    return incident_detail(incident, records.incident_transitions(conn, incident.id))
+
+
+def _tenant(incident: Incident) -> EnvRef | None:
+    """None: Headrace's own health, which is no tenant's."""
+    return incident.environment if incident.org else None

@@ -1,0 +1,320 @@
+"""Alerts as people handle them: over HTTP and on the command line."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from fastapi.testclient import TestClient
+
+from headrace.api import app
+from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.routes import alerts as routes
+from headrace.api.services import Services
+from headrace.cli.main import headrace
+from headrace.postgres.connect import Pool, open_pool
+from headrace.warehouse.connect import Client
+from tests.access import client_with_key
+from tests.alerting import ENV, Alerting, History, Receiver, http_receiver
+
+NOW = int(time.time()) // 60 * 60_000
+HERE = Scope("acme", "shop", "prod")
+RULE: dict[str, Any] = {"name": "deep", "metric": "BACKLOG", "threshold": 100}
+PATH = "/api/v1/alerts"
+
+
+@pytest.fixture
+def services(
+    valkey_url: str, clickhouse_url: str, warehouse: Client, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Services]:
+    if routes.router not in app.GUARDED:
+        monkeypatch.setattr(app, "GUARDED", [*app.GUARDED, routes.router])
+    made = Services(valkey_url, clickhouse_url, str(warehouse.database), 2, postgres_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def api(services: Services) -> TestClient:
+    return client_with_key(services, HERE)
+
+
+@pytest.fixture
+def pool(postgres_url: str) -> Iterator[Pool]:
+    with open_pool(postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def alerting(pool: Pool, clickhouse_url: str, warehouse: Client) -> Iterator[Alerting]:
+    made = Alerting(pool, clickhouse_url, str(warehouse.database))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with http_receiver() as made:
+        yield made
+
+
+def made(answer: Any, status: int = 201) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_a_rule_is_made_shown_changed_and_removed(api: TestClient) -> None:
+    rule = made(api.post(f"{PATH}/rules", json=RULE))
+    assert (rule["window_s"], rule["cooldown_s"], rule["queue"], rule["enabled"]) == (300, 900, None, True)
+    assert rule["condition"] == "BACKLOG > 100 jobs over 5 min"
+    path = f"{PATH}/rules/{rule['id']}"
+    assert api.get(path).json() == rule
+    changed = made(api.patch(path, json={"queue": "emails", "threshold": 7}), 200)
+    assert changed == {**rule, "queue": "emails", "threshold": 7, "condition": "BACKLOG > 7 jobs over 5 min"}
+    assert made(api.patch(path, json={"queue": None}), 200)["queue"] is None
+    assert made(api.patch(path, json={"metric": "NO_DATA"}), 200)["metric"] == "NO_DATA"
+    assert [each["id"] for each in api.get(f"{PATH}/rules").json()["rules"]] == [rule["id"]]
+    assert api.delete(path).status_code == 204
+    assert api.get(path).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"window_s": 0}, "window_s must be a whole number from 5"),
+        ({"metric": "TEMPERATURE"}, "metric"),
+        ({"threshold": None}, "needs a threshold"),
+        ({"channels": ["channel_none"]}, "no channel"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_impossible_rules_are_refused_with_the_reason(api: TestClient, change: dict[str, Any], words: str) -> None:
+    answer = api.post(f"{PATH}/rules", json={**RULE, **change})
+    assert answer.status_code == 400
+    assert words in answer.json()["detail"]
+    assert api.get(f"{PATH}/rules").json() == {"rules": []}
+
+
+def test_a_threshold_that_is_not_a_number_is_refused(api: TestClient) -> None:
+    body = json.dumps({**RULE, "threshold": float("nan")})
+    answer = api.post(f"{PATH}/rules", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+
+
+def test_two_rules_of_one_name_are_refused(api: TestClient) -> None:
+    made(api.post(f"{PATH}/rules", json=RULE))
+    assert "another rule 'deep'" in api.post(f"{PATH}/rules", json=RULE).json()["detail"]
+
+
+def test_a_channel_never_shows_its_secrets_again(api: TestClient, receiver: Receiver) -> None:
+    url = f"{receiver.url}T0KEN"
+    channel = made(api.post(f"{PATH}/channels", json={"name": "ops", "type": "webhook", "url": url}))
+    secret = channel.pop("secret")
+    assert len(secret) == 64
+    path = f"{PATH}/channels/{channel['id']}"
+    shown = [
+        api.get(path),
+        api.get(f"{PATH}/channels"),
+        api.patch(path, json={"name": "new"}),
+        api.get("/api/v1/audit"),
+    ]
+    for answer in shown:
+        assert answer.status_code == 200
+        assert "T0KEN" not in answer.text
+        assert secret not in answer.text
+    assert api.get(path).json()["target"].endswith("/***")
+    assert api.delete(path).status_code == 204
+
+
+def test_another_tenant_sees_nothing_and_a_reader_changes_nothing(api: TestClient, services: Services) -> None:
+    rule = made(api.post(f"{PATH}/rules", json=RULE))
+    channel = made(api.post(f"{PATH}/channels", json={"name": "c", "type": "email", "to": ["a@b.example"]}))
+    ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    silence = made(api.post(f"{PATH}/silences", json={"ends_at": ends_at}))
+    other = client_with_key(services, Scope("evil", "shop", "prod"))
+    for path in (f"rules/{rule['id']}", f"channels/{channel['id']}"):
+        assert other.get(f"{PATH}/{path}").status_code == 404
+        assert other.patch(f"{PATH}/{path}", json={"name": "x"}).status_code == 404
+        assert other.delete(f"{PATH}/{path}").status_code == 404
+    assert other.delete(f"{PATH}/silences/{silence['id']}").status_code == 404
+    for what in ("rules", "channels", "silences", "incidents"):
+        assert other.get(f"{PATH}/{what}").json()[what] == []
+        assert other.get(f"{PATH}/{what}", params={"org": "acme"}).json()[what] == []
+    assert other.post(f"{PATH}/silences", json={"ends_at": ends_at, "rule_id": rule["id"]}).status_code == 404
+    reader = client_with_key(services, HERE, Level.READ)
+    assert reader.get(f"{PATH}/rules/{rule['id']}").status_code == 200
+    assert reader.delete(f"{PATH}/rules/{rule['id']}").status_code == 403
+    operator = client_with_key(services, HERE, Level.OPERATE)
+    assert operator.post(f"{PATH}/channels", json={"name": "d", "type": "email", "to": ["a@b.c"]}).status_code == 403
+
+
+def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
+    api: TestClient, services: Services, alerting: Alerting, warehouse: Client
+) -> None:
+    history = History(warehouse)
+    alerting.add_rule(**RULE)
+    where = {"org": ENV.org, "project": ENV.project, "env": ENV.env, "at_ms": NOW}
+    history.add_table([{**where, "queue": f"q{number}", "depth": 500} for number in range(3)])
+    history.final_up_to(NOW + 60_000)
+    alerting.round(NOW + 60_000)
+    first = api.get(f"{PATH}/incidents", params={"limit": 2}).json()
+    rest = api.get(f"{PATH}/incidents", params={"limit": 2, "cursor": first["next"]}).json()
+    assert sorted(each["queue"] for each in first["incidents"] + rest["incidents"]) == ["q0", "q1", "q2"]
+    assert rest["next"] is None
+    path = f"{PATH}/incidents/{first['incidents'][0]['id']}"
+    taken = made(api.post(f"{path}/acknowledge"), 200)
+    assert (taken["state"], taken["acknowledged_by"]) == ("acknowledged", "test")
+    assert api.post(f"{path}/acknowledge").status_code == 409
+    over = made(api.post(f"{path}/resolve"), 200)
+    assert (over["state"], over["reason"]) == ("resolved", "resolved by test")
+    assert [each["kind"] for each in over["transitions"]] == ["firing", "resolved"]
+    assert api.post(f"{path}/resolve").status_code == 409
+    assert len(api.get(f"{PATH}/incidents", params={"state": "open"}).json()["incidents"]) == 2
+    other = client_with_key(services, Scope("evil", "shop", "prod"))
+    assert other.post(f"{path}/acknowledge").status_code == 404
+
+
+def test_health_is_seen_by_keys_that_reach_everything(
+    api: TestClient, services: Services, alerting: Alerting, warehouse: Client
+) -> None:
+    History(warehouse).final_up_to(NOW, lost=1)
+    alerting.round(NOW)
+    assert api.get(f"{PATH}/incidents").json()["incidents"] == []
+    [incident] = client_with_key(services, EVERYTHING).get(f"{PATH}/incidents").json()["incidents"]
+    assert (incident["rule_id"], incident["queue"], incident["condition"]) == ("health:loss", None, None)
+
+
+def test_a_silence_must_end_and_can_be_ended(api: TestClient) -> None:
+    assert api.post(f"{PATH}/silences", json={}).status_code == 400
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    assert api.post(f"{PATH}/silences", json={"ends_at": past}).status_code == 400
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    silence = made(api.post(f"{PATH}/silences", json={"ends_at": soon, "reason": "deploy", "queue": "emails"}))
+    assert (silence["made_by"], silence["queue"]) == ("test", "emails")
+    assert api.get(f"{PATH}/silences").json()["silences"] == [silence]
+    assert api.delete(f"{PATH}/silences/{silence['id']}").status_code == 204
+    assert api.get(f"{PATH}/silences").json()["silences"] == []
+
+
+def test_the_test_button_goes_the_way_of_all_messages(api: TestClient, alerting: Alerting, receiver: Receiver) -> None:
+    channel = made(api.post(f"{PATH}/channels", json={"name": "ops", "type": "webhook", "url": receiver.url}))
+    stop = threading.Event()
+    sender = threading.Thread(target=lambda: [alerting.send() for _ in iter(lambda: stop.wait(0.05), True)])
+    sender.start()
+    try:
+        answer = made(api.post(f"{PATH}/channels/{channel['id']}/test"), 200)
+        assert (answer["delivered"], answer["error"]) == (True, None)
+        [got] = receiver.received
+        assert got.headers["x-headrace-delivery"] == answer["id"]
+        assert got.is_signed_with(channel["secret"])
+        receiver.answer = lambda received: 500
+        answer = made(api.post(f"{PATH}/channels/{channel['id']}/test"), 200)
+        assert (answer["delivered"], answer["error"]) == (False, "127.0.0.1 answered 500: ''")
+    finally:
+        stop.set()
+        sender.join()
+
+
+# --- The command line ------------------------------------------------------------------------------
+
+
+class Shell:
+    def __init__(self, postgres_url: str, folder: Path) -> None:
+        self.folder = folder
+        self.env = {"HEADRACE_POSTGRES_URL": postgres_url, "HEADRACE_ALERTS_ALLOW_PRIVATE": "true"}
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(headrace, ["alerts", *arguments], env=self.env)
+
+    def document(self, *arguments: str) -> dict[str, Any]:
+        result = self.run(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout.splitlines()[-1])
+
+    def apply(self, text: str, *options: str) -> Result:
+        (self.folder / "alerts.toml").write_text(text, "utf-8")
+        return self.run("apply", str(self.folder / "alerts.toml"), *options)
+
+
+@pytest.fixture
+def shell(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(postgres_url, tmp_path)
+
+
+def plan(url: str, threshold: int = 100, more: str = "") -> str:
+    where = 'org = "acme"\nproject = "shop"\nenv = "prod"\n'
+    channel = f'[[channel]]\n{where}name = "ops"\ntype = "webhook"\nurl = "{url}"\n'
+    rule = f'[[rule]]\n{where}name = "deep"\nmetric = "BACKLOG"\noperator = ">"\nthreshold = {threshold}\n'
+    return f'{channel}{rule}window = "10m"\nfor = "1m"\nchannels = ["ops"]\n{more}'
+
+
+def test_a_file_is_shown_applied_and_then_true(shell: Shell, receiver: Receiver) -> None:
+    text = plan(receiver.url)
+    assert shell.apply(text, "--dry-run").stdout.splitlines() == [
+        "+ channel 'ops' of acme / shop / prod",
+        "+ rule 'deep' of acme / shop / prod",
+    ]
+    assert shell.document("list") == {"rules": [], "incidents": []}
+    first = shell.apply(text)
+    assert first.exit_code == 0, first.output
+    assert "shown this once" in first.stderr
+    [rule] = shell.document("list")["rules"]
+    assert (rule["window_s"], rule["for_s"], rule["operator"], len(rule["channels"])) == (600, 60, "GREATER_THAN", 1)
+    assert shell.apply(text).stdout == "nothing to do\n"
+    changed = shell.apply(plan(receiver.url, 7)).stdout
+    assert changed == "~ rule 'deep' of acme / shop / prod: threshold 100.0 → 7\n"
+    assert [each["id"] for each in shell.document("list")["rules"]] == [rule["id"]]
+    kept = text.split("[[rule]]")[0]
+    assert shell.apply(kept).stdout == "nothing to do\n"
+    assert shell.apply(kept, "--prune").stdout == "- rule 'deep' of acme / shop / prod\n"
+    assert shell.document("list")["rules"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("not toml", "not valid TOML"),
+        ("[[rules]]", "it may have [[rule]] and [[channel]]"),
+        ('[[rule]]\nname = "x"', "needs org"),
+        (plan("https://x.example/").replace('"10m"', '"0m"'), "window_s must be"),
+        (plan("https://x.example/").replace('"10m"', "10"), "it must be a duration"),
+        (plan("https://x.example/").replace('["ops"]', '["nobody"]'), "names the channel 'nobody'"),
+        (plan("https://x.example/") + plan("https://x.example/"), "twice"),
+    ],
+)
+def test_a_file_with_a_mistake_changes_nothing(shell: Shell, text: str, words: str) -> None:
+    result = shell.apply(text)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert shell.document("list")["rules"] == []
+
+
+def test_silence_ack_and_test(shell: Shell, alerting: Alerting, warehouse: Client, receiver: Receiver) -> None:
+    shell.apply(plan(receiver.url).replace('for = "1m"\n', ""))
+    told = shell.document("test", "acme", "shop", "prod", "ops")
+    assert receiver.received[0].headers["x-headrace-delivery"] == told["id"]
+    assert "It has: ops" in shell.run("test", "acme", "shop", "prod", "nobody").stderr
+    silence = shell.document("silence", "acme", "shop", "prod", "--for", "1h", "--rule", "deep", "--reason", "deploy")
+    assert silence["id"].startswith("silence_")
+    assert "no rule 'x'" in shell.run("silence", "acme", "shop", "prod", "--for", "1h", "--rule", "x").stderr
+    history = History(warehouse)
+    now_ms = int(time.time() * 1000) + 1000  # the silence has begun
+    history.waiting(now_ms - 60_000, 500)
+    history.final_up_to(now_ms)
+    alerting.round(now_ms)
+    [incident] = shell.document("list")["incidents"]
+    assert (incident["rule"], incident["queue"], incident["state"]) == ("deep", "emails", "firing")
+    assert alerting.count("SELECT count(*) FROM alert_outbox") == 0
+    assert shell.document("ack", incident["id"]) == {"id": incident["id"]}
+    assert shell.run("ack", incident["id"]).exit_code == 1
+    shown = shell.run("list").stdout
+    assert "firing (1)" in shown
+    assert "acknowledged" in shown
