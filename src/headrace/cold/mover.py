@@ -248,23 +248,27 @@ class Mover:
             if room.unconfirmed:
                 self._tiers.confirm(ref, queue_id, room.unconfirmed)
             if not room.refill or room.items == 0:
-                return self._hold(ref, queue_id, room)
+                self._hold(ref, queue_id, room)
+                return None
             batch = self._move(ref, queue_id, room) or self._move_delayed(ref, queue_id, room)
             if batch is None:
                 return self._leave(ref, queue_id, room)
-            if batch.full:
-                return self._hold(ref, queue_id, room)
+            # A large job found no room; one that became due meanwhile may be before it, and fit.
+            if batch.full and not self._hold(ref, queue_id, room):
+                return None
+        return None
 
-    def _hold(self, ref: QueueRef, queue_id: int, room: Room) -> None:
-        """No room. What has become due meanwhile waits like the rest from now on."""
+    def _hold(self, ref: QueueRef, queue_id: int, room: Room) -> bool:
+        """No room. What has become due meanwhile waits like the rest from now on; was there any?"""
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
             delta, details = self._store.promote(conn, queue_id, room.now_ms, SWEEP_BATCH)
             if not delta.waiting:
-                return
+                return False
             numbers = self._store.change(conn, queue_id, delta, details, valkey_epoch=room.valkey_epoch or None)
             oldest_ms = self._store.oldest_ms(conn, queue_id)
         self._tiers.tell(ref, with_oldest(numbers, oldest_ms))
+        return True
 
     def _move(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
         most = min(self._options.batch, room.items)
