@@ -71,6 +71,7 @@ def test_once_and_after_a_loss(
     shutil.rmtree(command.pipeline_dir / "checkpoint")
     refused = command.run()
     assert (refused.returncode, "--from group" in refused.stderr) == (1, True), refused.stderr
+    assert not valkey.exists(KEY)  # whoever has what is missing need not wait
 
     lost = trim_unread(valkey, valkey_url)
     again = command.run("--from", "group")

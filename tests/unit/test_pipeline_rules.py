@@ -15,6 +15,7 @@ import pytest
 
 from headrace.errors import CheckpointMismatch, HeadraceError
 from headrace.pipeline.checkpoint import QUERY, check, set_aside
+from headrace.pipeline.job import BETWEEN_QUERIES
 from headrace.pipeline.payload import from_payload
 from headrace.pipeline.sink import Mark, SpoolSink, Taken, read_marks, token_of, watermark_ms, write_marks
 from headrace.pipeline.transforms import Plan, Summary, joined, missing, summarise, summary_of
@@ -231,6 +232,10 @@ def test_three_failures_in_a_row_are_unhealthy(spool: Spool) -> None:
     assert (status, body["last_error"], body["state"]) == (503, "Valkey is away", "retrying")
     monitor.took(Sink(spool, {}).take(numbered(1)).batch)
     assert page(monitor.read())[0] == 200
+
+
+def test_pauses_between_queries_double() -> None:
+    assert [BETWEEN_QUERIES.delay_s(failures, 0.0) for failures in range(7)] == [1, 1, 2, 4, 8, 16, 30]
 
 
 def test_figures_for_prometheus(spool: Spool) -> None:

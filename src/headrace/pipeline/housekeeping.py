@@ -38,6 +38,7 @@ class Housekeeping:
         self._resync_after: dict[int, float] = {}
         self._next_look = 0.0
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
+        self._tidying: threading.Thread | None = None
 
     def took(self, taken: Taken) -> None:
         """Called in the thread of the sink."""
@@ -59,10 +60,11 @@ class Housekeeping:
             self.heal(now)
         except (QueueUnavailable, MemoryFull):
             self._monitor.lags({})
-        if self._options.archive and now >= self._next_tidy:
+        if self._options.archive and now >= self._next_tidy and not (self._tidying and self._tidying.is_alive()):
             self._next_tidy = now + TIDY_EVERY_S
             # It may take long, and the lease is to be renewed.
-            threading.Thread(target=self._tidy, args=[self._options.archive], name="tidy", daemon=True).start()
+            self._tidying = threading.Thread(target=self._tidy, args=[self._options.archive], name="tidy", daemon=True)
+            self._tidying.start()
 
     def _lags(self) -> dict[str, int]:
         marks = read_marks(self._spool.marks())

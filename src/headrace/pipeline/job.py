@@ -36,6 +36,7 @@ from headrace.pipeline.sink import SpoolSink, Taken, marks_at, read_marks
 from headrace.pipeline.source import FORMAT, GROUP
 from headrace.pipeline.transforms import Plan
 from headrace.pipeline.vitals import Monitor, page
+from headrace.spool.backoff import Backoff
 from headrace.spool.exporter import Exporter
 from headrace.spool.metrics import SpoolCollector
 from headrace.spool.spool import Spool
@@ -46,9 +47,8 @@ from headrace.warehouse.connect import connect as connect_warehouse
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
 POLL_S = 0.2
+BETWEEN_QUERIES = Backoff(1.0, 2.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,28 @@ def run_pipeline(
         pipeline.monitor.entered("waiting")
         if not lease.wait(stop):
             return
-        begun = beginning(pipeline, client, begin, patiently(lease.replaced_by))
-        patiently(lease.remember)
-        session = start_session(options.session)
-        session.streams.addListener(Listener(pipeline.monitor))
-        keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options)
         try:
-            if once:
-                _run_once(session, pipeline, begun, keeping, stop)
-            else:
-                _run(session, pipeline, begun, keeping, stop)
+            begun = beginning(pipeline, client, begin, patiently(lease.replaced_by))
+            patiently(lease.remember)
+            keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options)
+            with _session(pipeline) as session:
+                if once:
+                    _run_once(session, pipeline, begun, keeping, stop)
+                else:
+                    _run(session, pipeline, begun, keeping, stop)
         finally:
             lease.leave()
-            with suppress(Exception):  # it may be gone, and then there is nothing to stop
-                session.stop()
+
+
+@contextmanager
+def _session(pipeline: Pipeline) -> Generator[SparkSession]:
+    session = start_session(pipeline.options.session)
+    session.streams.addListener(Listener(pipeline.monitor))
+    try:
+        yield session
+    finally:
+        with suppress(Exception):  # it may be gone, and then there is nothing to stop
+            session.stop()
 
 
 @dataclass(frozen=True)
@@ -192,13 +200,10 @@ def start_query(
 def _run(
     session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
 ) -> None:
-    pause = FIRST_PAUSE_S
     while not stop.is_set():
-        before = pipeline.monitor.read().batches
         run_until_failure(session, pipeline, stop, begun, keeping)
-        made_progress = pipeline.monitor.read().batches > before
-        pause = FIRST_PAUSE_S if made_progress else min(pause * 2, LONGEST_PAUSE_S)
-        _wait(pause, keeping, stop)
+        # Alone in its way to Valkey, so without jitter: 1, 2, 4 … 30 s.
+        _wait(BETWEEN_QUERIES.delay_s(pipeline.monitor.read().failures_in_a_row, draw=0.0), keeping, stop)
 
 
 def _wait(seconds: float, keeping: Housekeeping, stop: threading.Event) -> None:

@@ -51,7 +51,9 @@ def owner_of(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / OWNER
     if not file.exists():
-        file.write_text(secrets.token_hex(8))
+        half = file.with_suffix(".new")  # renamed when it is whole: an empty name would be everybody's
+        half.write_text(secrets.token_hex(8))
+        half.rename(file)
     return file.read_text()
 
 

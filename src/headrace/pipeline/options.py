@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.pipeline.session import SessionOptions
-from headrace.spool.backoff import Backoff
+from headrace.spool.backoff import CLICKHOUSE
 from headrace.spool.exporter import ExporterOptions
 from headrace.spool.options import SpoolOptions
 
 # One worker, so that records arrive in the order of their batches: what says how far history goes follows its rows.
-IN_ORDER = ExporterOptions(workers=1, backoff=Backoff(1.0, 2.0, 30.0))
+IN_ORDER = ExporterOptions(workers=1, backoff=CLICKHOUSE)
 
 
 @dataclass(frozen=True)
