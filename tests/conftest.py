@@ -56,10 +56,12 @@ class Servers:
     """The servers of this run, by name."""
 
     folder: Path
+    asked: set[str] = field(default_factory=set[str])  # for their URL, since it was last looked at what is left
     started: dict[str, EmbeddedServer] = field(default_factory=dict[str, EmbeddedServer])
     cluster: EmbeddedCluster | None = None
 
     def url(self, kind: type[EmbeddedServer]) -> str:
+        self.asked.add(kind.name)
         if kind.name not in self.started:
             server = kind(self.folder / kind.name, self.folder / "log")
             server.start()
@@ -68,6 +70,7 @@ class Servers:
         return self.started[kind.name].url
 
     def cluster_url(self) -> str:
+        self.asked.add("cluster")
         if self.cluster is None:
             self.cluster = EmbeddedCluster(self.folder / "cluster", self.folder / "log")
             self.cluster.start()
@@ -85,18 +88,20 @@ class Servers:
         return url
 
     def leftovers(self) -> dict[str, list[str]]:
+        """In servers that were asked for; nobody knows the others' addresses."""
+        asked, self.asked = self.asked, set()
         found: dict[str, list[str]] = {}
-        if self.cluster is not None:
+        if self.cluster is not None and "cluster" in asked:
             with connect(self.cluster.url) as client:
                 found["cluster keys"] = sorted(key.decode() for key in client.scan_iter())
-        if "valkey" in self.started:
+        if "valkey" in asked:
             with connect(self.started["valkey"].url) as client:
                 found["valkey keys"] = sorted(key.decode() for key in cast(list[bytes], client.keys()))
-        if "postgres" in self.started:
+        if "postgres" in asked:
             with connect_postgres(self.started["postgres"].url) as conn:
                 rows = [*conn.execute(DATABASES), *conn.execute(TABLES)]
             found["postgres databases and tables"] = sorted(str(row[0]) for row in rows)
-        if "clickhouse" in self.started:
+        if "clickhouse" in asked:
             client = connect_clickhouse(self.started["clickhouse"].url)
             rows = client.query("SELECT name FROM system.databases WHERE name LIKE 'test%'").result_rows
             tables = client.query("SELECT name FROM system.tables WHERE database = 'default'").result_rows
@@ -108,6 +113,24 @@ class Servers:
             server.stop()
         if self.cluster is not None:
             self.cluster.stop()
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """Tests that share what is costly to start, or that start much, run one after another; the rest as it comes."""
+    folder = item.path.parent.name
+    if folder in ("acceptance", "browser", "chaos"):
+        return "stacks"
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups; the order was made random before that
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: str(item.path.parent))  # or the browser's stack would be started several times
+    for item in items:
+        if (group := group_of(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

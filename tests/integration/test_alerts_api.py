@@ -14,9 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
-from headrace.api import app
 from headrace.api.callers import EVERYTHING, Level, Scope
-from headrace.api.routes import alerts as routes
 from headrace.api.services import Services
 from headrace.cli.main import headrace
 from headrace.postgres.connect import Pool, open_pool
@@ -31,11 +29,7 @@ PATH = "/api/v1/alerts"
 
 
 @pytest.fixture
-def services(
-    valkey_url: str, clickhouse_url: str, warehouse: Client, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Services]:
-    if routes.router not in app.GUARDED:
-        monkeypatch.setattr(app, "GUARDED", [*app.GUARDED, routes.router])
+def services(valkey_url: str, clickhouse_url: str, warehouse: Client, postgres_url: str) -> Iterator[Services]:
     made = Services(valkey_url, clickhouse_url, str(warehouse.database), 2, postgres_url)
     yield made
     made.close()

@@ -17,16 +17,16 @@ from headrace.api.auth import caller
 from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
 from headrace.api.instruments import CountRequests, Instruments
 from headrace.api.problems import Problem, responses
-from headrace.api.routes import audit, health, history, pipeline, queues, session
+from headrace.api.routes import alerts, audit, health, history, pipeline, queues, session
 from headrace.api.services import Services
 from headrace.api.upkeep import upkeep
 
 DASHBOARD = Path(__file__).parent / "static"
 
-PAGE = re.compile(r"/(queue-metrics|dead|pipeline|(queues|jobs)/.+)", re.DOTALL)
+PAGE = re.compile(r"/(queue-metrics|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
 """Addresses that the dashboard itself understands (ui/src/place.ts): each loads it."""
 
-GUARDED: list[APIRouter] = [queues.router, history.router, pipeline.router, audit.router]
+GUARDED: list[APIRouter] = [queues.router, history.router, alerts.router, pipeline.router, audit.router]
 """Every route of these needs a key, whether it says so or not. New routers belong here."""
 
 OPEN: list[APIRouter] = [session.router, health.router]
@@ -49,7 +49,14 @@ ANYBODY = frozenset(
 
 
 def create_app(services: Services) -> FastAPI:
-    app = FastAPI(title="Headrace", version=version("headrace"), docs_url=None, redoc_url=None, lifespan=_lifespan)
+    app = FastAPI(
+        title="Headrace",
+        version=version("headrace"),
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+        redirect_slashes=False,  # an empty name is not a list
+    )
     app.state.services = services
     app.state.instruments = Instruments()
     problems.install(app)

@@ -2,6 +2,7 @@
 
 acme sends e-mails at a steady pace, and has a queue of reports that somebody paused and forgot. globex makes thumbnails
 in bursts, more than its limit lets run at once. initech's invoices often fail, and some never succeed.
+Two rules of alerts (demo_alerts.toml) notice the forgotten queue and the failing one.
 The load is seeded: the same jobs in the same order every time.
 """
 
@@ -13,6 +14,7 @@ import random
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -21,12 +23,14 @@ from headrace.cli.client import open_tiers, queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event_async
-from headrace.errors import ServiceUnavailable
+from headrace.errors import HeadraceError, ServiceUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.postgres.connect import connection, open_pool
 from headrace.queue.queue import Client
 from headrace.queue.tasks import Tasks
 
+RULES = Path(__file__).with_name("demo_alerts.toml")
 SEED = 7
 TICK_S = 0.1
 
@@ -144,7 +148,20 @@ def demo(invocation: Invocation, seconds: float | None) -> None:
     Valkey holds few jobs, so that some wait in PostgreSQL.
     """
     configure_logs(invocation.settings.log)
+    _add_rules(invocation)
     asyncio.run(_send(invocation, seconds))
+
+
+def _add_rules(invocation: Invocation) -> None:
+    """Once: rules that somebody changed since stay changed. What cannot be done is said, and the load goes on."""
+    from headrace.alerts.plan import apply, diff, read_plan  # not for the workers, which import the tasks above
+
+    try:
+        url = find_endpoints(invocation.settings, "postgres").postgres
+        with open_pool(url, max_size=1) as pool, connection(pool) as conn:
+            apply(conn, [change for change in diff(conn, read_plan(RULES), prune=False) if change.verb == "add"])
+    except HeadraceError as error:
+        click.echo(f"no rules for alerts: {error}", err=True)
 
 
 async def _send(invocation: Invocation, seconds: float | None) -> None:

@@ -100,6 +100,7 @@ class Up:
         key = self._ensure_key(endpoints, directory)
         dashboard = self._start_api(stack, endpoints, directory)
         self._start_child(directory, "mover", "mover")
+        self._start_child(directory, "alerts", "alerts", "run")
         if self._demo:
             self._start_demo(directory)
         _say(f"dashboard {self._link(endpoints, key, dashboard)}")

@@ -46,12 +46,13 @@ from headrace.api.callers import Caller
 from headrace.api.models import Name
 from headrace.api.pages import MAX_PAGE, Cursor, CursorText
 from headrace.api.problems import Problem, responses
+from headrace.api.segments import SegmentRoute
 from headrace.api.services import Services, services
 from headrace.api.within import Where
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, DuplicateKey, connection
 
-router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"])
+router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"], route_class=SegmentRoute)
 
 To = Annotated[Services, Depends(services)]
 
@@ -102,7 +103,7 @@ def list_rules(where: Where, to: To) -> RuleList:
         return RuleList(rules=[rule_shown(rule) for rule in records.list_rules(conn, where.parts)])
 
 
-@router.post("/rules", status_code=201, responses=CONFLICT)
+@router.post("/rules", status_code=201, responses=responses(409, 413))
 def add_rule(tenant: OperateTenant, to: To, auditor: Auditor, given: NewRule) -> RuleDocument:
     """Make a rule. Needs level operate."""
     fields = given.model_dump(exclude_none=True)
@@ -115,11 +116,12 @@ def add_rule(tenant: OperateTenant, to: To, auditor: Auditor, given: NewRule) ->
 
 @router.get("/rules/{id}")
 def show_rule(id: Name, by: SignedIn, to: To) -> RuleDocument:
+    """One rule."""
     with _transaction(to) as conn:
         return rule_shown(_reached(records.find_rule(conn, id), "rule", id, by))
 
 
-@router.patch("/rules/{id}", responses=CONFLICT)
+@router.patch("/rules/{id}", responses=responses(409, 413))
 def change_rule(id: Name, by: SignedIn, to: To, auditor: Auditor, given: RuleChange) -> RuleDocument:
     """Change a rule. Its incidents stay, and are judged by the new one. Needs level operate."""
     with _transaction(to) as conn:
@@ -164,7 +166,7 @@ def list_channels(where: Where, to: To) -> ChannelList:
         return ChannelList(channels=[channel_shown(each) for each in records.list_channels(conn, where.parts)])
 
 
-@router.post("/channels", status_code=201, responses=CONFLICT)
+@router.post("/channels", status_code=201, responses=responses(409, 413))
 def add_channel(tenant: AdminTenant, to: To, auditor: Auditor, given: NewChannel) -> MadeChannel:
     """Make a channel. Needs level admin."""
     with (
@@ -179,11 +181,12 @@ def add_channel(tenant: AdminTenant, to: To, auditor: Auditor, given: NewChannel
 
 @router.get("/channels/{id}")
 def show_channel(id: Name, by: SignedIn, to: To) -> ChannelDocument:
+    """One channel, without what is secret."""
     with _transaction(to) as conn:
         return channel_shown(_channel(conn, id, by))
 
 
-@router.patch("/channels/{id}", responses=CONFLICT)
+@router.patch("/channels/{id}", responses=responses(409, 413))
 def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: ChannelChange) -> MadeChannel:
     """Change a channel; it is tried again at once. Needs level admin."""
     with _transaction(to) as conn:
@@ -244,7 +247,7 @@ def list_silences(where: Where, to: To) -> SilenceList:
         return SilenceList(silences=[silence_shown(each) for each in records.list_silences(conn, where.parts)])
 
 
-@router.post("/silences", status_code=201)
+@router.post("/silences", status_code=201, responses=responses(413))
 def add_silence(tenant: OperateTenant, by: SignedIn, to: To, auditor: Auditor, given: NewSilence) -> SilenceDocument:
     """Tell nobody of incidents that begin until it ends; those that are still there then are told. Needs level
     operate."""

@@ -1,0 +1,1 @@
+"""Jobs on plain Redis Streams, and how deep such a stream truly is."""

@@ -1,0 +1,161 @@
+"""As test_tenants, for what alerts have: things with ids, which a stranger may have heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from headrace.api.callers import Level, Scope
+from headrace.api.routes import alerts as routes
+from headrace.model.names import QueueRef
+from headrace.postgres.connect import connect
+from tests.integration.test_tenants import ABSENT, REF, STRANGERS, all_routes
+from tests.operating import World, open_world, tenant
+
+PREFIX = "/api/v1/alerts"
+HERE = Scope(REF.org, REF.project, REF.env)
+ENDS_AT = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+RULE = {"name": "new", "metric": "BACKLOG", "threshold": 5}
+CHANNEL = {"name": "new", "type": "email", "to": ["a@b.example"]}
+TABLES = (
+    *("alert_channels", "alert_rules", "alert_states", "alert_incidents", "alert_silences", "alert_outbox"),
+    *("alert_transitions", "audit_log"),
+)
+INCIDENT = """
+    INSERT INTO alert_incidents (id, rule_id, rule, org, project, env, queue, severity, channels, value, fired_at)
+    SELECT 'incident_1', id, to_jsonb(alert_rules), org, project, env, 'emails', severity, '{}', 7, now()
+    FROM alert_rules
+"""
+STATE = """
+    INSERT INTO alert_states (rule_id, queue, phase, since_ms, fired_ms, incident, told)
+    SELECT id, 'emails', 'firing', 0, '{0}', 'incident_1', false FROM alert_rules
+"""
+
+
+@dataclass(frozen=True)
+class Ask:
+    body: Any = None
+    level: Level = Level.READ
+    lets: int = 200
+
+
+READ = Ask()
+ROUTES: dict[tuple[str, str], Ask] = {  # in an order in which all of them can succeed
+    ("GET", "/rules"): READ,
+    ("GET", "/rules/{id}"): READ,
+    ("POST", "/rules"): Ask(RULE, Level.OPERATE, 201),
+    ("PATCH", "/rules/{id}"): Ask({"threshold": 9}, Level.OPERATE),
+    ("GET", "/channels"): READ,
+    ("GET", "/channels/{id}"): READ,
+    ("POST", "/channels"): Ask(CHANNEL, Level.ADMIN, 201),
+    ("PATCH", "/channels/{id}"): Ask({"health": True}, Level.ADMIN),
+    ("POST", "/channels/{id}/test"): Ask(None, Level.OPERATE),
+    ("GET", "/silences"): READ,
+    ("POST", "/silences"): Ask({"ends_at": ENDS_AT}, Level.OPERATE, 201),
+    ("GET", "/incidents"): READ,
+    ("GET", "/incidents/{id}"): READ,
+    ("POST", "/incidents/{id}/acknowledge"): Ask(None, Level.OPERATE),
+    ("POST", "/incidents/{id}/resolve"): Ask(None, Level.OPERATE),
+    ("DELETE", "/silences/{id}"): Ask(None, Level.OPERATE, 204),
+    ("DELETE", "/channels/{id}"): Ask(None, Level.ADMIN, 204),
+    ("DELETE", "/rules/{id}"): Ask(None, Level.OPERATE, 204),
+}
+
+
+@pytest.fixture
+def world(valkey_url: str, postgres_url: str, clickhouse_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(routes, "TEST_WAIT_S", 0.0)  # nobody sends here
+    with open_world(valkey_url, postgres_url, clickhouse_url) as made:
+        yield made
+
+
+@pytest.fixture
+def ids(world: World) -> dict[str, str]:
+    """One of each kind, in one environment."""
+    names = tenant(REF)
+    asked = {
+        "rules": {**RULE, "name": "deep"},
+        "channels": {**CHANNEL, "name": "deep"},
+        "silences": {"ends_at": ENDS_AT},
+    }
+    found = {kind: world.api.post(f"{PREFIX}/{kind}", params=names, json=body) for kind, body in asked.items()}
+    ids = {kind: answer.json()["id"] for kind, answer in found.items()}
+    with connect(world.services.postgres_url) as conn:
+        conn.execute(INCIDENT)
+        conn.execute(STATE)
+    return {**ids, "incidents": "incident_1"}
+
+
+def ask(api: TestClient, route: tuple[str, str], names: dict[str, str], ids: dict[str, str]) -> httpx.Response:
+    method, template = route
+    path = template.format(id=ids[template.split("/")[1]])
+    params = {} if "{id}" in template else names
+    return api.request(method, PREFIX + path, params=params, json=ROUTES[route].body)
+
+
+def told(answer: httpx.Response, ref: QueueRef, ids: dict[str, str]) -> Any:
+    """Without the names that were asked for."""
+    text = answer.text
+    for name in (ref.org, ref.project, ref.env, *ids.values()):
+        text = text.replace(name, "…")
+    return answer.status_code, text, {name for name in answer.headers if not name.startswith("ratelimit")}
+
+
+def everything(world: World) -> Any:
+    with connect(world.services.postgres_url) as conn:
+        return [
+            conn.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()  # pyright: ignore[reportArgumentType]
+            for table in TABLES
+        ]
+
+
+def test_every_route_is_asked(world: World) -> None:
+    assert isinstance(world.api.app, FastAPI)
+    found = {(method, path) for method, path in all_routes(world.api.app) if path.startswith(PREFIX)}
+    assert found == {(method, PREFIX + path) for method, path in ROUTES}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, ids: dict[str, str], stranger: str) -> None:
+    nowhere = dict.fromkeys(ids, "nope")
+    for level in Level:
+        api = world.with_key(STRANGERS[stranger], level)
+        before = everything(world)
+        for route in ROUTES:
+            there, absent = ask(api, route, tenant(REF), ids), ask(api, route, tenant(ABSENT), nowhere)
+            assert told(there, REF, ids) == told(absent, ABSENT, nowhere), route
+            if there.status_code == 200:
+                assert there.json().get(route[1][1:]) == [], route
+            else:
+                assert there.status_code == 404, (route, there.text)
+            assert "deep" not in there.text, route
+        assert everything(world) == before
+
+
+def test_a_level_too_low_changes_nothing(world: World, ids: dict[str, str]) -> None:
+    for level in (Level.READ, Level.OPERATE):
+        api = world.with_key(HERE, level)
+        before = everything(world)
+        for route, asked in ROUTES.items():
+            if level < asked.level:
+                answer = ask(api, route, {}, ids)
+                assert answer.status_code == 403, (route, answer.text)
+                assert f"level {asked.level.name.lower()}" in answer.json()["detail"]
+        assert everything(world) == before
+
+
+def test_those_who_may_are_let(world: World, ids: dict[str, str]) -> None:
+    """The tests above would pass if nobody were let in."""
+    keys = {level: world.with_key(HERE, level) for level in Level}
+    for route, asked in ROUTES.items():
+        answer = ask(keys[asked.level], route, {}, ids)
+        assert answer.status_code == asked.lets, (route, answer.text)
+        if route[0] == "GET":
+            assert "deep" in answer.text or ids["silences"] in answer.text, route
