@@ -216,7 +216,7 @@ def queue_ref() -> QueueRef:
     return ODD_NAMES
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """The first truthy answer. Tests wait for facts, never for time to pass."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -29,8 +29,8 @@ DEPLOY = "org.apache.spark.deploy"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 WORKERS = 2
 KILLS = 2
-START_S = 90.0
-BATCH_S = 90.0
+START_S = 240.0
+BATCH_S = 240.0
 
 DEFAULTS = """\
 spark.executor.memory 512m

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query
 
 from headrace.api.audit import Auditor
 from headrace.api.auth import Level, OperateTenant, SignedIn
-from headrace.api.models import EnvironmentLimits, LimitsChange, QueueSettings, SettingsChange
 from headrace.api.operating import Op
 from headrace.api.problems import responses
+from headrace.api.queue_documents import EnvironmentLimits, LimitsChange, QueueSettings, SettingsChange
 from headrace.api.routes.live import queue_ref, settings_of
 from headrace.api.segments import SegmentRoute
 from headrace.queue.queue import UNCHANGED, QueueChange

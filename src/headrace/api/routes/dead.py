@@ -11,20 +11,18 @@ from pydantic import AwareDatetime, Field
 
 from headrace.api.audit import Auditor
 from headrace.api.auth import OperateTenant, ReadTenant
-from headrace.api.models import (
+from headrace.api.dead_documents import (
     MAX_REDRIVE,
-    PREVIEW_BYTES,
     DeadJobDetail,
     DeadList,
-    ErrorText,
-    Name,
-    NameOrEmpty,
     Redrive,
     Redriven,
     Removed,
     dead_job,
     dead_job_detail,
 )
+from headrace.api.job_documents import PREVIEW_BYTES
+from headrace.api.models import ErrorText, Name, NameOrEmpty
 from headrace.api.operating import Op, Operating
 from headrace.api.pages import MAX_PAGE, Cursor, CursorText
 from headrace.api.problems import Problem, responses

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from headrace.api.models import Environment, EnvironmentList, utilization_pct
 from headrace.api.operating import Op
 from headrace.api.pages import MAX_PAGE, Cursor, CursorText, page_of
+from headrace.api.queue_documents import Environment, EnvironmentList, utilization_pct
 from headrace.api.within import Where
 from headrace.history.presenter import iso
 from headrace.model.names import EnvRef

@@ -9,15 +9,7 @@ from fastapi.responses import JSONResponse
 
 from headrace.api.audit import Auditor
 from headrace.api.auth import OperateTenant, ReadTenant
-from headrace.api.models import (
-    Cancelled,
-    Enqueued,
-    EnqueuedJob,
-    Job,
-    JobsToEnqueue,
-    OneOrMany,
-    job,
-)
+from headrace.api.job_documents import Cancelled, Enqueued, EnqueuedJob, Job, JobsToEnqueue, OneOrMany, job
 from headrace.api.operating import Op
 from headrace.api.problems import MEDIA_TYPE, RETRY_AFTER_S, responses
 from headrace.api.routes.live import queue_ref

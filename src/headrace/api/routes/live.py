@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from headrace.api.auth import ReadTenant
-from headrace.api.models import Caps, Flow, QueueDetail, QueueList, QueueSettings, live
 from headrace.api.operating import Op, Operating
 from headrace.api.pages import MAX_PAGE, Cursor, CursorText, page_of
+from headrace.api.queue_documents import Caps, Flow, QueueDetail, QueueList, QueueSettings, live
 from headrace.api.segments import SegmentRoute
 from headrace.api.within import Where
 from headrace.cold.details import FlowDetail, join_details

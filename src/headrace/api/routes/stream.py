@@ -14,8 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from headrace.api.auth import SignedIn
 from headrace.api.feeds import Feed, Reading
-from headrace.api.models import live
 from headrace.api.operating import Op, Operating
+from headrace.api.queue_documents import live
 from headrace.api.within import Where, Within
 from headrace.history.presenter import iso
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from headrace.api.models import ActionQueue, ActionTask, DetailedQueues, RunningTasks
+from headrace.api.action_documents import ActionQueue, ActionTask, DetailedQueues, RunningTasks
 from headrace.api.operating import Op
 from headrace.api.within import Where
 from headrace.history.presenter import iso

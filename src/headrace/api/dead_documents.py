@@ -1,0 +1,89 @@
+"""The shapes of requests and answers about dead jobs. What each field means is said here, once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, Field, StrictInt
+
+from headrace.api.job_documents import Payload, preview
+from headrace.api.models import Asked, ErrorText, Name, NameOrEmpty, Time
+from headrace.history.presenter import iso
+from headrace.queue.dead import DeadEntry
+
+SHORT_ERROR_CHARS = 500
+MAX_IDS = 1000
+MAX_REDRIVE = 5000
+
+
+class DeadJob(BaseModel):
+    id: str = Field(examples=["order-1234-mail"])
+    task: str = Field(examples=["send_email"])
+    flow: str = Field(examples=["signup"])
+    flow_type: str = Field(examples=["TRANSFORM"])
+    priority: int = Field(examples=[0])
+    attempts: int = Field(examples=[5])
+    max_attempts: int = Field(examples=[5])
+    enqueued_at: Time = Field(examples=["2026-01-31T11:58:00Z"])
+    buried_at: Time = Field(examples=["2026-01-31T12:00:00Z"])
+    bytes: int = Field(description="Of its payload.", examples=[24])
+    error: str = Field(description="The last line of the error, 500 characters at most.", examples=["ValueError: no"])
+
+
+class DeadJobDetail(DeadJob):
+    error: str = Field(description="The whole error, with its traceback.", examples=["Traceback …\nValueError: no"])
+    payload: Payload
+
+
+class DeadList(BaseModel):
+    jobs: list[DeadJob] = Field(description="Newest first.")
+    next: str | None = Field(
+        description="The `cursor` of the next page; null: this is the last. With filters a page may be short, even "
+        "empty, and not be the last.",
+        examples=[None],
+    )
+
+
+def dead_job(entry: DeadEntry) -> DeadJob:
+    return DeadJob(**_dead(entry), error=short_error(entry.error))
+
+
+def dead_job_detail(entry: DeadEntry) -> DeadJobDetail:
+    return DeadJobDetail(**_dead(entry), error=entry.error, payload=preview(entry.payload, entry.size))
+
+
+def short_error(error: str) -> str:
+    lines = error.strip().splitlines()
+    return lines[-1][:SHORT_ERROR_CHARS] if lines else ""
+
+
+def _dead(entry: DeadEntry) -> dict[str, Any]:
+    same = ("task", "flow", "flow_type", "priority", "attempts", "max_attempts")
+    times = {"enqueued_at": iso(entry.enqueued_ms), "buried_at": iso(entry.buried_ms)}
+    return {"id": entry.job_id, "bytes": entry.size, **times, **{name: getattr(entry, name) for name in same}}
+
+
+class Redrive(Asked):
+    """Which dead jobs. What is left out matches all; `{}` is every dead job of the queue."""
+
+    ids: list[Name] | None = Field(None, min_length=1, max_length=MAX_IDS, examples=[["order-1234-mail"]])
+    task: NameOrEmpty = Field("", description="Jobs of this task.")
+    error: ErrorText = Field("", description="Jobs whose error contains this text.")
+    buried_from: AwareDatetime | None = Field(None, description="Buried then or later.")
+    buried_to: AwareDatetime | None = Field(None, description="Buried then or before.")
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_REDRIVE)] = Field(500, description="Most jobs of this call.")
+    cursor: str | None = Field(None, max_length=4096, description="`next` of the call before.")
+
+
+class Redriven(BaseModel):
+    redriven: int = Field(description="Jobs that wait again.", examples=[500])
+    next: str | None = Field(
+        description="The `cursor` to go on with; null: all are done. Jobs that die again meanwhile are not redriven "
+        "a second time.",
+        examples=[None],
+    )
+
+
+class Removed(BaseModel):
+    removed: int = Field(description="Jobs that are gone for good.", examples=[500])
+    next: str | None = Field(description="The `cursor` to go on with; null: all are done.", examples=[None])
