@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -168,3 +169,24 @@ def test_the_same_id_twice_in_one_call_is_one_job_whichever_tier_each_is_for(ben
     later, now = (NewJob("send", b"12", id="1", delay_ms=delay_ms) for delay_ms in (HOUR_MS, 0))
     assert bench.client.enqueue_many(REF, [later, now]) == [True, False]
     assert (bench.state.depth, bench.state.scheduled) == (0, 1)
+
+
+def test_jobs_that_wait_already_are_not_taken_for_newer_ones(bench: Bench) -> None:
+    """As many as were asked for wait, so they were taken for all there is; but one of them is from before."""
+    bench.enqueue(*range(CAP), CAP)
+    bench.work()
+    oldest_ms = bench.state.oldest_ms
+    time.sleep(0.01)
+    assert bench.enqueue(CAP, CAP + 1) == [False, True]
+    assert bench.state.oldest_ms == oldest_ms
+
+
+def test_the_oldest_is_cancelled(bench: Bench) -> None:
+    bench.enqueue(*range(CAP), CAP)
+    time.sleep(0.01)
+    bench.enqueue(CAP + 1)
+    bench.work()
+    before_ms = bench.state.oldest_ms
+    bench.client.cancel(REF.environment, str(CAP))
+    assert before_ms is not None
+    assert (bench.state.oldest_ms or 0) > before_ms

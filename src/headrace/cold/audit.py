@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 
 from headrace.cold.store import Delta
-from headrace.cold.tiers import Tiers, with_oldest
+from headrace.cold.tiers import Tiers
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.scripts import ColdNumbers, Settled
@@ -67,11 +67,11 @@ class Audit:
         return sum(map(abs, off.values())) + sum(map(abs, details.values()))
 
     def _mend_told(self, queue_id: int, ref: QueueRef) -> int:
-        settled = self._settle(ref, self._numbers(queue_id))
+        settled = self._settle(ref, self._store.all_numbers_of(queue_id))
         if settled.code == Settled.OTHER_EPOCH:  # the queue began anew: totals count from there
             with self._store.transaction() as conn:
                 self._store.change(conn, queue_id, NOTHING, Counter(), valkey_epoch=settled.valkey_epoch)
-            settled = self._settle(ref, self._numbers(queue_id))
+            settled = self._settle(ref, self._store.all_numbers_of(queue_id))
         return int(settled.code == Settled.DRIFTED)
 
     def _mend_moving(self, queue_id: int, ref: QueueRef) -> None:
@@ -79,11 +79,6 @@ class Audit:
         room = self._tiers.run(self._tiers.stubs.room(ref))
         if room.unconfirmed:
             self._tiers.confirm(ref, queue_id, room.unconfirmed)
-
-    def _numbers(self, queue_id: int) -> ColdNumbers:
-        with self._store.transaction() as conn:
-            oldest_ms = self._store.oldest_ms(conn, queue_id)
-        return with_oldest(self._store.numbers_of(queue_id), oldest_ms)
 
     def _settle(self, ref: QueueRef, numbers: ColdNumbers) -> Settled:
         return self._tiers.run(self._tiers.stubs.settle(ref, numbers))

@@ -32,7 +32,7 @@ from typing import Any
 
 from headrace.cold.audit import Audit
 from headrace.cold.store import Delta, leaving
-from headrace.cold.tiers import Tiers, with_oldest
+from headrace.cold.tiers import Tiers
 from headrace.errors import DatabaseUnavailable, HeadraceError, MemoryFull, MoverFenced, QueueUnavailable
 from headrace.model.job import new_job_id
 from headrace.model.names import QueueRef, name_problem
@@ -266,8 +266,7 @@ class Mover:
             if not delta.waiting:
                 return False
             numbers = self._store.change(conn, queue_id, delta, details, valkey_epoch=room.valkey_epoch or None)
-            oldest_ms = self._store.oldest_ms(conn, queue_id)
-        self._tiers.tell(ref, with_oldest(numbers, oldest_ms))
+        self._tiers.tell(ref, numbers)
         return True
 
     def _move(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
@@ -350,8 +349,7 @@ class Mover:
         left = [*batch.gone, *batch.expired, *(row for row, _ in batch.aside)]
         counts = {"refilled": len(batch.gone), "expired": len(batch.expired), "quarantined": len(batch.aside)}
         delta, details = leaving(left, **counts)
-        numbers = self._store.change(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
-        return with_oldest(numbers, self._store.oldest_ms(conn, queue_id))
+        return self._store.change(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
 
     def _leave(self, ref: QueueRef, queue_id: int, room: Room) -> None:
         """Nothing waits: close the epoch while nobody can spill, then reopen the queue."""

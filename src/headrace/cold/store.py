@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from typing import Any
 
@@ -230,9 +230,18 @@ class Store:
         raise CommitUnclear
 
     def numbers_of(self, queue_id: int) -> ColdNumbers:
-        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(load_query(SQL, "numbers_of"), {"queue_id": queue_id})
-            row = cursor.fetchone()
+        with self.transaction() as conn:
+            return self._numbers_of(conn, queue_id)
+
+    def all_numbers_of(self, queue_id: int) -> ColdNumbers:
+        """Since when the oldest waits as well, all of one moment: the version stands for both."""
+        with self.transaction() as conn:
+            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            return with_oldest(self._numbers_of(conn, queue_id), self._oldest_ms(conn, queue_id))
+
+    def _numbers_of(self, conn: Connection, queue_id: int) -> ColdNumbers:
+        with conn.cursor(row_factory=dict_row) as cursor:
+            row = cursor.execute(load_query(SQL, "numbers_of"), {"queue_id": queue_id}).fetchone()
         assert row is not None, "nobody removes queues"
         return _numbers(row)
 
@@ -277,12 +286,15 @@ class Store:
         valkey_epoch: int | None,
         close_epoch: int | None = None,
     ) -> ColdNumbers:
-        """Count what this transaction did. No spill of `close_epoch`, or of any before, is taken from now on."""
+        """Count what this transaction did. No spill of `close_epoch`, or of any before, is taken from now on.
+
+        Returns the numbers after that, with since when the oldest waits if that may have changed: nobody else changes
+        the queue before the commit."""
         numbers, _ = self._change(conn, queue_id, delta, None, valkey_epoch, close_epoch)
         self._count_details(conn, queue_id, details)
-        return numbers
+        return with_oldest(numbers, self._oldest_ms(conn, queue_id)) if delta.waiting else numbers
 
-    def oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
+    def _oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
         row = conn.execute(load_query(SQL, "oldest"), {"queue_id": queue_id}).fetchone()
         return None if row is None else row[0]
 
@@ -307,16 +319,14 @@ class Store:
             numbers = self.change(conn, queue_id, delta, _details(waiting, -1), valkey_epoch=valkey_epoch)
         return len(rows), numbers
 
-    def confirm(self, queue_id: int, placed: Sequence[int]) -> tuple[ColdNumbers, float | None]:
-        """These rows are in Valkey, and whoever placed them did not come to delete them: the numbers after that, and
-        since when the oldest waits."""
+    def confirm(self, queue_id: int, placed: Sequence[int]) -> ColdNumbers:
+        """These rows are in Valkey, and whoever placed them did not come to delete them: the numbers after that."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
                 rows = cursor.execute(load_query(SQL, "confirm"), {"seqs": list(placed)}).fetchall()
             details = _details((row for row in rows if not row["delayed"]), -1)
-            numbers = self.change(conn, queue_id, _leaving(rows, refilled=len(rows)), details, valkey_epoch=None)
-            return numbers, self.oldest_ms(conn, queue_id)
+            return self.change(conn, queue_id, _leaving(rows, refilled=len(rows)), details, valkey_epoch=None)
 
     def promote(self, conn: Connection, queue_id: int, until_ms: float, most: int) -> tuple[Delta, Counter[Kind]]:
         """Rows that are due and found no room wait for it like the others from now on."""
@@ -524,6 +534,10 @@ _NUMBERS = [field.name for field in fields(ColdNumbers) if field.name != "oldest
 
 def vars_of(data: Any) -> dict[str, Any]:
     return {field.name: getattr(data, field.name) for field in fields(data)}
+
+
+def with_oldest(numbers: ColdNumbers, oldest_ms: float | None) -> ColdNumbers:
+    return replace(numbers, oldest_ms=oldest_ms)
 
 
 def _numbers(row: Mapping[str, Any]) -> ColdNumbers:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
-from headrace.cold.store import NO_LIMITS, Found, Limits, Store
+from headrace.cold.store import NO_LIMITS, Found, Limits, Store, with_oldest
 from headrace.errors import HeadraceError
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
@@ -64,8 +63,9 @@ class Tiers:
         kept, numbers = self.store.spill(
             ref, self.stubs.shard_of(ref), jobs, valkey_epoch=told.valkey_epoch, cold_epoch=told.cold_epoch
         )
-        if numbers.waiting == sum(not job.delayed for job in jobs) > 0:  # they are all there is
-            numbers = with_oldest(numbers, min(job.due_ms for job in jobs if not job.delayed))
+        waiting = [job.due_ms for job, was_kept in zip(jobs, kept, strict=True) if was_kept and not job.delayed]
+        if numbers.waiting == len(waiting) > 0:  # they are all there is
+            numbers = with_oldest(numbers, min(waiting))
         self.tell(ref, numbers)
         return kept
 
@@ -139,8 +139,7 @@ class Tiers:
     def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[int]) -> None:
         """A mover died after it placed these rows. Valkey has their jobs, so they are deleted, whether there is room
         for more or not; then it may forget their numbers."""
-        numbers, oldest_ms = self.store.confirm(queue_id, placed)
-        self.tell(ref, with_oldest(numbers, oldest_ms), placed)
+        self.tell(ref, self.store.confirm(queue_id, placed), placed)
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         self.store.record_settings(ref, values)
@@ -151,10 +150,6 @@ class Tiers:
             self.run(self.stubs.settle(ref, numbers, gone))
         except (HeadraceError, ScriptError) as error:
             log.warning("told nobody what PostgreSQL holds: %s", error, extra={"action": "unavailable"})
-
-
-def with_oldest(numbers: ColdNumbers, oldest_ms: float | None) -> ColdNumbers:
-    return replace(numbers, oldest_ms=oldest_ms)
 
 
 def waiting_state(found: Found) -> JobState:
