@@ -21,7 +21,7 @@ from headrace.alerts.lease import Lease
 from headrace.alerts.outbox import Outbox, OutboxOptions
 from headrace.alerts.records import Channel, Incident
 from headrace.alerts.rules import Rule, make_rule
-from headrace.alerts.senders import SendOptions, signature
+from headrace.alerts.senders import SendOptions
 from headrace.model.names import EnvRef, QueueRef
 from headrace.pipeline.buckets import bucketize
 from headrace.postgres.connect import Pool, connection
@@ -29,6 +29,7 @@ from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.pipeline_batches import PipelineBatch
+from headrace.webhook.signed import signature
 from tests.events import event_table
 
 REF = QueueRef("acme", "shop", "prod", "emails")

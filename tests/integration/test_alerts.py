@@ -14,13 +14,13 @@ from headrace.alerts import journal, outbox, records
 from headrace.alerts.lease import EvaluatorFenced
 from headrace.alerts.manual import resolve_incident
 from headrace.alerts.messages import Message
-from headrace.alerts.post import NotTaken
 from headrace.alerts.records import Silence
 from headrace.alerts.rules import InvalidRule, Rule
 from headrace.alerts.senders import SendOptions, send
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, connection, open_pool
 from headrace.warehouse.connect import Client
+from headrace.webhook.post import NotTaken
 from tests.alerting import (
     ENV,
     LOCAL,

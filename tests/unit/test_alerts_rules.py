@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from headrace.alerts import guard
 from headrace.alerts.channels import make_channel
-from headrace.alerts.guard import AddressRefused, checked_address, is_public
 from headrace.alerts.messages import SHOWN, Message, Told
 from headrace.alerts.rules import InvalidRule, Metric, Rule, make_rule
 from headrace.alerts.samples import COARSE, FINE, Measured, cuts
-from headrace.alerts.senders import signature
 from headrace.model.names import EnvRef
 from headrace.warehouse.alert_samples import Carried, Piece
+from headrace.webhook import guard
+from headrace.webhook.guard import AddressRefused, checked_address, is_public
+from headrace.webhook.signed import signature
 
 ENV = EnvRef("acme", "shop", "prod")
 GOOD: dict[str, Any] = {"name": "deep", "metric": "BACKLOG", "threshold": 1000}

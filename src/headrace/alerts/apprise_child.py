@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from headrace.alerts.channels import LOCAL_SCHEMES
-from headrace.alerts.guard import AddressRefused, checked_address
+from headrace.webhook.guard import AddressRefused, checked_address
 
 refused: list[str] = []
 

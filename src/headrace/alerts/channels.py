@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from headrace.alerts.guard import checked_url
 from headrace.alerts.records import Channel
 from headrace.alerts.rules import InvalidRule
 from headrace.model.names import EnvRef, name_problem
+from headrace.webhook.guard import checked_url
 
 TYPES = ("slack", "email", "webhook", "apprise")
 FIELDS = {"slack": {"url"}, "email": {"to"}, "webhook": {"url", "secret"}, "apprise": {"url"}}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import smtplib
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.message import EmailMessage
@@ -17,7 +14,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.alerts.messages import Message
-from headrace.alerts.post import NotTaken, post
+from headrace.webhook.post import NotTaken, post
+from headrace.webhook.signed import post_signed
 
 EMOJI = {"info": "ℹ️", "warning": "⚠️", "critical": "🔥"}
 
@@ -35,22 +33,15 @@ def send(kind: str, config: Mapping[str, Any], message: Message, options: SendOp
     SENDERS[kind](config, message, options)
 
 
-def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Over `timestamp.body`, so that an old message cannot be sent again as a new one."""
-    made = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return f"sha256={made.hexdigest()}"
-
-
 def _webhook(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
-    body = json.dumps(message.document(options.public_url)).encode()
-    timestamp = str(int(time.time()))
-    headers = {
-        "Content-Type": "application/json",
-        "X-Headrace-Delivery": message.id,
-        "X-Headrace-Timestamp": timestamp,
-        "X-Headrace-Signature": signature(config["secret"], timestamp, body),
-    }
-    _post(config["url"], body, headers, options)
+    post_signed(
+        config["url"],
+        config["secret"],
+        message.id,
+        message.document(options.public_url),
+        timeout_s=options.timeout_s,
+        allow_private=options.allow_private,
+    )
 
 
 def _slack(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
@@ -62,16 +53,12 @@ def _slack(config: Mapping[str, Any], message: Message, options: SendOptions) ->
         {"type": "context", "elements": [{"type": "plain_text", "text": message.id}]},
     ]
     body = json.dumps({"text": _escaped(message.title), "blocks": blocks}).encode()
-    _post(config["url"], body, {"Content-Type": "application/json", "X-Headrace-Delivery": message.id}, options)
+    headers = {"Content-Type": "application/json", "X-Headrace-Delivery": message.id}
+    post(config["url"], body, headers, timeout_s=options.timeout_s, allow_private=options.allow_private)
 
 
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _post(url: str, body: bytes, headers: dict[str, str], options: SendOptions) -> None:
-    headers = {"User-Agent": "headrace", **headers}
-    post(url, body, headers, timeout_s=options.timeout_s, allow_private=options.allow_private)
 
 
 def _email(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:

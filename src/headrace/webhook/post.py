@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from headrace.alerts.guard import checked_address
 from headrace.errors import HeadraceError
+from headrace.webhook.guard import checked_address
 
 MAX_ANSWER = 4096
 
@@ -64,7 +64,7 @@ def _exchange(
     limit.daemon = True
     limit.start()
     try:
-        connection.request("POST", path, body, dict(headers))
+        connection.request("POST", path, body, {"User-Agent": "headrace", **headers})
         answer = connection.getresponse()
         return answer.status, answer.read(MAX_ANSWER).decode(errors="replace")
     finally:

@@ -1,0 +1,1 @@
+"""Telling other systems over HTTP: to addresses that may be reached, signed, and with an end in time."""
