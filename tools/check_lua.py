@@ -9,8 +9,16 @@ from pathlib import Path
 from redis.exceptions import ResponseError
 
 from headrace.embedded.valkey import EmbeddedValkey
-from headrace.queue.scripts import SCRIPTS, script
+from headrace.queue import scripts as queue
+from headrace.snapshot import store as snapshot
+from headrace.streams import scripts as streams
 from headrace.valkey.connect import connect
+
+SOURCES = {
+    f"{room.__name__}: {name}.lua": room.script(name).source
+    for room in (queue, snapshot, streams)
+    for name in room.SCRIPTS
+}
 
 
 def main() -> int:
@@ -27,13 +35,13 @@ def main() -> int:
 def compile_all(url: str) -> int:
     broken = 0
     with connect(url) as client:
-        for name in SCRIPTS:
+        for name, source in SOURCES.items():
             try:
-                client.script_load(script(name).source)
+                client.script_load(source)
             except ResponseError as error:
-                print(f"{name}.lua: {error}", file=sys.stderr)
+                print(f"{name}: {error}", file=sys.stderr)
                 broken += 1
-    print(f"{len(SCRIPTS)} Lua scripts, {broken} broken")
+    print(f"{len(SOURCES)} Lua scripts, {broken} broken")
     return 1 if broken else 0
 
 

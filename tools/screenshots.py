@@ -1,4 +1,8 @@
-"""Takes the pictures of the documentation from a running demo: `./hr up --demo`, some minutes later this."""
+"""Takes the pictures of the documentation from a running demo: `./hr up --demo`, some minutes later this.
+
+Without arguments all of them, else those that are named: `tools/screenshots.py alerts queue`. Options of `headrace`, as
+`--set=embedded.data_dir=…`, find a stack elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,13 @@ PICTURES: dict[str, tuple[str, str]] = {
     "queues": (f"queue-metrics?{ACME}&group=class", "[data-testid=queues] tbody tr"),
     "queue": (f"queues/invoices?{INITECH}&range=5m", "[data-testid=chart-wait][data-points]:not([data-points='0'])"),
     "dead": (f"dead?{INITECH}", "[data-testid=letter]"),
+    "alerts": (f"alerts?{ACME}", "[data-testid=open-incidents] [data-testid=incident]"),
+    "autoscaler": ("autoscaler?type=mail", "[data-testid=steps]"),
 }
 """Name → address, and what must be there before it is taken."""
+
+NOT_IN_THE_DEMO = {"autoscaler"}
+"""Taken when they are named: for this one `headrace autoscale run` has to decide about a worker type `mail`."""
 
 # Where the machine that takes them keeps its files is nobody's business.
 SHORTEN_PATHS = """
@@ -34,23 +43,28 @@ SHORTEN_PATHS = """
 
 
 def main() -> None:
-    link = sign_in_link()
+    options = [each for each in sys.argv[1:] if each.startswith("--")]
+    named = [each for each in sys.argv[1:] if each not in options]
+    named = named or [each for each in PICTURES if each not in NOT_IN_THE_DEMO]
+    link = sign_in_link(options)
     IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 860}, color_scheme="light")
         page.goto(link)
         url = link.partition("login/")[0]
-        for name, (path, ready) in PICTURES.items():
+        for name in named:
+            path, ready = PICTURES[name]
             take(page, f"{url}{path}", ready, IMAGES / f"{name}.png")
-        page.emulate_media(color_scheme="dark")
-        take(page, url + PICTURES["dashboard"][0], PICTURES["dashboard"][1], IMAGES / "dashboard-dark.png")
+        if "dashboard" in named:
+            page.emulate_media(color_scheme="dark")
+            take(page, url + PICTURES["dashboard"][0], PICTURES["dashboard"][1], IMAGES / "dashboard-dark.png")
         browser.close()
 
 
-def sign_in_link() -> str:
-    """As a person gets one. `--set` and the like can be given, to find a stack elsewhere."""
-    command = [sys.executable, "-m", "headrace", *sys.argv[1:], "keys", "link", "--json"]
+def sign_in_link(options: list[str]) -> str:
+    """As a person gets one."""
+    command = [sys.executable, "-m", "headrace", *options, "keys", "link", "--json"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise SystemExit(

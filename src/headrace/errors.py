@@ -130,6 +130,28 @@ class JobNotWaiting(HeadraceError):
     """Only a job that waits can be cancelled. The job was left as it is."""
 
 
+class StreamsUnavailable(QueueUnavailable):
+    """The server of the streams does not answer. Whether the last command was applied is unknown; a job that is
+    published again may be there twice."""
+
+
+class NoSuchGroup(HeadraceError):
+    """There is no such stream, or it has no such group. Nothing was changed."""
+
+
+class NotAStream(HeadraceError):
+    """The key does not hold a stream. Nothing was changed."""
+
+
+class StreamFull(HeadraceError):
+    """The stream holds as many entries as it may (streams.hard_maxlen), and none of them is done with. Nothing was
+    written. Publish again when its workers have caught up."""
+
+
+class SeveralGroups(HeadraceError):
+    """The stream has other groups, and each of them would run the jobs again. Nothing was changed."""
+
+
 class MemoryFull(HeadraceError):
     """Valkey has reached its maxmemory and accepts no new jobs; workers go on. Nothing was written. Give it more
     memory, or try again when the backlog is smaller."""

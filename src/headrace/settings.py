@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -187,10 +188,52 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True)
+class QueueSnapshotSettings:
+    refresh_interval: Seconds = setting(
+        15.0, "How often the metrics of /metrics are read from the servers.", duration("100ms", "1h")
+    )
+    lock_ttl: Seconds = setting(
+        30.0, "After how long without a sign of life another process refreshes.", duration("1s", "1h")
+    )
+    max_staleness: Seconds = setting(
+        120.0, "Older metrics are not served; those about the snapshot itself tell its age.", duration("1s", "1d")
+    )
+    redis_prefix: str = setting(
+        "hr:metrics:queue:snapshot",
+        "How the keys of the snapshot begin, in Valkey.",
+        text("text without blanks or braces, at most 128 characters", r"[^\s{}]{1,128}"),
+    )
+    keep_versions: int = setting(3, "Versions that are kept, the current one among them.", integer(1, 100))
+    tenant_labels: str = setting(
+        "top-n",
+        "Which queues have series of their own: every one, those that wait longest, or none.",
+        choice("top-n", "all", "none"),
+    )
+    top_n: int = setting(100, "How many queues `top-n` names; the others are told as one.", integer(1, 100_000))
+    presets: str = setting(
+        "headrace",
+        "Families that ship with Headrace and are read.",
+        text("`headrace`, `convoy`, or both with a comma between", r"(headrace|convoy)(,(headrace|convoy))?"),
+    )
+    families: Path | None = setting(None, "TOML file that declares more families; none = no more.", optional(path()))
+    source_url: str | None = setting(
+        None,
+        "PostgreSQL that `convoy` and the families file are read from; none = postgres.url.",
+        optional(url("postgresql", "postgres")),
+        secret=True,
+    )
+    query_timeout: Seconds = setting(10.0, "How long one question to a database may take.", duration("10ms", "10m"))
+    shadow: bool = setting(
+        False, "Refresh and compare with the servers, but serve none of the refreshed series.", boolean()
+    )
+
+
+@dataclass(frozen=True)
 class MetricsSettings:
     stream_maxlen: int = setting(
         1_000_000, "Metric events kept per shard until the pipeline reads them.", integer(1000, 100_000_000)
     )
+    queue_snapshot: QueueSnapshotSettings = field(default_factory=QueueSnapshotSettings)
 
 
 @dataclass(frozen=True)
@@ -349,6 +392,80 @@ class AlertsSettings:
 
 
 @dataclass(frozen=True)
+class AutoscaleSettings:
+    types: Path | None = setting(None, "File of worker types; none = nothing is scaled.", optional(path()))
+    every: Seconds = setting(10.0, "How often a decision is made about each type.", duration("100ms", "1h"))
+    lease: Seconds = setting(
+        15.0, "After how long without a sign of life another process decides.", duration("1s", "10m")
+    )
+    window: Seconds = setting(60.0, "Over how long arrivals and service times are measured.", duration("1s", "1h"))
+    fresh: Seconds = setting(
+        60.0, "For how long a decision is told to those who ask; longer than `every`.", duration("1s", "1d")
+    )
+    keep: Seconds = setting(7 * 86400.0, "How long decisions are kept.", duration("1m", "3650d"))
+    webhook_secret: str | None = setting(
+        None,
+        "What is told to webhooks of worker types is signed with this.",
+        optional(text("16 to 200 visible characters", r"[!-~]{16,200}")),
+        secret=True,
+    )
+    webhook_timeout: Seconds = setting(10.0, "How long a webhook may take.", duration("100ms", "5m"))
+    allow_private: bool = setting(False, "Webhooks may lead to private, loopback and link-local addresses.", boolean())
+
+
+_STREAM_NAME = text("the name of a key, without spaces", r"\S{1,100}")
+_NAME = text("a name without control characters, at most 128 bytes", r"\S.{0,127}")
+
+
+@dataclass(frozen=True)
+class StreamsSettings:
+    url: str | None = setting(
+        None,
+        "Server of the streams, where that is not Headrace's own; none = `redis.url`.",
+        optional(
+            url("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+        ),
+        secret=True,
+    )
+    stream: str = setting("jobs", "Stream of jobs whose type has none of its own.", _STREAM_NAME)
+    routes: str | None = setting(
+        None,
+        "Streams of types that have their own, such as `shot=browser:jobs,scan=tankpit:jobs`.",
+        optional(text("`type=stream`, separated by commas", r"[^=,\s]+=[^=,\s]+(,\s*[^=,\s]+=[^=,\s]+)*")),
+    )
+    group: str = setting("workers", "Group that workers read with.", _STREAM_NAME)
+    watch: str | None = setting(
+        None,
+        "What `headrace streams watch` watches, such as `jobs/workers,browser:jobs/workers`.",
+        optional(text("`stream/group`, separated by commas", r"[^,\s]+/[^,/\s]+(,\s*[^,\s]+/[^,/\s]+)*")),
+    )
+    org: str = setting("default", "Organisation under which streams appear in history.", _NAME)
+    project: str = setting("default", "Its project.", _NAME)
+    env: str = setting("streams", "Its environment; better one without queues.", _NAME)
+    field: str = setting("json", "Field of an entry that holds the job, a JSON object.", _STREAM_NAME)
+    type_key: str = setting("type", "Key in this object that names the task.", _STREAM_NAME)
+    id_key: str = setting("id", "Key in this object that holds the job's id.", _STREAM_NAME)
+    maxlen: int = setting(
+        10_000, "Entries above which those that every group is done with are trimmed.", integer(1, 100_000_000)
+    )
+    hard_maxlen: int = setting(
+        100_000, "Entries at which a stream refuses new jobs; not less than `maxlen`.", integer(1, 1_000_000_000)
+    )
+    lease: Seconds = setting(
+        60.0,
+        "Idle time after which an entry is taken from its worker; longer than runs of workers without heartbeats.",
+        duration("1s", "1d"),
+    )
+    max_attempts: int = setting(
+        5, "Deliveries of a job that does not say how many, before it is dead.", integer(1, 1000)
+    )
+    every: Seconds = setting(5.0, "How often watched streams are told of.", duration("100ms", "10m"))
+    stuck_after: Seconds = setting(
+        300.0, "A consumer that holds entries and gave no sign for so long is shown as stuck.", duration("1s", "1d")
+    )
+
+
+@dataclass(frozen=True)
 class LogSettings:
     level: str = setting("info", "Least severe messages to log.", choice("debug", "info", "warning", "error"))
     format: str = setting("text", "Log lines for people or for machines.", choice("text", "json"))
@@ -370,6 +487,8 @@ class Settings:
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
+    autoscale: AutoscaleSettings = field(default_factory=AutoscaleSettings)
+    streams: StreamsSettings = field(default_factory=StreamsSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -390,7 +509,7 @@ class Setting:
 
     @property
     def env(self) -> str:
-        return f"{ENV_PREFIX}{self.section}_{self.name}".upper()
+        return f"{ENV_PREFIX}{self.section}_{self.name}".replace(".", "_").upper()
 
     def show(self, value: object) -> str:
         """The value as one would write it, with any secret masked; empty = none."""
@@ -398,19 +517,28 @@ class Setting:
         return mask(shown) if self.secret and shown else shown
 
     def value_in(self, settings: Settings) -> object:
-        return getattr(getattr(settings, self.section), self.name)
+        return attrgetter(self.key)(settings)
 
 
-def _declared() -> Iterator[Setting]:
-    for section in fields(Settings):
-        for item in fields(cast("type[Any]", section.default_factory)):
-            yield Setting(section.name, item.name, item.default, **item.metadata)
+def _declared(container: type[Any], prefix: str = "") -> Iterator[Setting]:
+    """Sections may hold sections: their keys have one more part."""
+    for section in _sections(container):
+        kind, name = cast("type[Any]", section.default_factory), prefix + section.name
+        for item in fields(kind):
+            if item.metadata:
+                yield Setting(name, item.name, item.default, **item.metadata)
+        yield from _declared(kind, f"{name}.")
 
 
-SETTINGS: Mapping[str, Setting] = {each.key: each for each in _declared()}
+def _sections(container: type[Any]) -> list[Field[Any]]:
+    return [each for each in fields(container) if not each.metadata]
+
+
+SETTINGS: Mapping[str, Setting] = {each.key: each for each in _declared(Settings)}
 """Every setting there is, by key, in the order of the reference page."""
 
 _KEY_OF_ENV = {each.env: each.key for each in SETTINGS.values()}
+_SECTIONS = frozenset(each.section for each in SETTINGS.values())
 
 
 def mask(secret: str) -> str:
@@ -468,18 +596,28 @@ def find_file(config: Path | None, environ: Mapping[str, str], directory: Path) 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> Loaded:
     """Merge and validate. A value that is overridden is not validated; an unknown name is always refused."""
-    settings: dict[str, dict[str, object]] = {section.name: {} for section in fields(Settings)}
+    values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, Origin("default"))
     winning: dict[str, tuple[Setting, object, Origin]] = {}
     for given in (_from_file(file), _from_environ(environ), _from_flags(flags)):
         winning |= {each[0].key: each for each in given}
     for each, raw, origin in winning.values():
-        settings[each.section][each.name] = _parse(each, raw, origin)
+        values[each.key] = _parse(each, raw, origin)
         origins[each.key] = origin
-    sections = {s.name: cast("type[Any]", s.default_factory)(**settings[s.name]) for s in fields(Settings)}
-    loaded = Loaded(Settings(**sections), origins)
+    loaded = Loaded(_made(Settings, values), origins)
     _check_together(loaded)
     return loaded
+
+
+def _made(container: type[T], values: Mapping[str, object], prefix: str = "") -> T:
+    given = {
+        each.name: values[prefix + each.name] for each in fields(cast(Any, container)) if prefix + each.name in values
+    }
+    sections = {
+        each.name: _made(cast("type[Any]", each.default_factory), values, f"{prefix}{each.name}.")
+        for each in _sections(container)
+    }
+    return container(**given, **sections)
 
 
 def _from_file(file: Path | None) -> _Given:
@@ -489,10 +627,17 @@ def _from_file(file: Path | None) -> _Given:
     for section, table in _read_toml(file).items():
         if section not in Settings.__dataclass_fields__:
             raise _unknown("section", section, origin, Settings.__dataclass_fields__)
-        if not isinstance(table, dict):
-            raise SettingsError(f"{section} ({origin}) is a section: write [{section}] and its keys below.")
-        for name, raw in cast("dict[str, object]", table).items():
-            yield _lookup(f"{section}.{name}", origin), raw, origin
+        yield from _from_table(section, table, origin)
+
+
+def _from_table(section: str, table: object, origin: Origin) -> _Given:
+    if not isinstance(table, dict):
+        raise SettingsError(f"{section} ({origin}) is a section: write [{section}] and its keys below.")
+    for name, raw in cast("dict[str, object]", table).items():
+        if (key := f"{section}.{name}") in _SECTIONS:
+            yield from _from_table(key, raw, origin)
+        else:
+            yield _lookup(key, origin), raw, origin
 
 
 def _read_toml(file: Path) -> dict[str, object]:
@@ -553,6 +698,17 @@ def _check_together(loaded: Loaded) -> None:
         raise _conflict(loaded, "queue.retry_base", "must not be longer than", "queue.retry_max")
     if loaded.settings.alerts.retry_interval > loaded.settings.alerts.max_retry_delay:
         raise _conflict(loaded, "alerts.retry_interval", "must not be longer than", "alerts.max_retry_delay")
+    snapshot, section = loaded.settings.metrics.queue_snapshot, "metrics.queue_snapshot"
+    if snapshot.refresh_interval >= snapshot.max_staleness:
+        raise _conflict(loaded, f"{section}.refresh_interval", "must be shorter than", f"{section}.max_staleness")
+    if loaded.settings.autoscale.every >= loaded.settings.autoscale.fresh:
+        raise _conflict(loaded, "autoscale.every", "must be shorter than", "autoscale.fresh")
+    if loaded.settings.autoscale.every > loaded.settings.autoscale.window:
+        raise _conflict(loaded, "autoscale.every", "must not be longer than", "autoscale.window")
+    if worker.heartbeat >= loaded.settings.streams.lease:
+        raise _conflict(loaded, "worker.heartbeat", "must be shorter than", "streams.lease")
+    if loaded.settings.streams.maxlen > loaded.settings.streams.hard_maxlen:
+        raise _conflict(loaded, "streams.maxlen", "must not be more than", "streams.hard_maxlen")
     _check_spool(loaded)
 
 

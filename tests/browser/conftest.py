@@ -53,8 +53,10 @@ def chromium() -> str:
 
 @pytest.fixture(scope="package")
 def stack(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """The demo, with jobs flowing behind it; its counts must agree when it ends."""
-    stack = RunningStack(tmp_path_factory.mktemp("demo") / "data", "--demo", "--json")
+    """The demo, with jobs flowing behind it; its counts must agree when it ends. Alerts and decisions come quickly,
+    and receivers of the tests may be told."""
+    quick = {"HEADRACE_ALERTS_EVERY": "2s", "HEADRACE_AUTOSCALE_EVERY": "2s", "HEADRACE_ALERTS_ALLOW_PRIVATE": "true"}
+    stack = RunningStack(tmp_path_factory.mktemp("demo") / "data", "--demo", "--json", env={**os.environ, **quick})
     stack.wait_for_chart()
     yield stack
     code, out, err = stack.stop()

@@ -13,6 +13,8 @@ QUEUES = f"queue-metrics?{ACME}"
 BY_CLASS = f"queue-metrics?{ACME}&group=class"
 EMAILS = f"queues/emails?{ACME}&range=5m"
 DEAD = f"dead?{INITECH}"
+ALERTS = f"alerts?{INITECH}"
+RULES = f"alerts?{INITECH}&show=rules"
 PIPELINE = "pipeline"
 
 FIRST_DATA_MS = 60_000

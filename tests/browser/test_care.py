@@ -13,10 +13,10 @@ from playwright.sync_api import Page, Route, expect
 
 from headrace.api.app import DASHBOARD
 from tests.browser.conftest import absent
-from tests.browser.places import BY_CLASS, DEAD, EMAILS, FIRST_DATA_MS, OVERVIEW, PIPELINE, QUEUES
+from tests.browser.places import ALERTS, BY_CLASS, DEAD, EMAILS, FIRST_DATA_MS, OVERVIEW, PIPELINE, QUEUES, RULES
 
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
-MOST_BYTES = 150_000
+MOST_BYTES = 80_000
 MOST_SHIFT = 0.02
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
@@ -25,6 +25,8 @@ PAGES = {
     "queues": (QUEUES + "&running=open", "queues"),
     "queue": (EMAILS, "figure-throughput"),
     "dead": (DEAD, "letters"),
+    "alerts": (ALERTS, "open-incidents"),
+    "rules": (RULES, "rules"),
     "pipeline": (PIPELINE, "figure-lag"),
 }
 

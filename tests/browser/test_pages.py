@@ -49,7 +49,7 @@ def test_links_do_not_load_the_page_anew(page: Page, dashboard_url: str) -> None
     page.goto(dashboard_url + OVERVIEW)
     expect(page.get_by_test_id("tenant")).to_be_visible()
     page.evaluate("globalThis.here = true")
-    for label in ("Queues", "Dead letters", "Pipeline", "Overview"):
+    for label in ("Queues", "Alerts", "Dead letters", "Autoscaler", "Pipeline", "Overview"):
         page.get_by_role("navigation").get_by_role("link", name=label).click()
         expect(page.get_by_role("heading", level=1)).to_have_text(label)
     assert page.evaluate("globalThis.here") is True

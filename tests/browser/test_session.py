@@ -98,4 +98,5 @@ def test_a_dialog_can_be_left_and_nothing_happens(page: Page, dashboard_url: str
     expect(page.get_by_test_id("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_test_id("dialog")).to_have_count(0)
+    expect(page.get_by_test_id("pause-queue")).to_be_focused()
     expect(page.get_by_test_id("tags")).not_to_contain_text("paused")

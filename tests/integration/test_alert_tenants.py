@@ -111,7 +111,7 @@ def told(answer: httpx.Response, ref: QueueRef, ids: dict[str, str]) -> Any:
 def everything(world: World) -> Any:
     with connect(world.services.postgres_url) as conn:
         return [
-            conn.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()  # pyright: ignore[reportArgumentType]
+            conn.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue]
             for table in TABLES
         ]
 

@@ -74,8 +74,8 @@ ROUTES: dict[tuple[str, str], Ask] = {
 NO_TENANT = {("GET", "/api/v1/audit"), ("GET", "/api/v1/session"), ("GET", "/api/v1/pipeline")}
 """About the key itself, or about all tenants together. (The audit log is asked below.)"""
 
-ELSEWHERE = ("/api/v1/alerts/",)
-"""Asked by test_alert_tenants."""
+ELSEWHERE = ("/api/v1/alerts/", "/api/v1/autoscale")
+"""Asked by test_alert_tenants and test_autoscale_api."""
 
 STREAM = ("GET", "/api/v1/stream")
 

@@ -1,17 +1,22 @@
 /** The shell around every page: who looks, which environment, what is fresh. Pages get these and hold the rest themselves. */
 import { useEffect } from "preact/hooks";
+import { openWords } from "./alerts";
+import { healthIncidents, listIncidents } from "./alertsApi";
 import { listEnvironments } from "./api";
-import { useClock, useLive, useTitle } from "./live";
+import { useClock, useLive, useTitle, type Live } from "./live";
 import { go, href, tenantKey, usePlace, type Page, type Place } from "./place";
 import { refreshAll, setPaused, useHealth, usePaused } from "./pulse";
-import { mayOperate, signOut, useSession } from "./session";
-import type { Environment, Tenant, Who } from "./shapes";
+import type { ServerClock } from "./queues";
+import { mayOperate, reachesEverything, signOut, useSession } from "./session";
+import type { Environment, EnvironmentList, Incident, IncidentList, Tenant, Who } from "./shapes";
 import { likeliest } from "./tenants";
 import { Freshness } from "./components/Freshness";
 import { PauseIcon, SignOutIcon } from "./components/icons";
 import { EmptyNotice, ErrorNotice, LoadingNotice } from "./components/Notice";
 import { TenantSwitch } from "./components/TenantSwitch";
-import { TitleBar } from "./components/TitleBar";
+import { TitleBar, type Badge } from "./components/TitleBar";
+import { AlertsPage } from "./pages/AlertsPage";
+import { AutoscalerPage } from "./pages/AutoscalerPage";
 import { DeadPage } from "./pages/DeadPage";
 import { JobPage } from "./pages/JobPage";
 import { OverviewPage } from "./pages/OverviewPage";
@@ -21,7 +26,9 @@ import { QueuesPage } from "./pages/QueuesPage";
 import { SignInPage } from "./pages/SignInPage";
 
 const ENVIRONMENTS_MS = 5000;
-const KNOWS_TENANT: readonly Page["name"][] = ["overview", "queues", "queue", "dead", "job"];
+const ALERTS_MS = 5000;
+const HEALTH_MS = 15_000;
+const KNOWS_TENANT: readonly Page["name"][] = ["overview", "queues", "queue", "dead", "alerts", "job"];
 
 export function App() {
   const { session, ask, end } = useSession();
@@ -34,6 +41,7 @@ function Shell({ who, onSignedOut }: { who: Who | null; onSignedOut: () => void 
   const place = usePlace();
   const list = useLive("environments", listEnvironments, ENVIRONMENTS_MS);
   const environments = list.data?.environments ?? null;
+  const alerts = useAlerts(place.tenant, who);
   const health = useHealth();
   useDefaultTenant(place, environments);
   useFocusOnPage(place.page);
@@ -45,7 +53,7 @@ function Shell({ who, onSignedOut }: { who: Who | null; onSignedOut: () => void 
   const ready = !needsTenant || place.tenant !== null;
   return (
     <>
-      <TitleBar page={place.page} tenant={place.tenant}>
+      <TitleBar page={place.page} tenant={place.tenant} badges={badges(alerts)}>
         <Side onSignedOut={onSignedOut} />
       </TitleBar>
       <main id="main" class="page" tabIndex={-1}>
@@ -59,7 +67,7 @@ function Shell({ who, onSignedOut }: { who: Who | null; onSignedOut: () => void 
           <EmptyNotice title="No queues yet">A queue appears here with its first job. This page keeps looking.</EmptyNotice>
         )}
         {!ready && environments === null && health.error === null && <LoadingNotice>Looking for queues…</LoadingNotice>}
-        {ready && <Content place={place} environments={environments} who={who} />}
+        {ready && <Content place={place} environments={environments} who={who} alerts={alerts} clock={clockOf(list)} />}
       </main>
     </>
   );
@@ -69,20 +77,24 @@ interface ContentProps {
   place: Place;
   environments: readonly Environment[] | null;
   who: Who | null;
+  alerts: OpenIncidents;
+  clock: ServerClock | null;
 }
 
-function Content({ place, environments, who }: ContentProps) {
+function Content({ place, environments, who, alerts, clock }: ContentProps) {
   const { page, params } = place;
   const operate = mayOperate(who);
   if (page.name === "pipeline") return <PipelinePage />;
+  if (page.name === "autoscaler") return <AutoscalerPage tenant={place.tenant} params={params} />;
   if (page.name === "nowhere" || place.tenant === null) return <Nowhere tenant={place.tenant} />;
   // Another environment is another page: nothing of the one before may linger.
   const common = { key: tenantKey(place.tenant), tenant: place.tenant, params };
   if (page.name === "queues") return <QueuesPage {...common} />;
   if (page.name === "queue") return <QueuePage {...common} key={`${common.key} ${page.queue}`} queue={page.queue} operate={operate} />;
   if (page.name === "dead") return <DeadPage {...common} operate={operate} />;
+  if (page.name === "alerts") return <AlertsPage {...common} {...alerts} who={who} clock={clock} />;
   if (page.name === "job") return <JobPage {...common} key={`${common.key} ${page.id}`} id={page.id} operate={operate} />;
-  return <OverviewPage {...common} environments={environments} />;
+  return <OverviewPage {...common} {...alerts} environments={environments} />;
 }
 
 function Side({ onSignedOut }: { onSignedOut: () => void }) {
@@ -117,8 +129,35 @@ function Nowhere({ tenant }: { tenant: Tenant | null }) {
 function hrefOfTenant(place: Place, tenant: Tenant): string {
   const { page } = place;
   if (page.name === "queue" || page.name === "job") return href({ name: "queues" }, tenant);
-  const kept = ["range", "start", "end", "group", "sort"];
+  const kept = ["range", "start", "end", "group", "sort", "show"];
   return href(page, tenant, Object.fromEntries([...place.params].filter(([name]) => kept.includes(name))));
+}
+
+interface OpenIncidents {
+  /** Of the environment. */
+  open: Live<IncidentList>;
+  /** Of Headrace's own health. */
+  health: readonly Incident[];
+}
+
+function useAlerts(tenant: Tenant | null, who: Who | null): OpenIncidents {
+  const key = tenant === null ? null : `open ${tenantKey(tenant)}`;
+  const open = useLive(key, (signal) => (tenant === null ? Promise.reject(new Error("no environment")) : listIncidents(tenant, "open", null, signal)), ALERTS_MS);
+  const health = useLive(reachesEverything(who) ? "health" : null, healthIncidents, HEALTH_MS);
+  return { open, health: health.data ?? NONE };
+}
+
+const NONE: readonly Incident[] = [];
+
+function badges({ open, health }: OpenIncidents): { alerts?: Badge } {
+  const all = [...health, ...(open.data?.incidents ?? [])];
+  if (all.length === 0) return {};
+  const more = open.data !== null && open.data.next !== null;
+  return { alerts: { text: `${all.length}${more ? "+" : ""}`, words: openWords(all.length, more), urgent: all.some((each) => each.state === "firing") } };
+}
+
+function clockOf({ data, receivedAt }: Live<EnvironmentList>): ServerClock | null {
+  return data === null || receivedAt === null ? null : { serverMs: Date.parse(data.timestamp), at: receivedAt };
 }
 
 function useDefaultTenant(place: Place, environments: readonly Environment[] | null): void {

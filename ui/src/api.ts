@@ -3,6 +3,7 @@ import { ApiError, getShape, request } from "./http";
 import type {
   DeadJobDetail,
   DeadList,
+  DecisionList,
   DetailedQueues,
   EnvironmentList,
   History,
@@ -15,6 +16,7 @@ import type {
   RunningTasks,
   Tenant,
   TopQueues,
+  WorkerType,
   Who,
 } from "./shapes";
 
@@ -122,6 +124,16 @@ export function pipelineHealth(signal: AbortSignal): Promise<PipelineHealth> {
   return getShape("/api/v1/pipeline?limit=120", signal, "batches");
 }
 
+/** Worker types are not of one environment each: all that the key reaches. */
+export async function workerTypes(signal: AbortSignal): Promise<WorkerType[]> {
+  return (await getShape<{ types: WorkerType[] }>("/api/v1/autoscale", signal, "types")).types;
+}
+
+export function decisions(type: string, changes: boolean, cursor: string | null, signal: AbortSignal): Promise<DecisionList> {
+  const next = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
+  return getShape(`/api/v1/autoscale/${segment(type)}/decisions?limit=60${changes ? "&changes=true" : ""}${next}`, signal, "decisions");
+}
+
 export function tenantQuery(tenant: Tenant): string {
   return `${aboveEnvironment(tenant)}&env=${encodeURIComponent(tenant.env)}`;
 }
@@ -131,7 +143,7 @@ function aboveEnvironment({ org, project }: Tenant): string {
 }
 
 /** Browsers resolve "." and ".." segments, percent-encoded or not, before they send: such a name cannot stand in a path. */
-function segment(name: string): string {
+export function segment(name: string): string {
   if (name === "." || name === "..") {
     throw new ApiError("This cannot be shown", `Browsers rewrite paths that contain “${name}” as a whole segment.`);
   }

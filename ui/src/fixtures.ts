@@ -1,5 +1,5 @@
 /** Answers of the API for tests: a calm queue, changed by what the test is about. */
-import type { ActionQueue, History, MetricPoint, QueueState } from "./shapes";
+import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule } from "./shapes";
 
 export const START = Date.parse("2026-11-15T20:00:00Z") / 1000;
 export const TENANT = { org: "acme", project: "shop", env: "prod" };
@@ -83,4 +83,47 @@ export function queueState(queue: string, values: Partial<QueueState> = {}): Que
 
 export function waiting(queue: string, task: string, count: number, values: Partial<ActionQueue> = {}): ActionQueue {
   return { ...TENANT, actionClass: queue, actionName: task, flowName: "", flowType: "", count, oldestQueuedAt: null, ...values };
+}
+
+export function incident(values: Partial<IncidentDetail> = {}): IncidentDetail {
+  return {
+    ...TENANT,
+    id: "i-1",
+    rule_id: "rule_1",
+    rule: "jobs wait too long",
+    condition: "OLDEST_AGE > 30 s over 30 s",
+    queue: "reports",
+    severity: "warning",
+    state: "firing",
+    value: 45_000,
+    fired_at: at(0),
+    acknowledged_at: null,
+    acknowledged_by: null,
+    resolved_at: null,
+    reason: null,
+    transitions: [],
+    ...values,
+  };
+}
+
+export function rule(values: Partial<Rule> = {}): Rule {
+  return {
+    ...TENANT,
+    id: "rule_1",
+    name: "backlog",
+    metric: "BACKLOG",
+    queue: null,
+    operator: "GREATER_THAN",
+    threshold: 1000,
+    percentile: "avg",
+    window_s: 300,
+    for_s: 0,
+    cooldown_s: 900,
+    severity: "warning",
+    auto_resolve: true,
+    channels: [],
+    enabled: true,
+    condition: "BACKLOG > 1,000 jobs over 5 min",
+    ...values,
+  };
 }

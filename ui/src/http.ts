@@ -21,8 +21,8 @@ export type Method = "GET" | "POST" | "PATCH" | "DELETE";
 export const REQUEST_TIMEOUT_MS = 10_000;
 
 /** The JSON answer; null where there is none to give (204). */
-export async function request(method: Method, path: string, signal: AbortSignal, given?: unknown): Promise<unknown> {
-  const timeout = AbortSignal.timeout(REQUEST_TIMEOUT_MS);
+export async function request(method: Method, path: string, signal: AbortSignal, given?: unknown, timeoutMs = REQUEST_TIMEOUT_MS): Promise<unknown> {
+  const timeout = AbortSignal.timeout(timeoutMs);
   const headers: Record<string, string> = { accept: "application/json, application/problem+json" };
   if (given !== undefined) headers["content-type"] = "application/json";
   let response: Response;
@@ -37,7 +37,7 @@ export async function request(method: Method, path: string, signal: AbortSignal,
     text = await response.text();
   } catch (cause) {
     if (signal.aborted) throw cause; // the page moved on: nobody is told
-    if (timeout.aborted) throw new ApiError("Headrace is slow to answer", `No answer within ${REQUEST_TIMEOUT_MS / 1000} s.`);
+    if (timeout.aborted) throw new ApiError("Headrace is slow to answer", `No answer within ${timeoutMs / 1000} s.`);
     throw unreachable();
   }
   const body = parseJson(text);

@@ -7,7 +7,9 @@ export type Page =
   | { name: "queues" }
   | { name: "queue"; queue: string }
   | { name: "dead" }
+  | { name: "alerts" }
   | { name: "job"; id: string }
+  | { name: "autoscaler" }
   | { name: "pipeline" }
   | { name: "nowhere" };
 
@@ -22,6 +24,8 @@ const FIXED: Record<string, Page> = {
   "/": { name: "overview" },
   "/queue-metrics": { name: "queues" },
   "/dead": { name: "dead" },
+  "/alerts": { name: "alerts" },
+  "/autoscaler": { name: "autoscaler" },
   "/pipeline": { name: "pipeline" },
 };
 const TENANT = ["org", "project", "env"] as const;

@@ -10,11 +10,14 @@ import { queueKey, tenantKey } from "./place";
 import { usePaused } from "./pulse";
 import type { QueueRef, QueueState, Tenant } from "./shapes";
 
-export interface Queues {
-  byKey: ReadonlyMap<string, QueueState>;
-  /** The server's clock, in ms, and performance.now() when it was read. */
+/** The server's clock, in ms, and performance.now() when it was read. */
+export interface ServerClock {
   serverMs: number;
   at: number;
+}
+
+export interface Queues extends ServerClock {
+  byKey: ReadonlyMap<string, QueueState>;
 }
 
 const SILENCE_MS = 5000;
@@ -28,8 +31,8 @@ interface Told {
 }
 
 /** The server's time now. Between answers the viewer's monotonic clock goes on from it. */
-export function serverNow(queues: Queues, now: number): number {
-  return queues.serverMs + Math.max(0, now - queues.at);
+export function serverNow(clock: ServerClock, now: number): number {
+  return clock.serverMs + Math.max(0, now - clock.at);
 }
 
 /** Pure: what was known, with what is told now. */

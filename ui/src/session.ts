@@ -36,6 +36,15 @@ export function mayOperate(who: Who | null): boolean {
   return who !== null && who.level !== "read";
 }
 
+export function mayAdminister(who: Who | null): boolean {
+  return who?.level === "admin";
+}
+
+/** Incidents of Headrace itself are no tenant's: they are seen by keys that reach everything. */
+export function reachesEverything(who: Who | null): boolean {
+  return who !== null && who.scope.org === null && who.scope.project === null && who.scope.env === null;
+}
+
 export async function signIn(key: string): Promise<void> {
   await request("POST", "/api/v1/session", new AbortController().signal, { key: key.trim() });
 }

@@ -229,3 +229,155 @@ export interface PipelineHealth {
   batches: PipelineBatch[];
   timestamp: string;
 }
+
+export type Severity = "info" | "warning" | "critical";
+export type Metric = "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA";
+export type Operator = "GREATER_THAN" | "LESS_THAN";
+export type Percentile = "avg" | "p50" | "p90" | "p95" | "p99";
+
+export interface Incident extends Tenant {
+  id: string;
+  rule_id: string;
+  /** Its name and its condition when it fired; without a condition it is one of Headrace's own health. */
+  rule: string;
+  condition: string | null;
+  /** Null: not about a queue. */
+  queue: string | null;
+  severity: Severity;
+  state: "firing" | "acknowledged" | "resolved";
+  /** When it fired. */
+  value: number | null;
+  fired_at: string;
+  acknowledged_at: string | null;
+  acknowledged_by: string | null;
+  resolved_at: string | null;
+  /** Why it was resolved, if not by itself. */
+  reason: string | null;
+}
+
+export interface Transition {
+  id: string;
+  kind: "pending" | "ok" | "firing" | "resolved";
+  at: string;
+  value: number | null;
+  /** Channels were told. */
+  told: boolean;
+}
+
+export interface IncidentDetail extends Incident {
+  transitions: Transition[];
+}
+
+export interface IncidentList {
+  incidents: Incident[];
+  next: string | null;
+}
+
+/** What a person chooses of a rule. */
+export interface RuleFields {
+  name: string;
+  metric: Metric;
+  /** Null: each queue of the environment by itself. */
+  queue: string | null;
+  operator: Operator;
+  /** In jobs, ms, or a share from 0 to 1. */
+  threshold: number;
+  percentile: Percentile;
+  window_s: number;
+  for_s: number;
+  cooldown_s: number;
+  severity: Severity;
+  auto_resolve: boolean;
+  /** Ids. */
+  channels: string[];
+}
+
+export interface Rule extends Tenant, RuleFields {
+  id: string;
+  enabled: boolean;
+  condition: string;
+}
+
+export type ChannelType = "slack" | "email" | "webhook" | "apprise";
+
+export interface Channel extends Tenant {
+  id: string;
+  name: string;
+  type: ChannelType;
+  /** Where it leads, without what is secret. */
+  target: string;
+  /** Is told too when rules cannot be evaluated. */
+  health: boolean;
+  enabled: boolean;
+  /** Tries in a row that failed. */
+  failures: number;
+  last_error: string | null;
+  retry_at: string | null;
+  last_sent_at: string | null;
+}
+
+export interface MadeChannel extends Channel {
+  /** Of a webhook, if it was made now: this is the only time it is shown. */
+  secret: string | null;
+}
+
+export interface Tested {
+  delivered: boolean;
+  error: string | null;
+}
+
+export interface Silence extends Tenant {
+  id: string;
+  /** Null: every rule. */
+  rule_id: string | null;
+  /** Null: every queue. */
+  queue: string | null;
+  reason: string;
+  made_by: string;
+  starts_at: string;
+  ends_at: string;
+}
+
+/** A kind of worker that the autoscaler decides about. */
+export interface WorkerType {
+  name: string;
+  /** Null: every one. */
+  org: string | null;
+  project: string | null;
+  env: string | null;
+  queues: string[];
+  all_queues: boolean;
+  stream: string | null;
+  group: string | null;
+  enabled: boolean;
+  min: number;
+  max: number;
+  per_worker: number;
+  /** Workers that really run; null: Headrace does not start them. */
+  current: number | null;
+  wanted: number;
+  /** False: something could not be seen, and the number was kept. */
+  known: boolean;
+  /** False: the last decision is old. */
+  fresh: boolean;
+  sentence: string;
+  decided_at: string;
+}
+
+export interface Decision {
+  id: number;
+  verb: "up" | "down" | "hold";
+  /** How many were wanted before. */
+  current: number;
+  wanted: number;
+  known: boolean;
+  sentence: string;
+  /** What it is based on. Later releases may know more. */
+  inputs: Record<string, unknown>;
+  decided_at: string;
+}
+
+export interface DecisionList {
+  decisions: Decision[];
+  next: string | null;
+}

@@ -17,7 +17,7 @@ from headrace.api.auth import caller
 from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
 from headrace.api.instruments import CountRequests, Instruments
 from headrace.api.problems import Problem, responses
-from headrace.api.routes import alerts, audit, health, history, pipeline, queues, session
+from headrace.api.routes import alerts, audit, autoscale, health, history, pipeline, queues, session
 from headrace.api.services import Services
 from headrace.api.upkeep import upkeep
 
@@ -26,7 +26,14 @@ DASHBOARD = Path(__file__).parent / "static"
 PAGE = re.compile(r"/(queue-metrics|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
 """Addresses that the dashboard itself understands (ui/src/place.ts): each loads it."""
 
-GUARDED: list[APIRouter] = [queues.router, history.router, alerts.router, pipeline.router, audit.router]
+GUARDED: list[APIRouter] = [
+    queues.router,
+    history.router,
+    alerts.router,
+    autoscale.router,
+    pipeline.router,
+    audit.router,
+]
 """Every route of these needs a key, whether it says so or not. New routers belong here."""
 
 OPEN: list[APIRouter] = [session.router, health.router]

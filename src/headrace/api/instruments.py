@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -34,8 +35,8 @@ class Instruments:
         self._requests.labels(route, method, str(status)).inc()
         self._seconds.labels(route, method).observe(seconds)
 
-    def page(self) -> bytes:
-        return generate_latest(self._registry)
+    def page(self, openmetrics: bool = False) -> bytes:
+        return generate_openmetrics(self._registry) if openmetrics else generate_latest(self._registry)
 
 
 class CountRequests:

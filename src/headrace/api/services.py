@@ -14,7 +14,9 @@ from headrace.api.queue_access import QueueAccess
 from headrace.api.rate import Buckets
 from headrace.api.readiness import Readiness
 from headrace.postgres.connect import Pool, open_pool
-from headrace.settings import ApiSettings
+from headrace.settings import ApiSettings, QueueSnapshotSettings
+from headrace.snapshot.reader import Reader, ReaderOptions
+from headrace.snapshot.store import Store, StoreOptions
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
 from headrace.warehouse.connect import Client
@@ -22,6 +24,8 @@ from headrace.warehouse.connect import connect as connect_clickhouse
 
 POOL_WAIT_S = 2.0
 STATEMENT_TIMEOUT_S = 5.0
+SNAPSHOT_TIMEOUT_S = 1.0
+"""A scrape waits no longer for Valkey: the last good copy is in memory."""
 
 FAILURES_PER_S = 0.2
 FAILURES_BURST = 20
@@ -37,6 +41,7 @@ class Services:
     postgres_url: str = ""
     settings: ApiSettings = field(default_factory=ApiSettings)
     queue: QueueAccess = field(default_factory=QueueAccess)
+    snapshot: QueueSnapshotSettings = field(default_factory=QueueSnapshotSettings)
 
     @cached_property
     def valkey(self) -> Valkey:
@@ -70,6 +75,14 @@ class Services:
         return Buckets(FAILURES_PER_S, FAILURES_BURST)
 
     @cached_property
+    def snapshots(self) -> Reader:
+        """What it has read it does not read again."""
+        given = self.snapshot
+        options = ReaderOptions(given.max_staleness, given.shadow, "convoy" in given.presets.split(","))
+        where = StoreOptions(given.redis_prefix)
+        return Reader(lambda: Store(connect_valkey(self.redis_url, SNAPSHOT_TIMEOUT_S), where), options)
+
+    @cached_property
     def readiness(self) -> Readiness:
         return Readiness(self.redis_url, self.postgres_url, self.clickhouse_url)
 
@@ -81,6 +94,8 @@ class Services:
             self.postgres.close()
         if "readiness" in self.__dict__:
             self.readiness.close()
+        if "snapshots" in self.__dict__:
+            self.snapshots.close()
 
 
 def services(request: Request) -> Services:

@@ -36,6 +36,7 @@ def services_of(settings: Settings) -> Services:
         endpoints.postgres,
         settings.api,
         queue_access(settings),
+        settings.metrics.queue_snapshot,
     )
 
 

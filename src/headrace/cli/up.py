@@ -34,6 +34,7 @@ from headrace.settings import Settings, mask
 POLL_S = 0.1
 CATCH_UP_S = 60.0
 DEMO_WORKERS = 2
+DEMO_TYPES = Path(__file__).with_name("demo_workers.toml")
 
 
 @click.command()
@@ -101,6 +102,10 @@ class Up:
         dashboard = self._start_api(stack, endpoints, directory)
         self._start_child(directory, "mover", "mover")
         self._start_child(directory, "alerts", "alerts", "run")
+        self._start_child(directory, "snapshot", "snapshot", "run")
+        if self._settings.streams.watch:
+            self._start_child(directory, "streams", "streams", "watch")
+        self._start_autoscaler(directory)
         if self._demo:
             self._start_demo(directory)
         _say(f"dashboard {self._link(endpoints, key, dashboard)}")
@@ -161,6 +166,12 @@ class Up:
         self._start_child(directory, "api", "api", flags={"api.port": str(port)})
         self._wait_for_api(dashboard)
         return dashboard
+
+    def _start_autoscaler(self, directory: DataDirectory) -> None:
+        if self._settings.autoscale.types is not None:
+            self._start_child(directory, "autoscale", "autoscale", "run")
+        elif self._demo:
+            self._start_child(directory, "autoscale", "autoscale", "run", flags={"autoscale.types": str(DEMO_TYPES)})
 
     def _start_demo(self, directory: DataDirectory) -> None:
         for number in range(1, DEMO_WORKERS + 1):

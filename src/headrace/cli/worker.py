@@ -7,6 +7,7 @@ import importlib
 import signal
 import sys
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
 
@@ -17,12 +18,16 @@ from headrace.cli.client import mover_options, open_tiers, queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event_async
+from headrace.cli.streams import stream_codec, streams_url
 from headrace.cold.mover import Mover
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.settings import Settings
+from headrace.streams.watch import watched
+from headrace.streams.worker import StreamWorker
+from headrace.valkey.connect import connect_async
 
 MOVER_GRACE_S = 5.0
 
@@ -31,16 +36,33 @@ MOVER_GRACE_S = 5.0
 @click.argument("app")
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Jobs at a time; else worker.concurrency.")
 @click.option("--queue", "queues", multiple=True, help="Serve the queues of this name only; may be repeated.")
+@click.option("--stream", "streams", multiple=True, help="Serve this stream instead of queues; may be repeated.")
+@click.option("--group", help="The group to read streams with; else streams.group.")
 @click.option("--no-mover", is_flag=True, help="Do not move jobs between Valkey and PostgreSQL; see `headrace mover`.")
 @pass_invocation
-def worker(invocation: Invocation, app: str, concurrency: int | None, queues: tuple[str, ...], no_mover: bool) -> None:
+def worker(
+    invocation: Invocation,
+    app: str,
+    concurrency: int | None,
+    queues: tuple[str, ...],
+    streams: tuple[str, ...],
+    group: str | None,
+    no_mover: bool,
+) -> None:
     """Run the tasks of APP until stopped.
 
     APP is module:variable, a headrace.Tasks. SIGTERM and Ctrl-C let running jobs finish (worker.grace).
     """
     settings = invocation.settings
     configure_logs(settings.log)
+    if streams and queues:
+        raise click.UsageError("A worker serves queues or streams: give --queue or --stream, not both.")
+    if group and not streams:
+        raise click.UsageError("--group goes with --stream.")
     tasks = load_tasks(app)
+    if streams:
+        asyncio.run(_serve_streams(settings, tasks, concurrency or settings.worker.concurrency, streams, group))
+        return
     with nullcontext() if no_mover else moving(settings):
         asyncio.run(_run(settings, tasks, concurrency or settings.worker.concurrency, queues))
 
@@ -77,17 +99,40 @@ def load_tasks(app: str) -> Tasks:
 
 async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...]) -> None:
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
-    options = WorkerOptions(
+    options = _options(settings, concurrency, settings.queue.lease, queues)
+    async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
+        await Worker(client, tasks, options, Registry(client.redis)).run_forever(stop)
+
+
+async def _serve_streams(
+    settings: Settings, tasks: Tasks, concurrency: int, streams: tuple[str, ...], group: str | None
+) -> None:
+    """Each stream has as many jobs at a time as the worker may run: one that is slow does not hold up another."""
+    stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(concurrency * len(streams)))
+    given = settings.streams
+    options, codec = _options(settings, concurrency, given.lease), stream_codec(settings)
+    async with connect_async(streams_url(settings)) as client:
+        groups = [watched(stream, group or given.group, given.org, given.project, given.env) for stream in streams]
+        # Who looks at running tasks looks at Headrace's own server.
+        registries = [None if given.url else Registry(client) for _ in groups]
+        workers = [
+            StreamWorker(client, each.keys, each.ref, tasks, options, codec, registry)
+            for each, registry in zip(groups, registries, strict=True)
+        ]
+        await asyncio.gather(*(each.run_forever(stop) for each in workers))
+
+
+def _options(settings: Settings, concurrency: int, lease_s: float, queues: tuple[str, ...] = ()) -> WorkerOptions:
+    return WorkerOptions(
         concurrency=concurrency,
         prefetch=settings.worker.prefetch,
         queues=queues,
         poll_s=settings.worker.poll,
-        lease_s=settings.queue.lease,
+        lease_s=lease_s,
         heartbeat_s=settings.worker.heartbeat,
         grace_s=settings.worker.grace,
         keep_done_s=settings.queue.keep_done,
         retry_base_s=settings.queue.retry_base,
         retry_max_s=settings.queue.retry_max,
     )
-    async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
-        await Worker(client, tasks, options, Registry(client.redis)).run_forever(stop)

@@ -237,7 +237,7 @@ class Store:
         """Since when the oldest waits as well, all of one moment: the version stands for both."""
         with self.transaction() as conn:
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            return with_oldest(self._numbers_of(conn, queue_id), self._oldest_ms(conn, queue_id))
+            return with_oldest(self._numbers_of(conn, queue_id), self.oldest_ms(conn, queue_id))
 
     def _numbers_of(self, conn: Connection, queue_id: int) -> ColdNumbers:
         with conn.cursor(row_factory=dict_row) as cursor:
@@ -292,9 +292,9 @@ class Store:
         the queue before the commit."""
         numbers, _ = self._change(conn, queue_id, delta, None, valkey_epoch, close_epoch)
         self._count_details(conn, queue_id, details)
-        return with_oldest(numbers, self._oldest_ms(conn, queue_id)) if delta.waiting else numbers
+        return with_oldest(numbers, self.oldest_ms(conn, queue_id)) if delta.waiting else numbers
 
-    def _oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
+    def oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
         row = conn.execute(load_query(SQL, "oldest"), {"queue_id": queue_id}).fetchone()
         return None if row is None else row[0]
 

@@ -39,7 +39,7 @@ def checked_address(host: str, port: int, *, allow_private: bool) -> str:
     if not allow_private and (private := [each for each in addresses if not is_public(each)]):
         raise AddressRefused(
             f"{host} is {private[0]}, which is not a public address. Nothing was sent. Where such addresses are meant, "
-            "set alerts.allow_private."
+            "set allow_private, in [alerts] or [autoscale]."
         )
     return addresses[0]
 

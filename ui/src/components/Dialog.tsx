@@ -6,6 +6,8 @@ import { asApiError, type ApiError } from "../http";
 interface Props {
   title: string;
   confirm: string;
+  /** What the other button says; null: there is nothing to decide. */
+  cancel?: string | null;
   danger?: boolean;
   /** Told in the dialog when it fails; closes it when it succeeds. Is given a way to say how far it is. */
   act: (signal: AbortSignal, progress: (text: string) => void) => Promise<void>;
@@ -14,7 +16,7 @@ interface Props {
   children: ComponentChildren;
 }
 
-export function Dialog({ title, confirm, danger = false, act, onClose, disabled = false, children }: Props) {
+export function Dialog({ title, confirm, cancel = "Cancel", danger = false, act, onClose, disabled = false, children }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const stop = useRef<AbortController | null>(null);
   const [busy, setBusy] = useState(false);
@@ -22,8 +24,13 @@ export function Dialog({ title, confirm, danger = false, act, onClose, disabled 
   const [failure, setFailure] = useState<ApiError | null>(null);
 
   useEffect(() => {
+    const opener = document.activeElement;
     element.current?.showModal();
-    return () => stop.current?.abort();
+    return () => {
+      stop.current?.abort();
+      // The keyboard goes on where it was, once the dialog is gone and lets it.
+      setTimeout(() => opener instanceof HTMLElement && opener.focus({ preventScroll: true }));
+    };
   }, []);
 
   const submit = async (event: Event) => {
@@ -66,9 +73,11 @@ export function Dialog({ title, confirm, danger = false, act, onClose, disabled 
           </p>
         )}
         <div class="dialog-buttons">
-          <button type="button" class="button" onClick={close}>
-            {busy ? "Stop" : "Cancel"}
-          </button>
+          {cancel !== null && (
+            <button type="button" class="button" onClick={close}>
+              {busy ? "Stop" : cancel}
+            </button>
+          )}
           <button type="submit" class={`button ${danger ? "danger" : "primary"}`} disabled={busy || disabled} data-testid="confirm">
             {busy ? "Working…" : confirm}
           </button>

@@ -4,10 +4,19 @@ import mark from "../favicon.svg";
 import { href, type Page } from "../place";
 import type { Tenant } from "../shapes";
 
+export interface Badge {
+  text: string;
+  /** For screen readers and on hover. */
+  words: string;
+  urgent: boolean;
+}
+
 const PAGES: readonly { page: Page; label: string; also?: Page["name"] }[] = [
   { page: { name: "overview" }, label: "Overview" },
   { page: { name: "queues" }, label: "Queues", also: "queue" },
+  { page: { name: "alerts" }, label: "Alerts" },
   { page: { name: "dead" }, label: "Dead letters" },
+  { page: { name: "autoscaler" }, label: "Autoscaler" },
   { page: { name: "pipeline" }, label: "Pipeline" },
 ];
 
@@ -15,10 +24,12 @@ interface Props {
   /** Null where nobody is signed in: there is nowhere to go. */
   page: Page | null;
   tenant: Tenant | null;
+  /** Beside the name of a page. */
+  badges?: Partial<Record<Page["name"], Badge>>;
   children: ComponentChildren;
 }
 
-export function TitleBar({ page, tenant, children }: Props) {
+export function TitleBar({ page, tenant, badges = {}, children }: Props) {
   return (
     <header class="titlebar">
       <a class="skip" href="#main">
@@ -32,10 +43,17 @@ export function TitleBar({ page, tenant, children }: Props) {
         {page !== null && (
           <nav class="pages" aria-label="Pages">
             {PAGES.map((entry) => {
+              const badge = badges[entry.page.name];
               const here = entry.page.name === page.name || entry.also === page.name;
               return (
                 <a key={entry.label} href={href(entry.page, tenant)} class={here ? "here" : ""} aria-current={here ? "page" : undefined}>
                   {entry.label}
+                  {badge !== undefined && (
+                    <span class={`badge${badge.urgent ? " urgent" : ""}`} title={badge.words} data-testid={`badge-${entry.page.name}`}>
+                      <span aria-hidden="true">{badge.text}</span>
+                      <span class="sr-only">{badge.words}</span>
+                    </span>
+                  )}
                 </a>
               );
             })}

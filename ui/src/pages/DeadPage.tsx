@@ -1,16 +1,17 @@
 /** Dead letters: jobs whose last attempt failed, why, and what lets them run again. */
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { listDead, type DeadFilter } from "../api";
 import { deadFilter, deadQueues, isFiltered, parseDead, SINCE, type DeadView } from "../dead";
 import { exact, formatCount } from "../format";
-import { asApiError, type ApiError } from "../http";
 import { useLive, useTitle } from "../live";
+import { unique, useMore } from "../more";
 import { tenantKey, useSetParams } from "../place";
 import { useQueues } from "../queues";
 import { redriveAll } from "../redrive";
-import type { DeadJob, QueueRef, Tenant } from "../shapes";
+import type { QueueRef, Tenant } from "../shapes";
 import { DeadLetter } from "../components/DeadLetter";
 import { Dialog } from "../components/Dialog";
+import { MoreButton } from "../components/MoreButton";
 import { EmptyNotice } from "../components/Notice";
 
 const REFRESH_MS = 5000;
@@ -77,8 +78,11 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
   const [redriving, setRedriving] = useState(false);
   const key = JSON.stringify([queueRef, view.task, view.error, view.since]);
   const first = useLive(key, (signal) => listDead(queueRef, deadFilter(view, Date.now()), null, signal), REFRESH_MS);
-  const more = useMore(key, queueRef, view, first.data?.next ?? null);
-  const jobs = useMemo(() => unique([...(first.data?.jobs ?? []), ...more.jobs]), [first.data, more.jobs]);
+  const more = useMore(key, first.data?.next ?? null, async (cursor, signal) => {
+    const { jobs: items, next } = await listDead(queueRef, deadFilter(view, Date.now()), cursor, signal);
+    return { items, next };
+  });
+  const jobs = useMemo(() => unique([...(first.data?.jobs ?? []), ...more.items]), [first.data, more.items]);
   const filtered = isFiltered(view);
 
   return (
@@ -125,16 +129,7 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
           {filtered ? "Other words, or a longer time, may find more." : "This queue has no dead letters now."}
         </EmptyNotice>
       )}
-      {more.next !== null && (
-        <button type="button" class="button more" disabled={more.busy} onClick={more.load} data-testid="more">
-          {more.busy ? "Loading…" : "Show more"}
-        </button>
-      )}
-      {more.error !== null && (
-        <p class="failure" role="alert">
-          {more.error.title}. {more.error.detail}
-        </p>
-      )}
+      <MoreButton more={more}>Show more</MoreButton>
       {redriving && (
         <Dialog
           title={filtered ? `Redrive the dead jobs of “${queueRef.queue}” that match?` : `Redrive all dead jobs of “${queueRef.queue}”?`}
@@ -154,31 +149,4 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
 
 function redrive(ref: QueueRef, which: DeadFilter, dead: number, signal: AbortSignal, progress: (text: string) => void): Promise<void> {
   return redriveAll(ref, which, signal, (done) => progress(`${exact(done)} wait again, of ${exact(dead)} dead`));
-}
-
-/** Pages after the first, which is the one that is kept fresh. */
-function useMore(key: string, ref: QueueRef, view: DeadView, firstNext: string | null) {
-  const [pages, setPages] = useState<{ jobs: DeadJob[]; next: string | null } | null>(null);
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<ApiError | null>(null);
-  useEffect(() => {
-    setPages(null);
-    setError(null);
-  }, [key]);
-  const next = pages === null ? firstNext : pages.next;
-  const load = () => {
-    setBusy(true);
-    listDead(ref, deadFilter(view, Date.now()), next, new AbortController().signal)
-      .then((page) => {
-        setPages((old) => ({ jobs: [...(old?.jobs ?? []), ...page.jobs], next: page.next }));
-        setError(null);
-      })
-      .catch((cause: unknown) => setError(asApiError(cause)))
-      .finally(() => setBusy(false));
-  };
-  return { jobs: pages?.jobs ?? [], next, busy, error, load };
-}
-
-function unique(jobs: readonly DeadJob[]): DeadJob[] {
-  return [...new Map(jobs.map((job) => [job.id, job])).values()];
 }

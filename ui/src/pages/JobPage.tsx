@@ -1,6 +1,5 @@
 /** One job: where it stands, what it carries, how it failed. */
 import { useState } from "preact/hooks";
-import type { ComponentChildren } from "preact";
 import { cancelJob, redriveSome, showJob } from "../api";
 import { UNKNOWN } from "../format";
 import { ApiError } from "../http";
@@ -8,6 +7,7 @@ import { useLive, useTitle } from "../live";
 import { queueHref, tenantKey } from "../place";
 import type { Job, JobState, Tenant } from "../shapes";
 import { Dialog } from "../components/Dialog";
+import { Fact, Facts } from "../components/Facts";
 import { EmptyNotice } from "../components/Notice";
 import { PayloadView } from "../components/PayloadView";
 import { Time } from "../components/Time";
@@ -69,7 +69,7 @@ async function load(tenant: Tenant, id: string, signal: AbortSignal): Promise<{ 
 function JobFacts({ job }: { job: Job }) {
   return (
     <section class="card">
-      <dl class="facts-grid" data-testid="job">
+      <Facts testId="job">
         <Fact label="State">
           <span class={`state ${job.state}`} data-testid="job-state">
             {job.state}
@@ -88,17 +88,8 @@ function JobFacts({ job }: { job: Job }) {
           <Time iso={job.due_at} />
         </Fact>
         <Fact label="Expires">{job.expires_at === null ? "never" : <Time iso={job.expires_at} />}</Fact>
-      </dl>
+      </Facts>
     </section>
-  );
-}
-
-function Fact({ label, children }: { label: string; children: ComponentChildren }) {
-  return (
-    <div>
-      <dt>{label}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }
 

@@ -2,13 +2,14 @@
 import { environmentHistory, topQueues } from "../api";
 import { exact, formatCount, formatDuration, formatRate, formatShare, utcTime } from "../format";
 import { ApiError } from "../http";
-import { useClock, useLive, useTitle } from "../live";
+import { useClock, useLive, useTitle, type Live } from "../live";
 import { tenantKey, useSetParams } from "../place";
 import { serverNow, useQueues, type Queues } from "../queues";
 import { parseRange, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshMs, type Range } from "../range";
 import { toFrame, type Frame } from "../series";
-import type { Environment, History, Tenant, TopQueues } from "../shapes";
+import type { Environment, History, Incident, IncidentList, Tenant, TopQueues } from "../shapes";
 import { ageMs, environmentNow, recentThroughput } from "../summary";
+import { OpenAlerts } from "../components/alerts/OpenAlerts";
 import { Charts, ENVIRONMENT_CHARTS } from "../components/charts";
 import { EnvironmentTable } from "../components/EnvironmentTable";
 import { Figure, Figures } from "../components/Figure";
@@ -25,9 +26,11 @@ interface Props {
   tenant: Tenant;
   params: URLSearchParams;
   environments: readonly Environment[] | null;
+  open: Live<IncidentList>;
+  health: readonly Incident[];
 }
 
-export function OverviewPage({ tenant, params, environments }: Props) {
+export function OverviewPage({ tenant, params, environments, open, health }: Props) {
   const range = parseRange(params);
   const setParams = useSetParams();
   const zoom = (next: Range) => setParams(rangeParams(next));
@@ -45,6 +48,7 @@ export function OverviewPage({ tenant, params, environments }: Props) {
         <h1>Overview</h1>
         <RangePicker range={range} onPick={zoom} />
       </div>
+      <OpenAlerts tenant={tenant} incidents={open.data === null ? null : [...health, ...open.data.incidents]} more={open.data !== null && open.data.next !== null} />
       <Headlines queues={queues.data} limit={here?.limit ?? null} history={found?.history ?? null} frame={found?.frame ?? null} range={range} />
       {found?.history === null ? (
         <EmptyNotice title="No history yet">The pipeline has not reported anything of this environment. It follows within seconds of the first job.</EmptyNotice>

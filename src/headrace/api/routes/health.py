@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, gzip_accepted
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE_OPENMETRICS
 
 from headrace.api.auth import CHALLENGE, Caller, maybe_caller
+from headrace.api.instruments import Instruments
 from headrace.api.problems import RETRY_AFTER_S, Problem
 from headrace.api.readiness import Answer
 from headrace.api.services import Services, services
@@ -42,12 +44,24 @@ def readyz(to: To, by: Somebody) -> JSONResponse:
 
 @router.get("/metrics")
 def metrics(request: Request, to: To, by: Somebody) -> Response:
-    """Of this process, for Prometheus."""
+    """Of all queues, as the newest snapshot has them, and of this process; for Prometheus."""
     if not is_served(to.settings):
         raise Problem(404, "Not Found")
     if to.settings.host not in LOOPBACK:
         _refuse_strangers(by)
-    return Response(request.app.state.instruments.page(), media_type=CONTENT_TYPE_LATEST)
+    openmetrics = _wants_openmetrics(request.headers.get("accept", ""))
+    gzip = gzip_accepted(request.headers.get("accept-encoding", ""))
+    instruments: Instruments = request.app.state.instruments
+    body = to.snapshots.body(lambda: instruments.page(openmetrics), openmetrics=openmetrics, gzip=gzip)
+    headers = {"Vary": "Accept, Accept-Encoding", **({"Content-Encoding": "gzip"} if gzip else {})}
+    return Response(body, 200, headers, CONTENT_TYPE_OPENMETRICS if openmetrics else CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _wants_openmetrics(accept: str) -> bool:
+    try:
+        return choose_encoder(accept)[1].startswith("application/openmetrics-text")
+    except (TypeError, ValueError):  # a version that is none
+        return False
 
 
 def is_served(settings: ApiSettings) -> bool:

@@ -1,0 +1,154 @@
+"""How long do jobs wait, and what does it cost, under Headrace's rule and under others? What does a stream's true depth
+cost to read?
+
+A made-up day (quiet night and busy day, four bursts, an hour of slow poison jobs, an outage and what follows it) is
+played through the same simulator under each rule: pending work as pressure, doubled beyond 30 s; KEDA's scaler for
+Redis streams, by pending entries and by lag; and the smallest fixed number of workers whose p95 wait is not above
+Headrace's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# This folder holds a queue.py, which must not be found in place of the standard library's.
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.autoscale_rules import Bounds, Fixed, Keda, Pending
+from bench.report import Bar, finish, note, percentile
+from bench.server import bench_server
+from headrace.autoscale.loads import DAY_S, Load, synthetic
+from headrace.autoscale.simulation import HeadraceRule, Outcome, Rule, Simulation, SimulationOptions
+from headrace.autoscale.worker_types import Scaling, WorkerType
+from headrace.streams.depth import read_depth
+from headrace.valkey.connect import Valkey
+
+BARS = (
+    Bar("wait_ratio_vs_seed", "<=", 0.5),
+    Bar("worker_hours_ratio_vs_fixed", "<=", 0.8),
+    Bar("depth_growth_ratio", "<=", 2),
+)
+BOUNDS = Bounds(min=1, max=40, per_worker=5)
+GROUP = "workers"
+PENDING = 200
+
+
+@dataclass(frozen=True)
+class Size:
+    length_s: int = DAY_S
+    entries: int = 1_000_000
+    reads: int = 2000
+
+
+QUICK = Size(length_s=DAY_S // 4, entries=100_000, reads=500)
+
+
+def play(load: Load, rule: Rule, workers: int = 1) -> Outcome:
+    return Simulation(load, rule, SimulationOptions(per_worker=BOUNDS.per_worker, workers=workers)).run()
+
+
+def headrace() -> Rule:
+    scaling = Scaling(min=BOUNDS.min, max=BOUNDS.max, per_worker=BOUNDS.per_worker)
+    return HeadraceRule(WorkerType("bench", all_queues=True, scaling=scaling))
+
+
+def smallest_fixed(load: Load, wait_s: float) -> tuple[int, Outcome]:
+    """Whose p95 wait is not above this one."""
+    low, high = 1, BOUNDS.max
+    found = play(load, Fixed(high), high)
+    while low < high:
+        middle = (low + high) // 2
+        outcome = play(load, Fixed(middle), middle)
+        if outcome.wait_s(0.95) <= wait_s:
+            high, found = middle, outcome
+        else:
+            low = middle + 1
+    return high, found
+
+
+def simulate(load: Load) -> dict[str, float]:
+    rules: dict[str, Callable[[], Rule]] = {
+        "headrace": headrace,
+        "seed": lambda: Pending(BOUNDS),
+        "keda_pending": lambda: Keda(BOUNDS, lag=False),
+        "keda_lag": lambda: Keda(BOUNDS, lag=True),
+    }
+    outcomes: dict[str, Outcome] = {}
+    for name, make in rules.items():
+        note(f"{len(load.arrivals)} jobs under the rule {name}")
+        outcomes[name] = play(load, make())
+    ours = outcomes["headrace"]
+    note("fixed numbers of workers")
+    workers, outcomes["fixed"] = smallest_fixed(load, ours.wait_s(0.95))
+    figures: dict[str, float] = {"jobs": len(load.arrivals)}
+    for name, outcome in outcomes.items():
+        figures |= {
+            f"{name}_p50_wait_s": outcome.wait_s(0.5),
+            f"{name}_p95_wait_s": outcome.wait_s(0.95),
+            f"{name}_p99_wait_s": outcome.wait_s(0.99),
+            f"{name}_worker_hours": outcome.worker_hours,
+            f"{name}_changes": outcome.changes,
+        }
+    figures["fixed_workers"] = workers
+    figures["wait_ratio_vs_seed"] = ours.wait_s(0.95) / outcomes["seed"].wait_s(0.95)
+    for name in [name for name in outcomes if name != "headrace"]:
+        figures[f"worker_hours_ratio_vs_{name}"] = ours.worker_hours / outcomes[name].worker_hours
+    return figures
+
+
+def fill(redis: Valkey, stream: str, entries: int) -> None:
+    """A third of it done, but for the same number of pending entries, and the rest not delivered."""
+    redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
+    for start in range(0, entries, 1000):
+        pipeline = redis.pipeline(transaction=False)
+        for _ in range(min(1000, entries - start)):
+            pipeline.xadd(stream, {"json": "{}"})
+        pipeline.execute()
+    left = entries // 3
+    while left:
+        read: Any = redis.xreadgroup(GROUP, "one", {stream: ">"}, count=min(left, 1000))
+        redis.xack(stream, GROUP, *[entry_id for entry_id, _ in read[0][1][PENDING if left == entries // 3 else 0 :]])
+        left -= len(read[0][1])
+
+
+def depth_cost(size: Size) -> dict[str, float]:
+    sizes = {"small": 1000, "large": size.entries}
+    spent: dict[str, list[float]] = {name: [] for name in sizes}
+    with bench_server() as bench:
+        for name, entries in sizes.items():
+            note(f"a stream of {entries} entries")
+            fill(bench.redis, name, entries)
+        for _ in range(size.reads):  # in turns: what else this machine does hits both
+            for name in sizes:
+                began = time.perf_counter()
+                read_depth(bench.redis, name, GROUP)
+                spent[name].append(time.perf_counter() - began)
+    small, large = (percentile(spent[name], 0.5) * 1e6 for name in sizes)
+    return {
+        "depth_entries": size.entries,
+        "depth_small_us": small,
+        "depth_large_us": large,
+        "depth_growth_ratio": large / small,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./hr bench autoscale", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
+    parser.add_argument("--quick", action="store_true", help="six hours for a day; keeps no record")
+    options = parser.parse_args()
+    size = QUICK if options.quick else Size()
+    figures = {**simulate(synthetic("day", size.length_s, rate=4.0)), **depth_cost(size)}
+    finish("autoscale", figures, BARS, json_only=options.json, record=not options.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The rules that Headrace's is compared with, each as its own documents describe it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from headrace.autoscale.simulation import View
+
+AGE_S = 30.0
+KEDA_LAG = 5
+KEDA_PENDING = 3
+"""Per replica of five slots. With five pending entries or more for each, all its slots, it would never ask for one
+more."""
+SETTLE_S = 300
+"""The autoscaler of Kubernetes goes down to the highest number of the last five minutes, by default."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    min: int
+    max: int
+    per_worker: int
+
+    def of(self, wanted: float) -> int:
+        return min(max(math.ceil(wanted), self.min), self.max)
+
+
+class Pending:
+    """What is pending is the pressure, twice that when the oldest of it is older than 30 s; no cooldown is told."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+
+    def wanted(self, view: View, at_s: int) -> int:
+        if not view.known:
+            return view.workers
+        pressure = view.running
+        if view.pending_age_s is not None and view.pending_age_s > AGE_S:
+            pressure *= 2
+        return self._bounds.of(pressure / self._bounds.per_worker)
+
+
+class Keda:
+    """The scaler of KEDA for Redis streams, under the autoscaler of Kubernetes: a count per target; at most twice as
+    many, or four more, at a time; down to what the last five minutes needed. An error keeps what there is."""
+
+    def __init__(self, bounds: Bounds, *, lag: bool) -> None:
+        self._bounds = bounds
+        self._lag = lag
+        self._target = KEDA_LAG if lag else KEDA_PENDING
+        self._recent: deque[tuple[int, int]] = deque()
+
+    def wanted(self, view: View, at_s: int) -> int:
+        if not view.known:
+            return view.workers
+        count = view.depth if self._lag else view.running
+        target = self._bounds.of(count / self._target)
+        if abs(count / self._target - view.workers) <= 0.1 * view.workers:
+            target = view.workers
+        self._recent.append((at_s, target))
+        while self._recent[0][0] <= at_s - SETTLE_S:
+            self._recent.popleft()
+        if target > view.workers:
+            return min(target, max(view.workers * 2, view.workers + 4))
+        return min(view.workers, max(each for _, each in self._recent))
+
+
+class Fixed:
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def wanted(self, view: View, at_s: int) -> int:
+        return self._workers

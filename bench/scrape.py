@@ -1,0 +1,208 @@
+"""What does a scrape of 10,000 series cost, does it grow with the rows behind them, and does a database notice?
+
+Two APIs serve snapshots of 10,000 series (a tenth of them ages), one made of a thousand rows and one of a million, and
+take turns. Versions are published between the rounds, so that what a new one costs is part of the figures. A scrape of
+the database itself is the same reading without a snapshot; Prometheus is taken to scrape every 15 s, as the refresher
+refreshes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# This folder holds a queue.py, which must not be found in place of the standard library's.
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import argparse
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+from bench.report import Bar, finish, median_ratio, note, percentile
+from bench.scrape_load import scrape
+from bench.server import Bench, bench_postgres, bench_server
+from headrace.embedded.process import choose_port
+from headrace.postgres.connect import Connection, connect
+from headrace.snapshot.declared import Declared
+from headrace.snapshot.families import Described
+from headrace.snapshot.refresher import Refresher
+from headrace.snapshot.sources import SourceOptions, Sources
+from headrace.snapshot.store import Store, StoreOptions
+
+BARS = (
+    Bar("rows_growth_ratio", "<=", 1.2),
+    Bar("database_queries", "<=", 0),
+    Bar("db_load_ratio", ">=", 10),
+)
+SERIES = 10_000
+AGES = SERIES // 10
+SCRAPERS = 50
+PER_MINUTE = 4  # refreshes, and scrapes of each scraper
+READY_S = 60.0
+FLUSH_S = 2.0
+"""PostgreSQL adds up what a connection did about once a second."""
+FEW, MANY = "few", "many"
+ROWS = Path(__file__).parent / "scrape_rows.sql"
+
+
+@dataclass(frozen=True)
+class Size:
+    rows: int = 1_000_000
+    rounds: int = 9
+    scrapes: int = 200  # of one scraper, in a round
+    bursts: int = 8  # of all scrapers, in a round
+    reads: int = 3
+
+
+QUICK = Size(rows=100_000, rounds=3, scrapes=60, bursts=3, reads=1)
+
+
+@dataclass
+class Side:
+    """A table, the refresher that reads it, and the API that serves what that published."""
+
+    name: str
+    port: int
+    sources: Sources
+    refresher: Refresher
+    one_ms: list[float] = field(default_factory=list[float])  # p99 of each round
+    all_ms: list[float] = field(default_factory=list[float])
+    medians_ms: list[float] = field(default_factory=list[float])
+
+
+def declared(table: str) -> list[Declared]:
+    join = f"FROM generate_series(1, {{}}) AS each (number) LEFT JOIN {table} AS row ON row.series = each.number"
+    names = "'project ' || number AS project, 'endpoint ' || number % 100 AS endpoint, 'processing' AS status"
+    since = "coalesce(min(row.created_at), now()) - number * interval '1 second'"
+    labels = ("project", "endpoint", "status")
+    # Numbers of all kinds, with few rows too: pages that are easier to compress would be served faster.
+    return [
+        Declared(
+            Described("bench_deliveries", "Deliveries by endpoint.", labels),
+            f"SELECT {names}, number + count(row.id) AS total {join.format(SERIES - AGES)} GROUP BY number",
+            "total",
+        ),
+        Declared(
+            Described("bench_oldest_delivery_seconds", "How long the oldest waits.", labels, aged=True),
+            f"SELECT {names}, {since} AS since {join.format(AGES)} GROUP BY number",
+            "since",
+        ),
+    ]
+
+
+@contextmanager
+def side(bench: Bench, postgres_url: str, name: str, rows: int) -> Generator[Side]:
+    note(f"{rows} rows")
+    script = ROWS.read_text().format(table=name, rows=rows, series=SERIES)
+    with connect(postgres_url, statement_timeout_s=0) as conn:
+        conn.execute(script)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    options = SourceOptions(source_url=postgres_url, query_timeout_s=300.0, presets=())
+    sources = Sources(bench.redis, options, declared(name))
+    refresher = Refresher(Store(bench.redis, StoreOptions(name)), sources)
+    refresher.run_once()
+    port = choose_port("the API", 0)
+    arguments = [str(port), name, bench.url(0), postgres_url]
+    with bench.process(f"api-{name}", ["bench.scrape_api", *arguments], {}) as child:
+        made = Side(name, port, sources, refresher)
+        _wait_for(port, child.log_tail)
+        yield made
+
+
+def run(size: Size, bench: Bench, postgres_url: str) -> dict[str, float]:
+    other = f"{postgres_url.rpartition('/')[0]}/postgres"  # whoever counts must not be counted
+    with (
+        side(bench, postgres_url, FEW, 1000) as few,
+        side(bench, postgres_url, MANY, size.rows) as many,
+        connect(other) as stats,
+    ):
+        stats.execute("ALTER SYSTEM SET autovacuum = off")  # it would be counted too
+        stats.execute("SELECT pg_reload_conf()")
+        queries = 0.0
+        for number in range(size.rounds + 1):
+            note(f"round {number} of {size.rounds}")
+            for each in (few, many) if number % 2 else (many, few):
+                each.refresher.run_once()
+                queries += _round(each, size, stats, postgres_url, counts=number > 0)
+        note("the database alone")
+        refresh_ms = _database_ms(stats, postgres_url, size.reads, many.refresher.run_once)
+        direct_ms = _database_ms(stats, postgres_url, size.reads, many.sources.read)
+    return {
+        "series": SERIES,
+        "rows": size.rows,
+        "scrapers": SCRAPERS,
+        "p50_ms": median(many.medians_ms),
+        "p99_ms": median(many.one_ms),
+        "p99_50_scrapers_ms": median(many.all_ms),
+        "p99_few_rows_ms": median(few.one_ms),
+        "rows_growth_ratio": median_ratio(many.one_ms, few.one_ms),
+        "rows_growth_50_scrapers_ratio": median_ratio(many.all_ms, few.all_ms),
+        "database_queries": queries,
+        "database_ms_per_minute": refresh_ms * PER_MINUTE,
+        "database_ms_per_minute_direct": direct_ms * PER_MINUTE * SCRAPERS,
+        "db_load_ratio": direct_ms * SCRAPERS / refresh_ms,
+    }
+
+
+def _round(each: Side, size: Size, stats: Connection, url: str, *, counts: bool) -> float:
+    """How many transactions the database saw meanwhile. The first round warms up."""
+    before = _transactions(stats, url)
+    one = scrape(each.port, 1, size.scrapes)
+    together = scrape(each.port, SCRAPERS, size.bursts)
+    if counts:
+        each.one_ms.append(percentile(one, 0.99))
+        each.medians_ms.append(median(one))
+        each.all_ms.append(percentile(together, 0.99))
+    return _transactions(stats, url) - before
+
+
+def _transactions(stats: Connection, url: str) -> float:
+    return _settled(stats, "xact_commit + xact_rollback", url)
+
+
+def _database_ms(stats: Connection, url: str, times: int, read: Callable[[], object]) -> float:
+    """How long the database worked for one of them."""
+    before = _settled(stats, "active_time", url)
+    for _ in range(times):
+        read()
+    return (_settled(stats, "active_time", url) - before) / times
+
+
+def _settled(stats: Connection, column: str, url: str) -> float:
+    time.sleep(FLUSH_S)
+    query = f"SELECT {column} FROM pg_stat_database WHERE datname = %s"
+    row = stats.execute(query, [url.rpartition("/")[2]]).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert row is not None, "the database is there"
+    return float(row[0])
+
+
+def _wait_for(port: int, log_tail: Callable[[], str]) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                text = answer.read().decode()
+                assert text.count("\nbench_") == SERIES, "all series are served"
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RuntimeError(f"The API did not answer:\n{log_tail()}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./hr bench scrape", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
+    parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
+    options = parser.parse_args()
+    with bench_server() as bench, bench_postgres(bench.folder) as postgres_url:
+        figures = run(QUICK if options.quick else Size(), bench, postgres_url)
+    finish("scrape", figures, BARS, json_only=options.json, record=not options.quick)
+
+
+if __name__ == "__main__":
+    main()

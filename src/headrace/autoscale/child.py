@@ -1,0 +1,29 @@
+"""Runs `headrace` in this process, and ends it when whoever started it is gone.
+
+Standard input is a pipe that only the parent holds: the kernel closes it whatever the parent died of. Then this process
+stops as it does on SIGTERM: jobs finish or are returned.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from threading import Thread
+
+
+def end_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    Thread(target=end_with_parent, name="parent", daemon=True).start()
+    sys.argv[0] = "headrace"
+    runpy.run_module("headrace", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""How many workers there should be, and why. Pure: takes what was seen and what is remembered, returns a decision.
+
+What jobs need is slots: by Little's law those that arrive keep `arrivals × service time` of them busy, and a backlog is
+gone within the drain time if `backlog × service time / drain time` more work on it. What is not known changes nothing:
+the number is kept, and it is never below one while there may be work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from headrace.autoscale.worker_types import Scaling, WorkerType
+
+ALMOST = 1e-9
+"""Sums of floats: 3.0000000001 workers are three."""
+MOST_SOURCES = 50
+"""That are kept with a decision: what is not known first, then those with the most to do."""
+
+
+class Verb(StrEnum):
+    UP = "up"
+    DOWN = "down"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A queue, or a group of a stream. None: not known."""
+
+    name: str  # for people
+    depth: int | None  # waits and could run now, in both tiers; of a stream, what was not delivered
+    running: int | None  # held by workers; of a stream, what is pending
+    arrivals_per_s: float | None
+    service_s: float | None  # None: the type says what is assumed
+    cold: int = 0  # of depth, in PostgreSQL
+    age_s: float | None = None  # of what waits longest; None: nothing waits, or it is not known
+    limit: int | None = None  # most that may run at once
+    paused: bool = False
+    env: str = ""  # which of the observation's rooms it shares
+    unknown: str = ""  # what is not known and why, if something is
+
+    @property
+    def load(self) -> int:
+        """What is known of it."""
+        return (self.depth or 0) + (self.running or 0)
+
+    @property
+    def is_known(self) -> bool:
+        return self.depth is not None and self.running is not None and self.arrivals_per_s is not None
+
+
+@dataclass(frozen=True)
+class Observation:
+    sources: Sequence[Source] = ()
+    rooms: Mapping[str, int] = field(default_factory=dict[str, int])  # environment → slots that its limit leaves
+    workers: int | None = None  # that really run; None: nobody here can tell
+    unknown: str = ""  # nothing could be seen, and why
+
+    @property
+    def not_known(self) -> str:
+        """In words; empty if everything is."""
+        if self.unknown:
+            return self.unknown
+        return next((each.unknown or f"load of {each.name}" for each in self.sources if not each.is_known), "")
+
+
+@dataclass(frozen=True)
+class State:
+    """What a decision leaves to the next one."""
+
+    began_ms: int | None = None
+    wanted: int | None = None
+    up_ms: int | None = None  # when more were asked for
+    changed_ms: int | None = None
+    unknown_ms: int | None = None  # since when something is not known
+    peaks: tuple[tuple[int, int], ...] = ()  # when, and how many were needed: those that no later one exceeds
+
+
+@dataclass(frozen=True)
+class Demand:
+    slots: float  # jobs at a time that the work asks for
+    allowed: float  # of those, what limits and pauses let run
+    known_load: int
+    too_old: bool  # something waits beyond the age bound
+
+
+@dataclass(frozen=True)
+class Decision:
+    type: str
+    at_ms: int
+    verb: Verb
+    current: int
+    wanted: int
+    known: bool
+    sentence: str
+    inputs: Mapping[str, Any]
+    state: State
+
+
+def decide(worker: WorkerType, seen: Observation, state: State, now_ms: int) -> Decision:
+    scaling = worker.scaling
+    current = _current(scaling, seen, state)
+    if not worker.enabled:
+        return _decision(worker, seen, state, now_ms, current, current, None, "it is switched off")
+    not_known = seen.not_known
+    demand = demand_of(scaling, seen)
+    needed = math.ceil(demand.allowed / scaling.per_worker - ALMOST)
+    may_have_work = bool(not_known) or demand.known_load > 0
+    floor = min(max(scaling.min, 1), scaling.max) if may_have_work else scaling.min
+    target = min(max(needed, floor), scaling.max)
+    if not_known:
+        target = max(target, min(current, scaling.max))
+    state = _remembered(state, scaling, target, bool(not_known), now_ms)
+    wanted, why = _step(scaling, state, demand, current, target, floor, now_ms)
+    if not_known:
+        why = _unknown_words(not_known, state, current, wanted)
+    return _decision(worker, seen, state, now_ms, current, wanted, demand, why)
+
+
+def demand_of(scaling: Scaling, seen: Observation) -> Demand:
+    """Of what is known; the rest counts as nothing here, and as a reason not to go down in `decide`."""
+    slots = allowed = 0.0
+    by_env: dict[str, float] = {}
+    too_old = False
+    for source in seen.sources:
+        old = source.age_s is not None and source.age_s > scaling.age_s
+        wants = _slots(scaling, source, old)
+        slots += wants
+        too_old |= old
+        by_env[source.env] = by_env.get(source.env, 0.0) + min(wants, _runnable(source))
+    for env, wants in by_env.items():
+        allowed += min(wants, seen.rooms.get(env, math.inf))
+    return Demand(slots, allowed, sum(source.load for source in seen.sources), too_old)
+
+
+def _slots(scaling: Scaling, source: Source, old: bool) -> float:
+    service_s = scaling.service_s if source.service_s is None else source.service_s
+    steady = (source.arrivals_per_s or 0.0) * service_s
+    # Jobs that run are part of the steady load; only what is beyond it has to be worked off besides.
+    backlog = (source.depth or 0) + max(0.0, (source.running or 0) - steady)
+    wants = steady / scaling.utilization + backlog * service_s / scaling.drain_s
+    if old:
+        wants *= 2
+    # More slots than jobs help nobody.
+    return min(wants, source.load + steady / scaling.utilization)
+
+
+def _runnable(source: Source) -> float:
+    running = source.running or 0
+    if source.paused:
+        return running
+    return math.inf if source.limit is None else max(source.limit, running)
+
+
+def _current(scaling: Scaling, seen: Observation, state: State) -> int:
+    if state.wanted is not None:
+        return state.wanted
+    return scaling.min if seen.workers is None else seen.workers
+
+
+def _remembered(state: State, scaling: Scaling, target: int, unknown: bool, now_ms: int) -> State:
+    since_ms = now_ms - int(scaling.settle_s * 1000)
+    kept = [(at_ms, peak) for at_ms, peak in state.peaks if at_ms >= since_ms and peak > target]
+    return replace(
+        state,
+        began_ms=now_ms if state.began_ms is None else state.began_ms,
+        unknown_ms=(state.unknown_ms if state.unknown_ms is not None else now_ms) if unknown else None,
+        peaks=(*kept, (now_ms, target)),
+    )
+
+
+def _step(
+    scaling: Scaling, state: State, demand: Demand, current: int, target: int, floor: int, now_ms: int
+) -> tuple[int, str]:
+    """How far to go now, and why no farther. Bounds are kept whatever the cooldowns say."""
+    least = min(max(current, floor), scaling.max)
+    if least != current:
+        current = least
+    if target > current:
+        return _step_up(scaling, state, demand, current, target, now_ms)
+    if target < current:
+        return _step_down(scaling, state, demand, current, target, now_ms)
+    return current, ""
+
+
+def _step_up(scaling: Scaling, state: State, demand: Demand, current: int, target: int, now_ms: int) -> tuple[int, str]:
+    if 0 < demand.allowed <= current * scaling.per_worker * (1 + scaling.tolerance):
+        return current, f"{target} would be a little better, within the tolerance"
+    if left_s := _left_s(state.up_ms, scaling.up_cooldown_s, now_ms):
+        return current, f"{target} needed, and the scale-up cooldown lasts {left_s} s more"
+    wanted = min(target, current + scaling.up_step)
+    return wanted, f"{target} needed, at most {scaling.up_step} more at a time" if wanted < target else ""
+
+
+def _step_down(
+    scaling: Scaling, state: State, demand: Demand, current: int, target: int, now_ms: int
+) -> tuple[int, str]:
+    roomy = math.ceil(demand.allowed * (1 + scaling.tolerance) / scaling.per_worker - ALMOST)
+    if roomy >= current:
+        return current, f"{target} would nearly be enough, within the tolerance"
+    last_ms = state.began_ms if state.changed_ms is None else state.changed_ms
+    if left_s := _left_s(last_ms, scaling.down_cooldown_s, now_ms):
+        return current, f"{target} would be enough, and the scale-down cooldown lasts {left_s} s more"
+    if left_s := _left_s(state.began_ms, scaling.settle_s, now_ms):
+        return current, f"{target} would be enough, and is watched for {left_s} s more"
+    highest = max(peak for _, peak in state.peaks)
+    wanted = max(min(highest, current), current - scaling.down_step)
+    if wanted == current:
+        return current, f"{target} would be enough, and {highest} were needed within {_span(scaling.settle_s)}"
+    return wanted, ""
+
+
+def _left_s(since_ms: int | None, cooldown_s: float, now_ms: int) -> int:
+    """Seconds until it is over; 0: it is."""
+    return 0 if since_ms is None else max(0, math.ceil(cooldown_s - (now_ms - since_ms) / 1000))
+
+
+def _decision(
+    worker: WorkerType,
+    seen: Observation,
+    state: State,
+    now_ms: int,
+    current: int,
+    wanted: int,
+    demand: Demand | None,
+    why: str,
+) -> Decision:
+    verb = Verb.UP if wanted > current else Verb.DOWN if wanted < current else Verb.HOLD
+    outcome = f"kept {wanted}" if verb == Verb.HOLD else f"{current} → {wanted}"
+    reason = "; ".join(part for part in (_load_words(worker.scaling, seen, demand), why) if part)
+    shown = sorted(seen.sources, key=lambda source: (source.is_known, -source.load))[:MOST_SOURCES]
+    inputs: dict[str, Any] = {
+        "sources": [asdict(source) for source in shown],
+        "more_sources": len(seen.sources) - len(shown),
+        "rooms": {source.env: seen.rooms[source.env] for source in shown if source.env in seen.rooms},
+        "workers": seen.workers,
+        "unknown": seen.not_known or None,
+        **({} if demand is None else asdict(demand)),
+    }
+    after = replace(state, wanted=wanted)
+    if verb != Verb.HOLD:
+        after = replace(after, changed_ms=now_ms, up_ms=now_ms if verb == Verb.UP else state.up_ms)
+    known = not seen.not_known
+    return Decision(worker.name, now_ms, verb, current, wanted, known, f"{verb}: {reason}, {outcome}", inputs, after)
+
+
+def _load_words(scaling: Scaling, seen: Observation, demand: Demand | None) -> str:
+    if demand is None or seen.not_known:
+        return ""
+    waiting = sum(source.depth or 0 for source in seen.sources)
+    running = sum(source.running or 0 for source in seen.sources)
+    arriving = sum(source.arrivals_per_s or 0.0 for source in seen.sources)
+    if not waiting and not running and not arriving:
+        return "nothing waits, runs or arrives"
+    ages = [source.age_s for source in seen.sources if source.age_s is not None]
+    oldest = f", oldest {_span(max(ages))}" if ages else ""
+    words = f"{waiting} wait{oldest}, {running} run, {arriving:.3g}/s arrive"
+    if demand.too_old:
+        words += f", pressure doubled beyond {_span(scaling.age_s)}"
+    if demand.allowed < demand.slots - ALMOST:
+        words += f", limits and pauses let {math.floor(demand.allowed)} run"
+    return words
+
+
+def _unknown_words(not_known: str, state: State, current: int, wanted: int) -> str:
+    assert state.unknown_ms is not None, "it was just remembered"
+    since = datetime.fromtimestamp(state.unknown_ms / 1000, UTC)
+    may = " and there may be work" if wanted > current else ""
+    return f"{not_known} unknown since {since:%H:%M}{may}"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    return f"{round(seconds)} s" if seconds < 120 else f"{round(seconds / 60)} min"

@@ -1,0 +1,122 @@
+"""Work for the simulator: when jobs arrive and how long each takes. Seeded, so that the same day can be tried again."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+HOUR_S = 3600
+DAY_S = 24 * HOUR_S
+
+Arrival = tuple[float, float]
+"""When, in seconds from the beginning, and how many seconds of work it is."""
+
+
+@dataclass(frozen=True)
+class Load:
+    name: str
+    length_s: int
+    arrivals: Sequence[Arrival]  # in order of time
+    outages: Sequence[tuple[int, int]] = ()  # from, to: nothing is started, and nothing can be seen
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A synthetic load: how it changes over time."""
+
+    rate: Callable[[float], float]  # jobs per second at a time
+    poison: Callable[[float], float] = lambda at_s: 0.0  # the share of jobs that are slow at a time
+    outages: tuple[tuple[int, int], ...] = ()
+
+
+SERVICE_S = 1.0
+SPREAD = 0.5  # of the logarithm of the service time
+POISON_S = 300.0
+
+
+def synthetic(name: str, length_s: int, seed: int = 1, rate: float = 8.0) -> Load:
+    """`rate`: jobs per second under steady load."""
+    shape = SHAPES[name](length_s, rate)
+    chance = random.Random(f"{name} {seed}")
+    return Load(name, length_s, list(_arrivals(shape, length_s, chance)), shape.outages)
+
+
+def recorded(
+    name: str,
+    starts_s: Sequence[int],
+    step_s: int,
+    counts: Sequence[int],
+    mean_s: Sequence[float | None],
+    seed: int = 1,
+) -> Load:
+    """From what history keeps: how many arrived in each step, and how long those took that ended in it. Within a step
+    arrivals are spread by chance, as nobody wrote down when they came."""
+    chance = random.Random(f"{name} {seed}")
+    arrivals: list[Arrival] = []
+    known_s = next((each for each in mean_s if each is not None), SERVICE_S)
+    for start_s, count, measured_s in zip(starts_s, counts, mean_s, strict=True):
+        known_s = known_s if measured_s is None else measured_s
+        at_s = sorted(chance.uniform(start_s, start_s + step_s) for _ in range(count))
+        arrivals += [(each - starts_s[0], _service(chance, known_s)) for each in at_s]
+    return Load(name, len(starts_s) * step_s, arrivals)
+
+
+def _arrivals(shape: Shape, length_s: int, chance: random.Random) -> Iterator[Arrival]:
+    """A Poisson process whose rate changes every second."""
+    for second in range(length_s):
+        rate, poison = shape.rate(second), shape.poison(second)
+        at_s = chance.expovariate(rate) if rate > 0 else 1.0
+        while at_s < 1.0:
+            slow = poison > 0 and chance.random() < poison
+            yield second + at_s, POISON_S if slow else _service(chance, SERVICE_S)
+            at_s += chance.expovariate(rate)
+
+
+def _service(chance: random.Random, mean_s: float) -> float:
+    return chance.lognormvariate(math.log(mean_s) - SPREAD**2 / 2, SPREAD) if mean_s > 0 else 0.0
+
+
+def _steady(_length_s: int, rate: float) -> Shape:
+    return Shape(lambda at_s: rate)
+
+
+def _burst(length_s: int, rate: float) -> Shape:
+    """Ten times as much for five minutes, a third into it."""
+    begins = length_s // 3
+    return Shape(lambda at_s: rate * (10 if begins <= at_s < begins + 300 else 1))
+
+
+def _poison(length_s: int, rate: float) -> Shape:
+    """For the middle third, one job in a hundred takes five minutes."""
+    return Shape(lambda at_s: rate, lambda at_s: 0.01 if length_s / 3 <= at_s < 2 * length_s / 3 else 0.0)
+
+
+def _outage(length_s: int, rate: float) -> Shape:
+    """For a tenth of the time, at most a quarter of an hour, jobs arrive and nothing can be started or seen."""
+    begins = length_s // 3
+    return Shape(lambda at_s: rate, outages=((begins, begins + min(900, length_s // 10)),))
+
+
+def _day(length_s: int, rate: float) -> Shape:
+    """Quiet nights and busy days, four bursts, an hour of poison, an outage and what follows it."""
+    hour = length_s / 24
+
+    def per_s(at_s: float) -> float:
+        daily = rate * (1 - 0.75 * math.cos(2 * math.pi * at_s / length_s))
+        return daily * (6 if any(0 <= at_s - begins * hour < hour / 8 for begins in (3, 9, 14, 21)) else 1)
+
+    def share(at_s: float) -> float:
+        return 0.01 if 11 * hour <= at_s < 12 * hour else 0.0
+
+    return Shape(per_s, share, ((int(17 * hour), int(17.25 * hour)),))
+
+
+SHAPES: dict[str, Callable[[int, float], Shape]] = {
+    "steady": _steady,
+    "burst": _burst,
+    "poison": _poison,
+    "outage": _outage,
+    "day": _day,
+}

@@ -1,0 +1,141 @@
+"""The autoscaler: sees, decides, writes down, acts. One of all that run; the others stand by.
+
+A decision is acted upon after it is written, and it is written only under the lease. PostgreSQL away: nothing is
+decided, and workers go on as they are; those that die are replaced. Another leads: this one's workers are let go.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Protocol
+
+from headrace.autoscale.decide import Decision, State, Verb, decide
+from headrace.autoscale.lease import AutoscalerFenced, Lease
+from headrace.autoscale.observer import Observer
+from headrace.autoscale.records import forget_types, list_types, put_decision, tidy_decisions
+from headrace.autoscale.worker_types import WorkerType
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import Pool, connection
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+TIDY_EVERY_S = 3600.0
+
+
+class Actuator(Protocol):
+    def count(self) -> int | None: ...  # None: nobody here can tell
+    def scale(self, wanted: int, sentence: str = "") -> None: ...
+    def mend(self) -> None: ...
+    def let_go(self) -> None: ...  # another decides, or nobody
+    def stop(self, timeout_s: float | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    every_s: float = 10.0
+    lease_s: float = 15.0
+    fresh_s: float = 60.0  # for how long a decision may be acted upon by whoever asks for it
+    keep_s: float = 7 * 86_400.0
+    tick_s: float = TICK_S
+
+
+class Autoscaler:
+    def __init__(
+        self,
+        pool: Pool,
+        lease: Lease,
+        observer: Observer,
+        types: Sequence[WorkerType],
+        actuators: Mapping[str, Actuator] | None = None,
+        options: LoopOptions | None = None,
+    ) -> None:
+        self._pool = pool
+        self._lease = lease
+        self._observer = observer
+        self._types = types
+        self._actuators = actuators or {}
+        self._options = options or LoopOptions()
+        self._next_tidy = float("-inf")
+
+    def run_forever(self, stop: Event) -> None:
+        renewing = Thread(target=self._renew_until, args=[stop], name="autoscale-lease", daemon=True)
+        self._guarded(self._lease.take)
+        renewing.start()
+        due = time.monotonic()
+        while not stop.is_set():
+            if self._lease.held and time.monotonic() >= due:
+                due = time.monotonic() + self._options.every_s
+                self._guarded(lambda: self.run_once(time.time_ns() // 1_000_000))
+            self._guarded(self._tend)
+            stop.wait(self._options.tick_s)
+        for actuator in self._actuators.values():
+            actuator.let_go()
+        renewing.join(self._options.lease_s)
+        self._lease.leave()  # another may go on while these finish their jobs
+        for actuator in self._actuators.values():
+            actuator.stop()
+
+    def look(self, now_ms: int) -> None:
+        """Without deciding: rates need two looks."""
+        self._observer.observe(self._types, {}, now_ms)
+
+    def run_once(self, now_ms: int) -> list[Decision]:
+        """Raises AutoscalerFenced, or what PostgreSQL's absence is; Valkey's is part of a decision."""
+        counted = {name: actuator.count() for name, actuator in self._actuators.items()}
+        workers = {name: count for name, count in counted.items() if count is not None}
+        seen = self._observer.observe(self._types, workers, now_ms)
+        with connection(self._pool) as conn:
+            self._lease.fence(conn)
+            states = {each.name: each.state for each in list_types(conn)}
+            made = [decide(each, seen[each.name], states.get(each.name, State()), now_ms) for each in self._types]
+            for worker, decision in zip(self._types, made, strict=True):
+                put_decision(conn, worker, decision, self._options.fresh_s)
+            forget_types(conn, [each.name for each in self._types])
+            if time.monotonic() >= self._next_tidy:
+                tidy_decisions(conn, self._options.keep_s)
+                self._next_tidy = time.monotonic() + TIDY_EVERY_S
+        self._act(made)
+        return made
+
+    def _act(self, made: Sequence[Decision]) -> None:
+        switched_off = {each.name for each in self._types if not each.enabled}
+        for decision in made:
+            level = logging.DEBUG if decision.verb == Verb.HOLD and decision.known else logging.INFO
+            log.log(level, "%s: %s", decision.type, decision.sentence, extra={"action": "decision"})
+            if decision.type in self._actuators and decision.type not in switched_off and self._lease.held:
+                self._actuators[decision.type].scale(decision.wanted, decision.sentence)
+
+    def _tend(self) -> None:
+        """Between decisions. While PostgreSQL is away nobody leads, and workers are kept."""
+        for actuator in self._actuators.values():
+            if self._lease.is_anothers:
+                actuator.let_go()
+            else:
+                actuator.mend()
+
+    def _renew_until(self, stop: Event) -> None:
+        while not stop.wait(self._options.lease_s / 3):
+            self._guarded(self._lease.take)
+
+    def _guarded(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except AutoscalerFenced as error:
+            log.info("%s", error, extra={"action": "fenced"})
+        except HeadraceError as error:
+            log.warning("Nothing is decided, workers are kept: %s", error, extra={"action": "autoscale_wait"})
+        except Exception:
+            log.exception("The autoscaler failed and goes on", extra={"action": "autoscale_failed"})
+
+
+def rehearse(observer: Observer, types: Sequence[WorkerType], states: dict[str, State], now_ms: int) -> list[Decision]:
+    """What would be decided, as if it were done each time. Writes nothing and starts nothing; `states` is kept here."""
+    seen = observer.observe(types, {}, now_ms)
+    made = [decide(each, seen[each.name], states.get(each.name, State()), now_ms) for each in types]
+    states.update({each.type: each.state for each in made})
+    return made

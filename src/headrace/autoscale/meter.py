@@ -1,0 +1,73 @@
+"""Rates from successive readings of counters that only grow. Pure.
+
+What entered a queue either waits still or was taken out of it: so `depth + taken` grows by what arrived, whatever way
+it came (new, retried, due, refilled, redriven).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class Reading:
+    at_ms: int
+    epoch: int  # another one: the counters began anew
+    entered: int  # that ever began to wait
+    ended: int  # attempts that ever ended
+    running: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """None: not known yet."""
+
+    arrivals_per_s: float | None = None
+    service_s: float | None = None
+
+
+class Meter:
+    """Of one source, over about the last `window_s`."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_ms = int(window_s * 1000)
+        self._readings: deque[Reading] = deque()
+        self._service_s: float | None = None
+
+    def add(self, reading: Reading) -> Rates:
+        if self._readings and self._is_other(reading):
+            self._readings.clear()
+        self._readings.append(reading)
+        while len(self._readings) > 2 and self._readings[1].at_ms <= reading.at_ms - self._window_ms:
+            self._readings.popleft()
+        span_s = (reading.at_ms - self._readings[0].at_ms) / 1000
+        if span_s <= 0:
+            return Rates()
+        arrived = max(0, reading.entered - self._readings[0].entered)
+        return Rates(arrived / span_s, self._service(span_s))
+
+    def _is_other(self, reading: Reading) -> bool:
+        """The counters began anew, or so long ago was the last reading that nobody knows what ran meanwhile."""
+        last = self._readings[-1]
+        goes_on = reading.epoch == last.epoch and reading.ended >= last.ended
+        return not goes_on or not 0 <= reading.at_ms - last.at_ms <= self._window_ms
+
+    def _service(self, span_s: float) -> float | None:
+        """Little's law: those that run at a time, per those that end in a time. Slots that jobs hold for long without
+        ending count too."""
+        ended = self._readings[-1].ended - self._readings[0].ended
+        running = self._mean_running()
+        if ended:
+            self._service_s = running * span_s / ended
+        elif running:
+            self._service_s = max(self._service_s or 0.0, span_s)
+        return self._service_s
+
+    def _mean_running(self) -> float:
+        """Over time: each reading holds until the next."""
+        readings = list(self._readings)
+        pairs = pairwise(readings)
+        held = sum((before.running + after.running) / 2 * (after.at_ms - before.at_ms) for before, after in pairs)
+        return held / (readings[-1].at_ms - readings[0].at_ms)

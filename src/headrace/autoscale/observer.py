@@ -1,0 +1,152 @@
+"""What there is to do for each worker type, as Valkey tells it now.
+
+Nothing here is a guess: what could not be read is not known, and says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.autoscale.decide import Observation, Source
+from headrace.autoscale.meter import Meter, Rates, Reading
+from headrace.autoscale.run_times import RunTimes
+from headrace.autoscale.stream_observer import StreamObserver
+from headrace.autoscale.worker_types import WorkerType
+from headrace.errors import HeadraceError
+from headrace.model.event import Op
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.state import EnvLimits, QueueState, read_limits, read_states
+from headrace.valkey.connect import Valkey
+
+log = logging.getLogger(__name__)
+
+TAKEN = (Op.DEQUEUE, Op.EXPIRE, Op.CANCEL)
+"""What takes a job out of those that wait."""
+ENDED = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)
+QUEUES_UNKNOWN = "state of the queues (Valkey does not answer)"
+
+
+@dataclass(frozen=True)
+class Live:
+    """One reading of every queue that some type is about."""
+
+    states: Sequence[QueueState]
+    limits: Mapping[EnvRef, EnvLimits]
+    rates: Mapping[QueueRef, Rates]
+
+
+class Observer:
+    """`connect` is called when there is no client yet, and again after Valkey was away."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Valkey],
+        shards: int,
+        window_s: float = 60.0,
+        streams: StreamObserver | None = None,
+        run_times: RunTimes | None = None,
+    ) -> None:
+        self._connect = connect
+        self._shards = shards
+        self._window_s = window_s
+        self._run_times = run_times
+        self._streams = streams or StreamObserver(connect, window_s)
+        self._client: Valkey | None = None
+        self._meters: dict[QueueRef, Meter] = {}
+        self._last_ms: int | None = None  # of the last reading
+
+    def observe(
+        self, types: Sequence[WorkerType], workers: Mapping[str, int | None], now_ms: int
+    ) -> dict[str, Observation]:
+        """By the names of the types. `workers`: how many of each really run, where somebody can tell."""
+        of_queues = [each for each in types if each.stream is None]
+        live = self._read(of_queues, now_ms) if of_queues else None
+        return {
+            each.name: self._of_queues(each, live, workers.get(each.name), now_ms)
+            if each.stream is None
+            else self._streams.observe(each, workers.get(each.name), now_ms)
+            for each in types
+        }
+
+    def _read(self, types: Sequence[WorkerType], now_ms: int) -> Live | None:
+        """None: Valkey does not answer."""
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            states = read_states(self._client, self._shards, lambda env: any(each.covers(env) for each in types))
+            envs = sorted({state.ref.environment for state in states})
+            limits = dict(zip(envs, read_limits(self._client, self._shards, envs), strict=True)) if envs else {}
+        except HeadraceError as error:
+            log.warning("Queues cannot be read: %s", error, extra={"action": "queues_unknown"})
+            self._client = None
+            return None
+        return Live(states, limits, self._rates(states, now_ms))
+
+    def _rates(self, states: Iterable[QueueState], now_ms: int) -> dict[QueueRef, Rates]:
+        found: dict[QueueRef, Rates] = {}
+        for state in states:
+            if state.ref not in self._meters:
+                self._meters[state.ref] = Meter(self._window_s)
+                if self._last_ms is not None:  # it was not there at the last reading
+                    self._meters[state.ref].add(Reading(self._last_ms, state.epoch_ms, 0, 0, 0))
+            found[state.ref] = self._meters[state.ref].add(_reading(state, now_ms))
+        for gone in self._meters.keys() - found.keys():
+            del self._meters[gone]
+        self._last_ms = now_ms
+        return found
+
+    def _of_queues(self, worker: WorkerType, live: Live | None, workers: int | None, now_ms: int) -> Observation:
+        if live is None:
+            return Observation(workers=workers, unknown=QUEUES_UNKNOWN)
+        ours = [state for state in live.states if serves(worker, state.ref)]
+        sources = [self._source(state, live.rates[state.ref], now_ms) for state in ours]
+        return Observation(sources, rooms(live, {state.ref for state in ours}), workers)
+
+    def _source(self, state: QueueState, rates: Rates, now_ms: int) -> Source:
+        measured_s = self._run_times.of(state.ref, now_ms) if self._run_times and state.depth + state.running else None
+        known_s = [each for each in (rates.service_s, measured_s) if each is not None]
+        return Source(
+            name=f"queue {state.ref.queue}",
+            depth=state.depth,
+            running=state.running,
+            arrivals_per_s=rates.arrivals_per_s,
+            # History knows jobs that ended; those that hold their slots for long are seen here alone.
+            service_s=max(known_s, default=None),
+            cold=state.cold,
+            age_s=None if state.oldest_ms is None else max(0, now_ms - state.oldest_ms) / 1000,
+            limit=state.limit,
+            paused=state.paused,
+            env=env_text(state.ref.environment),
+            unknown="" if rates.arrivals_per_s is not None else f"arrival rate of queue {state.ref.queue}",
+        )
+
+
+def serves(worker: WorkerType, ref: QueueRef) -> bool:
+    return worker.covers(ref.environment) and (worker.all_queues or ref.queue in worker.queues)
+
+
+def rooms(live: Live, ours: Collection[QueueRef]) -> dict[str, int]:
+    """What the limits of environments leave to these queues."""
+    left: dict[str, int] = {}
+    for env, limits in live.limits.items():
+        if limits.limit is not None and any(ref.environment == env for ref in ours):
+            whole = math.floor(limits.limit * (limits.burst or 1))
+            others = sum(
+                state.running for state in live.states if state.ref.environment == env and state.ref not in ours
+            )
+            left[env_text(env)] = max(0, whole - others)
+    return left
+
+
+def env_text(env: EnvRef) -> str:
+    return f"{env.org} / {env.project} / {env.env}"
+
+
+def _reading(state: QueueState, now_ms: int) -> Reading:
+    def total(ops: Iterable[Op]) -> int:
+        return sum(state.odometers.get(op, 0) for op in ops)
+
+    return Reading(now_ms, state.epoch_ms, state.depth + total(TAKEN), total(ENDED), state.running)

@@ -1,0 +1,192 @@
+"""A queue and its workers, played through in less time than it takes: each job's wait is exact to the moment it starts.
+
+Jobs start in the order they came, in the first slot that is free. Workers that are asked for take a while to be there;
+those that shall go take no more jobs and end with their last. A rule is asked every few seconds, as it would be.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Protocol
+
+from headrace.autoscale.decide import Observation, Source, State, decide
+from headrace.autoscale.loads import Arrival, Load
+from headrace.autoscale.meter import Meter, Reading
+from headrace.autoscale.worker_types import WorkerType
+
+SAMPLE_S = 10
+
+
+@dataclass(frozen=True)
+class View:
+    """What a rule may look at. During an outage it sees nothing."""
+
+    known: bool
+    depth: int
+    running: int
+    age_s: float | None  # of what waits longest
+    pending_age_s: float | None  # since the oldest job arrived that is running
+    entered: int
+    ended: int
+    workers: int  # as last asked for
+
+
+class Rule(Protocol):
+    def wanted(self, view: View, at_s: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    per_worker: int = 10
+    every_s: int = 10  # how often the rule is asked
+    start_s: int = 15  # how long a worker takes to start
+    workers: int = 1  # at the beginning
+
+
+@dataclass
+class Outcome:
+    """What became of a load. The samples are of every ten seconds."""
+
+    waits_s: array[float] = field(default_factory=lambda: array("d"))
+    worker_s: float = 0.0
+    changes: int = 0
+    at_s: list[int] = field(default_factory=list[int])
+    depth: list[int] = field(default_factory=list[int])
+    age_s: list[float] = field(default_factory=list[float])
+    workers: list[int] = field(default_factory=list[int])
+
+    @property
+    def worker_hours(self) -> float:
+        return self.worker_s / 3600
+
+    def wait_s(self, share: float) -> float:
+        """The smallest that at least `share` of all waits do not exceed."""
+        ordered = sorted(self.waits_s)
+        return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else 0.0
+
+
+class Simulation:
+    def __init__(self, load: Load, rule: Rule, options: SimulationOptions | None = None) -> None:
+        self._load = load
+        self._rule = rule
+        self._options = options or SimulationOptions()
+        self._waiting: deque[Arrival] = deque()
+        self._ends: list[float] = []  # of the jobs that run, a heap
+        self._held: deque[tuple[float, float]] = deque()  # arrival and end of those that run or did, by arrival
+        self._starting: deque[tuple[int, int]] = deque()  # when, and how many more workers are there then
+        self._ready = self._options.workers
+        self._wanted = self._options.workers
+        self._entered = self._ended = 0
+        self._is_out = False
+        self._outcome = Outcome()
+
+    def run(self) -> Outcome:
+        arrivals = iter(self._load.arrivals)
+        pending = next(arrivals, None)
+        for second in range(self._load.length_s):
+            self._begin_second(second)
+            while pending is not None and pending[0] < second + 1:
+                self._advance(pending[0])
+                self._arrive(pending)
+                pending = next(arrivals, None)
+            self._advance(second + 1)
+        # What still waits has waited for so long at least.
+        self._outcome.waits_s.extend(self._load.length_s - at_s for at_s, _ in self._waiting)
+        return self._outcome
+
+    def _begin_second(self, second: int) -> None:
+        self._is_out = any(begins <= second < ends for begins, ends in self._load.outages)
+        while self._starting and self._starting[0][0] <= second:
+            self._ready += self._starting.popleft()[1]
+        self._fill(second)
+        if second % self._options.every_s == 0:
+            self._ask(second)
+        self._outcome.worker_s += max(self._wanted, math.ceil(len(self._ends) / self._options.per_worker))
+        if second % SAMPLE_S == 0:
+            self._sample(second)
+
+    def _ask(self, second: int) -> None:
+        wanted = self._rule.wanted(self._view(second), second)
+        if wanted == self._wanted:
+            return
+        self._outcome.changes += 1
+        if wanted > self._wanted:
+            self._starting.append((second + self._options.start_s, wanted - self._wanted))
+        else:
+            self._take_away(self._wanted - wanted)
+        self._wanted = wanted
+
+    def _take_away(self, many: int) -> None:
+        """Those first that have not started yet."""
+        while many and self._starting:
+            at_s, count = self._starting.pop()
+            if count > many:
+                self._starting.append((at_s, count - many))
+            many -= min(count, many)
+        self._ready -= many
+
+    def _view(self, second: int) -> View:
+        while self._held and self._held[0][1] <= second:
+            self._held.popleft()
+        return View(
+            known=not self._is_out,
+            depth=len(self._waiting),
+            running=len(self._ends),
+            age_s=second - self._waiting[0][0] if self._waiting else None,
+            pending_age_s=second - self._held[0][0] if self._held else None,
+            entered=self._entered,
+            ended=self._ended,
+            workers=self._wanted,
+        )
+
+    def _sample(self, second: int) -> None:
+        self._outcome.at_s.append(second)
+        self._outcome.depth.append(len(self._waiting))
+        self._outcome.age_s.append(second - self._waiting[0][0] if self._waiting else 0.0)
+        self._outcome.workers.append(self._wanted)
+
+    def _arrive(self, job: Arrival) -> None:
+        self._entered += 1
+        self._waiting.append(job)
+        self._fill(job[0])
+
+    def _advance(self, to_s: float) -> None:
+        while self._ends and self._ends[0] <= to_s:
+            at_s = heappop(self._ends)
+            self._ended += 1
+            self._fill(at_s)
+
+    def _fill(self, at_s: float) -> None:
+        slots = 0 if self._is_out else self._ready * self._options.per_worker
+        while self._waiting and len(self._ends) < slots:
+            arrived_s, service_s = self._waiting.popleft()
+            self._outcome.waits_s.append(max(0.0, at_s - arrived_s))
+            heappush(self._ends, at_s + service_s)
+            self._held.append((arrived_s, at_s + service_s))
+
+
+class HeadraceRule:
+    """`decide`, with rates measured as the observer measures them."""
+
+    def __init__(self, worker: WorkerType, window_s: float = 60.0) -> None:
+        self._worker = worker
+        self._meter = Meter(window_s)
+        self._state = State()
+        self.sentences: list[str] = []
+
+    def wanted(self, view: View, at_s: int) -> int:
+        decision = decide(self._worker, self._seen(view, at_s * 1000), self._state, at_s * 1000)
+        self._state = decision.state
+        self.sentences.append(decision.sentence)
+        return decision.wanted
+
+    def _seen(self, view: View, now_ms: int) -> Observation:
+        if not view.known:
+            return Observation(workers=view.workers, unknown="state of the queue")
+        rates = self._meter.add(Reading(now_ms, 0, view.entered, view.ended, view.running))
+        source = Source("queue", view.depth, view.running, rates.arrivals_per_s, rates.service_s, age_s=view.age_s)
+        return Observation([source], workers=view.workers)

@@ -1,0 +1,1 @@
+DELETE FROM autoscale_types WHERE NOT name = ANY(%(names)s)

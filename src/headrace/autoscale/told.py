@@ -1,0 +1,105 @@
+"""Workers that another system starts and stops: it is told how many there should be, by a signed POST.
+
+What is told is a state, not a step: only the newest number matters, one that was not taken is tried again until a newer
+one takes its place, and it is said again now and then, in case the other side forgot.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from headrace.errors import HeadraceError
+from headrace.webhook.signed import post_signed
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+MAX_RETRY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Receiver:
+    url: str
+    secret: str
+    timeout_s: float = 10.0
+    allow_private: bool = False
+    repeat_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class _Wish:
+    id: str  # the same at every try
+    wanted: int
+    sentence: str
+    at_ms: int
+
+
+class ToldWorkers:
+    """Of one worker type. Used by one thread; what is sent is sent by another, so that nobody waits for a receiver."""
+
+    def __init__(self, name: str, receiver: Receiver) -> None:
+        self._name = name
+        self._receiver = receiver
+        self._sender = ThreadPoolExecutor(1, f"autoscale-{name}")
+        self._wish: _Wish | None = None
+        self._sending: tuple[_Wish, Future[None]] | None = None
+        self._failures = 0
+        self._due = 0.0
+
+    def count(self) -> None:
+        """Nobody here can tell."""
+
+    def scale(self, wanted: int, sentence: str = "") -> None:
+        if self._wish is None or self._wish.wanted != wanted:
+            self._wish = _Wish(f"scale_{uuid4().hex}", wanted, sentence, time.time_ns() // 1_000_000)
+            self._failures, self._due = 0, time.monotonic()
+        self.mend()
+
+    def mend(self) -> None:
+        """Tell it, if that is due."""
+        self._look_back()
+        if self._wish is not None and self._sending is None and time.monotonic() >= self._due:
+            self._sending = (self._wish, self._sender.submit(self._tell, self._wish))
+
+    def let_go(self) -> None:
+        """Somebody else decides now, and tells them."""
+        self._wish = None
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """They are left as they are."""
+        self._wish = None
+        self._sender.shutdown(wait=True)
+
+    def _look_back(self) -> None:
+        if self._sending is None or not self._sending[1].done():
+            return
+        wish, sent = self._sending
+        self._sending = None
+        if (error := sent.exception()) is None:
+            self._failures = 0
+            wait_s = self._receiver.repeat_s
+        else:
+            self._failures += 1
+            wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(self._failures - 1, 20))
+            log.warning(
+                "the receiver of %s was not told that %d are wanted: %s; it is tried again in %.0f s",
+                *(self._name, wish.wanted, error, wait_s),
+                extra={"action": "not_told"},
+            )
+            if not isinstance(error, HeadraceError):
+                raise error
+        if wish is self._wish:  # else a newer one is due already
+            self._due = time.monotonic() + wait_s
+
+    def _tell(self, wish: _Wish) -> None:
+        to = self._receiver
+        document: dict[str, Any] = {
+            **{"id": wish.id, "type": self._name, "wanted": wish.wanted},
+            **{"sentence": wish.sentence, "at_ms": wish.at_ms},
+        }
+        post_signed(to.url, to.secret, wish.id, document, timeout_s=to.timeout_s, allow_private=to.allow_private)

@@ -1,0 +1,213 @@
+"""Worker types: what is scaled, by which work, between which bounds. Pure but for reading the file.
+
+A type that could never be obeyed is refused when it is read, with every reason: nobody looks for it later.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from headrace.errors import SettingsError
+from headrace.kinds import Kind, duration, integer, number
+from headrace.model.names import EnvRef, name_problem
+from headrace.webhook.guard import checked_url
+
+MAX_WORKERS = 100_000
+MAX_QUEUES = 100
+
+
+class InvalidWorkerType(SettingsError):
+    """A worker type is not possible. Nothing is scaled."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    min: int = 0
+    max: int = 10
+    per_worker: int = 10  # jobs that one worker runs at a time
+    drain_s: float = 60.0  # within this time a backlog shall be gone
+    age_s: float = 30.0  # a job that waits longer doubles the pressure
+    service_s: float = 1.0  # how long a job takes, as long as nothing is known about it
+    utilization: float = 0.8  # how busy workers are meant to be under steady load
+    tolerance: float = 0.1  # differences smaller than this share change nothing
+    up_cooldown_s: float = 10.0  # after more workers were asked for
+    down_cooldown_s: float = 60.0  # after any change
+    settle_s: float = 300.0  # fewer workers must have been enough for this long
+    up_step: int = MAX_WORKERS  # at most this many more at a time
+    down_step: int = MAX_WORKERS
+
+
+@dataclass(frozen=True)
+class WorkerType:
+    name: str
+    queues: tuple[str, ...] = ()  # by name, in every environment that the tenant names; empty: see below
+    all_queues: bool = False
+    stream: str | None = None
+    group: str | None = None
+    org: str | None = None  # None: of every organisation
+    project: str | None = None
+    env: str | None = None
+    enabled: bool = True
+    app: str | None = None  # module:variable; local workers of it are started and stopped
+    command: tuple[str, ...] = ()  # in place of `app`: any program that ends orderly on SIGTERM
+    webhook: str | None = None  # in place of both: who is told how many there should be
+    scaling: Scaling = field(default_factory=Scaling)
+
+    @property
+    def is_local(self) -> bool:
+        """Its workers are processes of ours; else somebody asks how many there should be."""
+        return self.app is not None or bool(self.command)
+
+    def covers(self, env: EnvRef) -> bool:
+        return self.org in (None, env.org) and self.project in (None, env.project) and self.env in (None, env.env)
+
+    def document(self) -> dict[str, Any]:
+        """To be kept; addresses may be secrets, and are not."""
+        return {**asdict(self), "queues": list(self.queues), "command": list(self.command), "webhook": None}
+
+
+_COUNT = integer(0, MAX_WORKERS)
+_MORE = integer(1, MAX_WORKERS)
+SCALING: Mapping[str, tuple[str, Kind[Any]]] = {
+    "min": ("min", _COUNT),
+    "max": ("max", _MORE),
+    "per_worker": ("per_worker", integer(1, 10_000)),
+    "drain": ("drain_s", duration("1s", "1d")),
+    "age": ("age_s", duration("1s", "7d")),
+    "service_time": ("service_s", duration("1ms", "1d")),
+    "utilization": ("utilization", number(0.05, 1.0)),
+    "tolerance": ("tolerance", number(0.0, 1.0)),
+    "up_cooldown": ("up_cooldown_s", duration("0s", "1d")),
+    "down_cooldown": ("down_cooldown_s", duration("0s", "1d")),
+    "settle": ("settle_s", duration("0s", "1d")),
+    "up_step": ("up_step", _MORE),
+    "down_step": ("down_step", _MORE),
+}
+"""Name in the file → field, and what it may be."""
+
+_TEXTS = ("name", "stream", "group", "org", "project", "env", "app")
+_FIELDS = {each.name for each in fields(WorkerType)} | {"queue"}
+
+
+def read_types(file: Path) -> list[WorkerType]:
+    """The `[[worker]]` tables of a file."""
+    try:
+        found = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidWorkerType(f"The file of worker types {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise InvalidWorkerType(f"The file of worker types {file} is not valid TOML: {error}.") from error
+    if unknown := found.keys() - {"worker"}:
+        raise InvalidWorkerType(f"The file {file} has {sorted(unknown)[0]!r}; it may have [[worker]] tables.")
+    tables: Any = found.get("worker", [])
+    if not isinstance(tables, list) or not tables:
+        raise InvalidWorkerType(f"The file {file} names no worker type. Write [[worker]] and its keys below.")
+    types = [make_type(cast("dict[str, Any]", table)) for table in cast("list[Any]", tables)]
+    names = [each.name for each in types]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidWorkerType(f"The file {file} has the worker type {twice[0]!r} twice.")
+    return types
+
+
+def make_type(given: dict[str, Any]) -> WorkerType:
+    """The type of these fields, or InvalidWorkerType with every reason against it."""
+    name = given.get("name")
+    problems = [*_shape_problems(given)]
+    scaling = Scaling()
+    if not problems:
+        values, wrong = _scaling(given.get("scaling", {}))
+        problems += wrong
+        scaling = Scaling(**values)
+        problems += [*_source_problems(given), *_bound_problems(scaling)]
+    if problems:
+        raise InvalidWorkerType(
+            f"The worker type {name!r} is not possible: {'; '.join(problems)}. Nothing is scaled until that is changed."
+        )
+    kept = {key: value for key, value in given.items() if key not in ("queue", "queues", "scaling", "command")}
+    queues = tuple(given.get("queues", [])) or ((given["queue"],) if "queue" in given else ())
+    return WorkerType(**kept, queues=queues, command=tuple(given.get("command", ())), scaling=scaling)
+
+
+def type_of(document: Mapping[str, Any]) -> WorkerType:
+    """From `WorkerType.document`, of this release or one before."""
+    known = {each.name for each in fields(WorkerType)}
+    limits = {each.name for each in fields(Scaling)}
+    kept: dict[str, Any] = {key: value for key, value in document.items() if key in known}
+    kept["queues"], kept["command"] = tuple(document["queues"]), tuple(document["command"])
+    kept["scaling"] = Scaling(**{key: value for key, value in document["scaling"].items() if key in limits})
+    return WorkerType(**kept)
+
+
+def _shape_problems(given: dict[str, Any]) -> Iterator[str]:
+    if unknown := given.keys() - _FIELDS:
+        yield f"it has no {', '.join(sorted(unknown))}"
+    if "name" not in given:
+        yield "it needs a name"
+    for key in (*_TEXTS, "queue"):
+        if key in given:
+            yield from _name_problems(key, given[key])
+    if "webhook" in given:
+        yield from _webhook_problems(given["webhook"])
+    for key in ("queues", "command"):
+        value: Any = given.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[Any]", value)):
+            yield f"{key} must be a list of texts"
+    for key in ("enabled", "all_queues"):
+        if not isinstance(given.get(key, True), bool):
+            yield f"{key} must be true or false"
+    if not isinstance(given.get("scaling", {}), dict):
+        yield "scaling must be a table"
+
+
+def _name_problems(key: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, str):
+        yield f"{key} must be text"
+    elif problem := name_problem(value):
+        yield f"{key} {problem}"
+
+
+def _webhook_problems(value: Any) -> Iterator[str]:
+    try:
+        checked_url(value if isinstance(value, str) else "")
+    except ValueError as error:
+        yield f"webhook {error}"
+
+
+def _source_problems(given: dict[str, Any]) -> Iterator[str]:
+    queues = given.get("queues", [])
+    chosen = [key for key in ("queue", "queues", "all_queues", "stream") if given.get(key)]
+    if len(chosen) != 1:
+        yield f"it needs one of queue, queues, all_queues and stream, and has {' and '.join(chosen) or 'none'}"
+    for queue in queues:
+        yield from _name_problems("queues", queue)
+    if len(queues) > MAX_QUEUES:
+        yield f"queues must be at most {MAX_QUEUES} names"
+    if ("stream" in given) != ("group" in given):
+        yield "stream and group belong together"
+    if "project" in given and "org" not in given:
+        yield "project needs org"
+    if "env" in given and "project" not in given:
+        yield "env needs project"
+    if len(ways := [key for key in ("app", "command", "webhook") if given.get(key)]) > 1:
+        yield f"{' and '.join(ways)} are two ways to get workers: leave one out"
+
+
+def _bound_problems(scaling: Scaling) -> Iterator[str]:
+    if scaling.min > scaling.max:
+        yield f"scaling.min = {scaling.min} is more than scaling.max = {scaling.max}"
+
+
+def _scaling(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    values: dict[str, Any] = {}
+    problems = [f"scaling has no {key}" for key in given.keys() - SCALING.keys()]
+    for key, (name, kind) in SCALING.items():
+        if key in given:
+            try:
+                values[name] = kind.parse(given[key])
+            except (ValueError, KeyError):
+                problems.append(f"scaling.{key} = {given[key]!r} must be {kind.allowed.replace('`', '')}")
+    return values, problems

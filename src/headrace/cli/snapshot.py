@@ -1,0 +1,180 @@
+"""`headrace snapshot`: the refresher of /metrics, and ways to look at what it made."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import Endpoints, find_endpoints
+from headrace.cli.humane import ABSENT, plain, size_text, time_text
+from headrace.cli.logs import configure_logs
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.signals import stop_event
+from headrace.errors import HeadraceError
+from headrace.settings import Settings
+from headrace.snapshot.declared import HEADRACE, read_declared
+from headrace.snapshot.lines import page
+from headrace.snapshot.parity import Difference, compare
+from headrace.snapshot.payload import Meta
+from headrace.snapshot.queues import Naming
+from headrace.snapshot.refresher import Refresher, direct
+from headrace.snapshot.service import Service, ServiceOptions
+from headrace.snapshot.sources import SourceOptions, Sources
+from headrace.snapshot.store import Look, Store, StoreOptions
+from headrace.valkey.connect import Valkey, connect
+from headrace.warehouse.connect import Client
+from headrace.warehouse.connect import connect as connect_clickhouse
+
+MOST_DIFFERENCES = 50
+
+
+class NoSnapshot(HeadraceError):
+    """There is no snapshot. `headrace snapshot run` makes one."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    store: Store
+    sources: Sources
+
+
+@click.group()
+def snapshot() -> None:
+    """Refresh the metrics of /metrics, and look at them."""
+
+
+@snapshot.command()
+@pass_invocation
+def run(invocation: Invocation) -> None:
+    """Refresh until stopped.
+
+    Of all that run one works and the others stand by.
+    """
+    settings = invocation.settings
+    configure_logs(settings.log)
+    given = settings.metrics.queue_snapshot
+    with open_parts(settings) as parts:
+        refresher = Refresher(parts.store, parts.sources, shadow=given.shadow)
+        options = ServiceOptions(given.refresh_interval, given.lock_ttl)
+        Service(refresher, parts.sources, options).run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+
+
+@snapshot.command()
+@click.option("--text", is_flag=True, help="Print the series as Prometheus reads them, ages as of now.")
+@json_option
+@pass_invocation
+def show(invocation: Invocation, text: bool, as_json: bool) -> None:
+    """Show which snapshot is served, and how refreshes ended."""
+    with open_store(invocation.settings) as (_, store):
+        look = store.look()
+        found = store.read(look.version) if look.version else None
+    if text:
+        if found is None:
+            raise NoSnapshot
+        click.echo(page(found[1], look.now_s, openmetrics=False), nl=False)
+        return
+    meta = found and found[0]
+    if as_json:
+        age_s = None if meta is None else round(look.now_s - meta.generated_at_unix, 3)
+        print_json({"snapshot": meta and {**asdict(meta), "age_s": age_s}, "attempts": asdict(look.attempts)})
+        return
+    print_table(["", ""], [*_about(meta, look), *_ended(look)])
+
+
+@snapshot.command()
+@json_option
+@pass_invocation
+def diff(invocation: Invocation, as_json: bool) -> None:
+    """Compare the snapshot with what the servers say now.
+
+    What changed since it was made differs too. Ends with 1 if a series is missing on one side.
+    """
+    with open_parts(invocation.settings) as parts:
+        look = parts.store.look()
+        found = parts.store.read(look.version) if look.version else None
+        if found is None:
+            raise NoSnapshot
+        parity = compare(found[1], direct(parts.sources))
+    counts = parity.counts()
+    shown = parity.differences[:MOST_DIFFERENCES]
+    if as_json:
+        print_json({"version": found[0].version, **counts, "differences": [asdict(each) for each in shown]})
+    else:
+        click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
+        if shown:
+            print_table(["series", "snapshot", "servers"], [_difference(each) for each in shown])
+        if len(parity.differences) > len(shown):
+            click.echo(f"and {len(parity.differences) - len(shown)} more")
+    raise SystemExit(1 if counts["only_snapshot"] or counts["only_direct"] else 0)
+
+
+@contextmanager
+def open_store(settings: Settings) -> Generator[tuple[Valkey, Store]]:
+    given = settings.metrics.queue_snapshot
+    options = StoreOptions(given.redis_prefix, given.lock_ttl, given.keep_versions)
+    with connect(find_endpoints(settings, "redis").redis) as client:
+        yield client, Store(client, options)
+
+
+@contextmanager
+def open_parts(settings: Settings) -> Generator[Parts]:
+    """Refuses families that cannot work before anything is connected to."""
+    given = settings.metrics.queue_snapshot
+    presets = tuple(dict.fromkeys(given.presets.split(",")))
+    declared = read_declared(presets, given.families)
+    foreign = given.source_url is None and any(each.preset != HEADRACE for each in declared)
+    endpoints = find_endpoints(settings, "redis", *(["postgres"] if foreign else []))
+    options = SourceOptions(
+        shards=settings.queue.shards,
+        postgres_url=endpoints.postgres,
+        source_url=given.source_url or "",
+        query_timeout_s=given.query_timeout,
+        naming=Naming(given.tenant_labels, given.top_n),
+        presets=presets,
+    )
+    with open_store(settings) as (client, store):
+        yield Parts(store, Sources(client, options, declared, _history(settings, endpoints)))
+
+
+def _history(settings: Settings, endpoints: Endpoints) -> Callable[[], Client] | None:
+    if not endpoints.clickhouse:
+        return None
+    answer_s = math.ceil(settings.metrics.queue_snapshot.query_timeout) + 1
+    return lambda: connect_clickhouse(endpoints.clickhouse, settings.warehouse.database, answer_s)
+
+
+def _about(meta: Meta | None, look: Look) -> list[list[str]]:
+    if meta is None:
+        return [["version", ABSENT]]
+    return [
+        ["version", str(meta.version)],
+        ["read", time_text(int(meta.generated_at_unix * 1000))],
+        ["age", f"{look.now_s - meta.generated_at_unix:.1f} s"],
+        ["took", f"{meta.aggregation_duration_ms} ms"],
+        ["series", str(meta.series_total)],
+        ["rows", str(meta.rows_total)],
+        ["size", size_text(meta.bytes)],
+        ["source", meta.source],
+        ["by", plain(meta.owner)],
+    ]
+
+
+def _ended(look: Look) -> list[list[str]]:
+    attempts = look.attempts
+    told = [["refreshes", f"{attempts.ok} ok, {attempts.error} failed, {attempts.superseded} superseded"]]
+    if attempts.error_at_unix is not None:
+        told.append(["last failure", time_text(int(attempts.error_at_unix * 1000))])
+        told.append(["", plain(attempts.error_message)])
+    if attempts.parity is not None:
+        told.append(["shadow", ", ".join(f"{count} {name}" for name, count in attempts.parity.items())])
+    return told
+
+
+def _difference(each: Difference) -> list[str]:
+    return [plain(each.series), *(ABSENT if value is None else f"{value:g}" for value in (each.snapshot, each.direct))]

@@ -1,0 +1,291 @@
+"""`headrace streams`: what waits in streams, also those of other applications, and their history."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.client import queue_options
+from headrace.cli.endpoints import find_endpoints
+from headrace.cli.humane import ABSENT, age_text, plain, time_text
+from headrace.cli.logs import configure_logs
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.signals import stop_event
+from headrace.errors import HeadraceError, NoSuchGroup, NotAStream
+from headrace.model.job import NewJob
+from headrace.queue.queue import SyncClient
+from headrace.queue.validate import check_queue
+from headrace.settings import Settings
+from headrace.streams import keys
+from headrace.streams.broker import Broker, BrokerOptions
+from headrace.streams.consumers import Holders, read_holders
+from headrace.streams.dead import DeadLetter, count_dead, dead_letters
+from headrace.streams.dead import redrive as redrive_letters
+from headrace.streams.depth import Depth, read_depth
+from headrace.streams.jobs import Codec
+from headrace.streams.keys import GroupKeys
+from headrace.streams.watch import Watched, Watcher, watched
+from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.stream_groups import groups_of, server_time_ms, streams_in
+
+COLUMNS = (
+    *("stream", "group", "undelivered", "pending", "load", "oldest", "idle"),
+    *("consumers", "stuck", "dead", "state"),
+)
+FIELD_CHARS = 100
+
+
+@click.group()
+def streams() -> None:
+    """Show and watch jobs on plain Redis Streams."""
+
+
+_stream_option = click.option("--stream", "names", multiple=True, help="This stream; may be repeated.")
+_group_option = click.option("--group", help="This group; else streams.group, or every group for `list`.")
+_one_stream = click.option("--stream", required=True, help="Of this stream.")
+_one_group = click.option("--group", help="And this group; else streams.group.")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A group as it is now; where it cannot be read, why."""
+
+    stream: str
+    group: str
+    depth: Depth | None = None
+    holders: Holders | None = None
+    dead: int | None = None
+    problem: str = ""
+
+    @property
+    def state(self) -> str:
+        if self.depth is None:
+            return self.problem
+        if self.depth.reason:
+            return f"unknown: {self.depth.reason}"
+        return "stuck" if self.holders and self.holders.stuck else "ok"
+
+
+@streams.command("list")
+@_stream_option
+@_group_option
+@json_option
+@pass_invocation
+def list_streams(invocation: Invocation, names: tuple[str, ...], group: str | None, as_json: bool) -> None:
+    """Show what each group of each stream has yet to do.
+
+    Without --stream: those of streams.watch, or else every stream of the server.
+    """
+    settings = invocation.settings
+    with stream_server(settings) as client:
+        now_ms = server_time_ms(client)
+        rows = [_row(client, settings, *pair) for pair in _asked(client, settings, names, group)]
+    if as_json:
+        print_json({"at_ms": now_ms, "streams": [_document(row, now_ms) for row in rows]})
+    else:
+        print_table(COLUMNS, [_cells(row, now_ms) for row in rows])
+
+
+@streams.command()
+@_stream_option
+@_group_option
+@click.option("--once", is_flag=True, help="Tell of them once, then end.")
+@pass_invocation
+def watch(invocation: Invocation, names: tuple[str, ...], group: str | None, once: bool) -> None:
+    """Make history of streams until stopped.
+
+    Every streams.every the watcher reads each group and writes metric events, as queues do. The applications that use
+    the streams need no change. Several watchers count nothing twice.
+    """
+    settings = invocation.settings
+    configure_logs(settings.log)
+    pairs = [(name, group or settings.streams.group) for name in names] or configured(settings)
+    if not pairs:
+        raise click.UsageError("There is nothing to watch: give --stream, or set streams.watch.")
+    groups = [_watched(settings, *pair) for pair in pairs]
+    options = queue_options(settings)
+    with stream_server(settings) as source, SyncClient(find_endpoints(settings, "redis").redis, options) as target:
+        target.check_shards()
+        watcher = Watcher(source, target.redis, options.stubs(), groups)
+        if not once:
+            watcher.run_forever(stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)
+        elif (told := watcher.run_once()) < len(groups):
+            raise HeadraceError(
+                f"Of {len(groups) - told} of {len(groups)} groups nothing could be told; see above why."
+            )
+
+
+@streams.command()
+@click.argument("task")
+@click.option("--payload", default="", metavar="TEXT", help="What the task is given, as text.")
+@click.option("--stream", help="To this stream; else the task's of streams.routes, else streams.stream.")
+@click.option("--count", default=1, type=click.IntRange(1, 10_000), help="So many such jobs; 1 unless told.")
+@json_option
+@pass_invocation
+def publish(invocation: Invocation, task: str, payload: str, stream: str | None, count: int, as_json: bool) -> None:
+    """Add jobs to a stream."""
+    settings = invocation.settings
+    options = broker_options(settings)
+    jobs = [NewJob(task, payload.encode(), max_attempts=settings.streams.max_attempts) for _ in range(count)]
+    where = stream or options.stream_of(jobs[0])
+    with stream_server(settings) as client:
+        entries = Broker(client, options).publish_many(where, jobs)
+    if as_json:
+        print_json({"stream": where, "entries": entries})
+    else:
+        click.echo(f"published {len(entries)} to {plain(where)}")
+
+
+@streams.command()
+@_one_stream
+@_one_group
+@click.option("--after", default="", metavar="ID", help="Only letters after this one.")
+@click.option("--limit", default=20, type=click.IntRange(1, 1000), help="At most so many; 20 unless told.")
+@json_option
+@pass_invocation
+def dead(invocation: Invocation, stream: str, group: str | None, after: str, limit: int, as_json: bool) -> None:
+    """List dead letters of a group, the oldest first."""
+    settings = invocation.settings
+    where = GroupKeys(stream, group or settings.streams.group)
+    with stream_server(settings) as client:
+        letters, count = dead_letters(client, where, after, limit), count_dead(client, where)
+    if as_json:
+        print_json({"dead": count, "letters": [asdict(letter) for letter in letters]})
+        return
+    print_table(("id", "buried", "deliveries", "reason", "fields"), [_letter_cells(letter) for letter in letters])
+    if count > len(letters):
+        click.echo(f"{len(letters)} of {count}")
+
+
+@streams.command()
+@_one_stream
+@_one_group
+@click.option("--id", "ids", multiple=True, help="This letter only; may be repeated.")
+@click.option("--every-group", is_flag=True, help="Although other groups of the stream run them again, too.")
+@json_option
+@pass_invocation
+def redrive(
+    invocation: Invocation, stream: str, group: str | None, ids: tuple[str, ...], every_group: bool, as_json: bool
+) -> None:
+    """Let dead letters of a group run again, with all their attempts."""
+    settings = invocation.settings
+    with stream_server(settings) as client:
+        where = GroupKeys(stream, group or settings.streams.group)
+        moved = redrive_letters(client, where, ids, every_group=every_group)
+    if as_json:
+        print_json({"redriven": moved})
+    else:
+        click.echo(f"redriven {moved}")
+
+
+def streams_url(settings: Settings) -> str:
+    return settings.streams.url or find_endpoints(settings, "redis").redis
+
+
+@contextmanager
+def stream_server(settings: Settings) -> Generator[Valkey]:
+    with connect(streams_url(settings)) as client:
+        yield client
+
+
+def stream_codec(settings: Settings) -> Codec:
+    given = settings.streams
+    return Codec(given.field, given.type_key, given.id_key, given.max_attempts)
+
+
+def broker_options(settings: Settings) -> BrokerOptions:
+    given = settings.streams
+    routes = dict(each.strip().split("=") for each in (given.routes or "").split(",") if each)
+    codec, largest = stream_codec(settings), settings.queue.max_payload
+    return BrokerOptions(given.stream, routes, given.maxlen, given.hard_maxlen, largest, codec)
+
+
+def configured(settings: Settings) -> list[tuple[str, str]]:
+    """The (stream, group) pairs of streams.watch."""
+    written = (settings.streams.watch or "").split(",")
+    return [(stream, group) for stream, _, group in (each.strip().rpartition("/") for each in written) if stream]
+
+
+def _watched(settings: Settings, stream: str, group: str) -> Watched:
+    given = settings.streams
+    found = watched(stream, group, given.org, given.project, given.env)
+    check_queue(found.ref)
+    return found
+
+
+def _asked(client: Valkey, settings: Settings, names: Sequence[str], group: str | None) -> list[tuple[str, str]]:
+    if not names and (pairs := configured(settings)):
+        return [pair for pair in pairs if group in (None, pair[1])]
+    found = names or [name for name in streams_in(client, "*") if not keys.is_ours(name)]
+    return [(name, each) for name in found for each in _groups(client, name, group)]
+
+
+def _groups(client: Valkey, stream: str, group: str | None) -> list[str]:
+    if group is not None:
+        return [group]
+    try:
+        return groups_of(client, stream) or [""]
+    except (NoSuchGroup, NotAStream):
+        return [""]  # `_row` says why
+
+
+def _row(client: Valkey, settings: Settings, stream: str, group: str) -> Row:
+    try:
+        return Row(
+            stream,
+            group,
+            read_depth(client, stream, group),
+            read_holders(client, stream, group, stuck_after_ms=int(settings.streams.stuck_after * 1000)),
+            count_dead(client, GroupKeys(stream, group)),
+        )
+    except NoSuchGroup:
+        return Row(stream, group, problem="no such stream or group" if group else "no such stream, or no group of it")
+    except NotAStream:
+        return Row(stream, group, problem="not a stream")
+
+
+def _oldest_ms(depth: Depth, now_ms: int) -> int | None:
+    """Since when the oldest entry is there that is not done."""
+    times = [at for at in (depth.oldest_pending_ms, depth.oldest_undelivered_ms) if at is not None]
+    return max(0, now_ms - min(times)) if times else None
+
+
+def _cells(row: Row, now_ms: int) -> list[str]:
+    names, depth, holders = [plain(row.stream), plain(row.group) or ABSENT], row.depth, row.holders
+    if depth is None or holders is None:
+        return [*names, *[ABSENT] * (len(COLUMNS) - 3), row.state]
+    counts = (depth.undelivered, depth.pending, depth.load)
+    return [
+        *names,
+        *("unknown" if count is None else str(count) for count in counts),
+        *(age_text(_oldest_ms(depth, now_ms)), age_text(depth.longest_idle_ms)),
+        *(str(len(holders.consumers)), str(len(holders.stuck)), str(row.dead), row.state),
+    ]
+
+
+def _document(row: Row, now_ms: int) -> dict[str, object]:
+    named: dict[str, object] = {"stream": row.stream, "group": row.group, "state": row.state}
+    if row.depth is None or row.holders is None:
+        return named
+    return {
+        **named,
+        **asdict(row.depth),
+        "load": row.depth.load,
+        "oldest_age_ms": _oldest_ms(row.depth, now_ms),
+        "consumers": [asdict(consumer) for consumer in row.holders.consumers],
+        "stuck": [consumer.name for consumer in row.holders.stuck],
+        "deliveries": row.holders.deliveries,
+        "dead": row.dead,
+    }
+
+
+def _letter_cells(letter: DeadLetter) -> list[str]:
+    fields = " ".join(f"{name}={value}" for name, value in letter.fields.items())[:FIELD_CHARS]
+    reason = letter.reason.strip().splitlines()[-1:] or [""]  # the last line of a traceback says what it was
+    shown = (plain(reason[0])[:FIELD_CHARS], plain(fields).replace("\n", " "))
+    return [letter.id, time_text(letter.buried_at_ms), str(letter.deliveries), *shown]

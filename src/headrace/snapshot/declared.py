@@ -1,0 +1,180 @@
+"""Families that are declared as SQL: those that ship with Headrace (presets/*.toml) and those of a file.
+
+    [[family]]
+    name = "shop_orders"
+    help = "Orders by state."
+    labels = ["state"]          # columns of the query; NULL is told as ''
+    value = "orders"            # a column of numbers; or `oldest`, one of times, told as an age
+    sql = "SELECT state, count(*) AS orders, min(placed_at) AS since FROM orders GROUP BY state"
+    top = 1000                  # at most so many series, those whose `rank` is oldest, and one for all the others
+    rank = "since"
+
+What cannot work is refused when it is read: nothing is found out at a scrape. Pure; `sources` asks the database.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from headrace.snapshot.families import COUNTER, GAUGE, LABEL, NAME, Described, InvalidFamily
+
+T = TypeVar("T")
+
+PRESETS = files("headrace.snapshot") / "presets"
+HEADRACE = "headrace"
+"""The preset of Headrace's own tables."""
+OURS = ("headrace_", "convoy_queue_metrics_")
+"""How names of metrics begin that Headrace itself serves."""
+
+KEYS = frozenset({"name", "help", "type", "labels", "value", "oldest", "sql", "top", "rank", "keep_name"})
+TAKEN_LABELS = frozenset({"le", "quantile"})
+TAKEN_ENDINGS = ("_bucket", "_sum", "_count", "_created", "_info")
+TOTAL = "_total"
+
+
+@dataclass(frozen=True)
+class Declared:
+    described: Described
+    sql: str
+    column: str  # of the value, or of the time
+    top: int | None = None
+    rank: str | None = None
+    preset: str | None = None  # None: of the file
+
+    @property
+    def name(self) -> str:
+        return self.described.name
+
+    @property
+    def columns(self) -> list[str]:
+        """That its query must have."""
+        return [*self.described.labels, self.column, *([self.rank] if self.rank else [])]
+
+
+def read_declared(presets: Sequence[str], file: Path | None) -> list[Declared]:
+    """Raises InvalidFamily."""
+    found = [each for preset in presets for each in _read(PRESETS / f"{preset}.toml", preset)]
+    if file is not None:
+        found += _read(file, None)
+    refuse_same_names(each.described for each in found)
+    return found
+
+
+def refuse_same_names(described: Iterable[Described]) -> None:
+    seen: dict[str, str] = {}
+    for each in described:
+        base = each.name.removesuffix(TOTAL) if each.type == COUNTER else each.name
+        if base in seen:
+            raise InvalidFamily(f"Two families are called {each.name} (or {seen[base]}). Nothing was started.")
+        seen[base] = each.name
+
+
+def _read(file: Traversable | Path, preset: str | None) -> list[Declared]:
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidFamily(f"The families file {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise InvalidFamily(f"The families file {file} is not valid TOML: {error}.") from error
+    tables: object = document.get("family", [])
+    if not isinstance(tables, list) or document.keys() - {"family"}:
+        raise InvalidFamily(f"The families file {file} holds something else than [[family]] tables.")
+    return [_family(table, f"family {number} of {file}", preset) for number, table in enumerate(cast(Any, tables), 1)]
+
+
+def _family(table: dict[str, Any], where: str, preset: str | None) -> Declared:
+    name = _get(table, "name", where, _text)
+    where = f"{where} ({name})"
+    if unknown := table.keys() - KEYS:
+        raise _refused(where, f"there is no key {sorted(unknown)[0]}; there are {', '.join(sorted(KEYS))}")
+    kind = table.get("type", GAUGE)
+    if kind not in (GAUGE, COUNTER):
+        raise _refused(where, "type must be gauge or counter")
+    aged = "oldest" in table
+    if aged == ("value" in table):
+        raise _refused(where, "it needs one of value and oldest: a column of numbers, or one of times")
+    if aged and kind == COUNTER:
+        raise _refused(where, "an age is no counter")
+    column = _get(table, "oldest" if aged else "value", where, _text)
+    rank = table.get("rank", column if aged else None)
+    labels = tuple(_get({"labels": [], **table}, "labels", where, _texts))
+    described = Described(name, _get(table, "help", where, _text), labels, kind, aged)
+    if problem := _name_problem(described, table.get("keep_name") is True, preset):
+        raise _refused(where, problem)
+    if problem := _label_problem(labels, column):
+        raise _refused(where, problem)
+    top = table.get("top")
+    if problem := _top_problem(top, rank, kind):
+        raise _refused(where, problem)
+    # The rank alone changes nothing, so it is asked for only where something may be left out.
+    return Declared(described, _sql(table, where), column, top, rank if top else None, preset)
+
+
+def _sql(table: dict[str, Any], where: str) -> str:
+    return _get(table, "sql", where, _text).rstrip().removesuffix(";")
+
+
+def _name_problem(described: Described, keep_name: bool, preset: str | None) -> str | None:
+    name = described.name
+    if not NAME.fullmatch(name) or ":" in name:
+        return "a name is letters, digits and _, and begins with no digit"
+    if preset is None and name.startswith(OURS):
+        return f"names that begin with {' or '.join(OURS)} are Headrace's own"
+    if name.endswith(TAKEN_ENDINGS):
+        return f"a name must not end in {', '.join(TAKEN_ENDINGS)}: Prometheus gives these endings itself"
+    if described.type == COUNTER and not name.endswith(TOTAL):
+        return f"the name of a counter ends in {TOTAL}"
+    if described.type == GAUGE and name.endswith(TOTAL) and not keep_name:
+        return f"a gauge whose name ends in {TOTAL} looks like a counter; keep_name = true says that it is meant"
+    return None
+
+
+def _label_problem(labels: Sequence[str], column: str) -> str | None:
+    for label in labels:
+        if not LABEL.fullmatch(label):
+            return f"the label {label!r} is not letters, digits and _, or begins with a digit or with __"
+        if label in TAKEN_LABELS:
+            return f"the label {label} is Prometheus' own"
+    if len(set(labels)) < len(labels):
+        return "a label is named twice"
+    return f"the column {column} is a label too" if column in labels else None
+
+
+def _top_problem(top: object, rank: object, kind: str) -> str | None:
+    if top is None:
+        return None
+    if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+        return "top must be a whole number from 1"
+    if not isinstance(rank, str):
+        return "top needs a rank, a column of times: what waits longest must not be what is left out"
+    if kind == COUNTER:
+        return "a counter has no top: the sum of the others would go down whenever one of them is named"
+    return None
+
+
+def _get(table: dict[str, Any], key: str, where: str, kind: Callable[[object], T | None]) -> T:
+    if key not in table:
+        raise _refused(where, f"{key} is missing")
+    value = kind(table[key])
+    if value is None:
+        raise _refused(where, f"{key} is empty, or not of its kind")
+    return value
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _texts(value: object) -> list[str] | None:
+    each = cast("list[object]", value) if isinstance(value, list) else [None]
+    return cast("list[str]", each) if all(_text(one) for one in each) else None
+
+
+def _refused(where: str, problem: str) -> InvalidFamily:
+    return InvalidFamily(f"The {where} is refused: {problem}. Nothing was started.")

@@ -1,0 +1,69 @@
+"""Families as the lines that Prometheus reads: made once by the refresher, joined at each scrape.
+
+Both formats have the same lines for series; they differ in how a counter is announced and in how a page ends. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.utils import floatToGoString
+
+from headrace.snapshot.families import COUNTER, Described, Family
+
+OPENMETRICS_END = b"# EOF\n"
+TOTAL = "_total"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A family as text. Of one that tells ages: for each series its beginning, and the time the age is counted from."""
+
+    name: str
+    help: str
+    type: str
+    lines: str = ""
+    aged: Sequence[tuple[str, float]] = ()
+
+    def text(self, now_s: float) -> str:
+        return self.lines + "".join([f"{begin}{now_s - at if now_s > at else 0.0:.3f}\n" for begin, at in self.aged])
+
+    def announced(self, openmetrics: bool) -> str:
+        # OpenMetrics names a counter without the suffix that its samples have.
+        name = self.name.removesuffix(TOTAL) if openmetrics and self.type == COUNTER else self.name
+        help_ = _escaped_help(self.help, openmetrics)
+        return f"# HELP {name} {help_}\n# TYPE {name} {self.type}\n"
+
+
+def write(family: Family) -> Written:
+    described = family.described
+    begins = _begins(described, (each.labels for each in family.series))
+    if described.aged:
+        aged = tuple((begin, each.value) for begin, each in zip(begins, family.series, strict=True))
+        return Written(described.name, described.help, described.type, aged=aged)
+    lines = [begin + floatToGoString(each.value) for begin, each in zip(begins, family.series, strict=True)]
+    return Written(described.name, described.help, described.type, "".join(f"{line}\n" for line in lines))
+
+
+def page(families: Iterable[Written], now_s: float, openmetrics: bool) -> str:
+    """A family without series is left out."""
+    return "".join(each.announced(openmetrics) + each.text(now_s) for each in families if each.lines or each.aged)
+
+
+def _begins(described: Described, rows: Iterable[Sequence[str]]) -> list[str]:
+    if not described.labels:
+        return [f"{described.name} " for _ in rows]
+    pattern = described.name + "{" + ",".join(f'{name}="%s"' for name in described.labels) + "} "
+    return [pattern % tuple(map(escaped, labels)) for labels in rows]
+
+
+def escaped(value: str) -> str:
+    if "\\" not in value and '"' not in value and "\n" not in value:
+        return value
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _escaped_help(text: str, openmetrics: bool) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if openmetrics else text

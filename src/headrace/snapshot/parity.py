@@ -1,0 +1,58 @@
+"""Two answers to the same question, series by series: the snapshot's and the servers' own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.snapshot.lines import Written
+
+
+@dataclass(frozen=True)
+class Difference:
+    series: str
+    snapshot: float | None  # None: not there
+    direct: float | None
+
+
+@dataclass(frozen=True)
+class Parity:
+    same: int
+    differences: Sequence[Difference]
+
+    def counts(self) -> dict[str, int]:
+        only_snapshot = sum(each.direct is None for each in self.differences)
+        only_direct = sum(each.snapshot is None for each in self.differences)
+        different = len(self.differences) - only_snapshot - only_direct
+        return {
+            "same": self.same,
+            "different": different,
+            "only_snapshot": only_snapshot,
+            "only_direct": only_direct,
+        }
+
+
+def compare(snapshot: Iterable[Written], direct: Iterable[Written]) -> Parity:
+    """Ages are compared by the times they are counted from."""
+    left, right = values(snapshot), values(direct)
+    differences = [
+        Difference(series, left.get(series), right.get(series))
+        for series in sorted(left.keys() | right.keys())
+        if not _equal(left.get(series), right.get(series))
+    ]
+    return Parity(len(left.keys() | right.keys()) - len(differences), differences)
+
+
+def values(families: Iterable[Written]) -> dict[str, float]:
+    """Series, with their labels, → value."""
+    found: dict[str, float] = {}
+    for family in families:
+        for line in family.lines.split("\n")[:-1]:
+            series, _, value = line.rpartition(" ")
+            found[series] = float(value)
+        found.update((begin.rstrip(" "), at) for begin, at in family.aged)
+    return found
+
+
+def _equal(left: float | None, right: float | None) -> bool:
+    return left == right or (left is not None and right is not None and left != left and right != right)

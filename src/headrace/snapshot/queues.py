@@ -1,0 +1,229 @@
+"""Headrace's own families: the queues as Valkey counts them, and how long their jobs waited and ran. Pure.
+
+Which queues are named is chosen: every one, the `top_n` that wait longest, or none. The others are never left out: they
+are summed up in series whose tenant labels are empty, so that a sum over a family is the same whatever is chosen.
+Counters are the exception. A sum over changing others would go down, which Prometheus reads as a restart, so those of
+all queues together are a family of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.model.histogram import Histogram, added, percentile
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.metrics import ShardMetrics
+from headrace.queue.state import EnvLimits, QueueState
+from headrace.snapshot.families import COUNTER, REST, Described, Family, Series, oldest_first
+
+ALL, TOP_N, NONE = "all", "top-n", "none"
+TENANT = ("org", "project", "env", "queue")
+PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+JOBS = Described(
+    "headrace_queue_jobs",
+    "Jobs by state, in Valkey (warm) and PostgreSQL (cold); scheduled and dead ones are told of both together.",
+    ("state", "tier"),
+)
+OLDEST = Described(
+    "headrace_queue_oldest_job_age_seconds",
+    "How long the job that waits longest could have run; absent while nothing waits.",
+    aged=True,
+)
+BYTES = Described("headrace_queue_bytes", "Payload bytes of jobs that wait or run.", ("tier",))
+LIMIT = Described("headrace_queue_concurrency_limit", "Most jobs that may run at once; absent without a limit.")
+PAUSED = Described("headrace_queue_paused", "1 while no job is started; of the others together, how many.")
+CLOSED = Described("headrace_queue_closed", "1 while no job is accepted; of the others together, how many.")
+COLD_MODE = Described(
+    "headrace_queue_cold_mode", "1 while new jobs wait in PostgreSQL; of the others together, how many."
+)
+QUEUE_OPERATIONS = Described(
+    "headrace_queue_operations_total", "Operations of queues that are named, by verb.", ("op",), COUNTER
+)
+WAIT = Described(
+    "headrace_queue_recent_wait_seconds",
+    "How long jobs waited that were started in the last five minutes; absent where none was.",
+    ("percentile",),
+)
+RUN = Described(
+    "headrace_queue_recent_run_seconds",
+    "How long jobs ran that ended in the last five minutes; absent where none did.",
+    ("percentile",),
+)
+ENVIRONMENT_LIMIT = Described(
+    "headrace_environment_concurrency_limit",
+    "Most jobs of an environment that may run at once; absent without a limit.",
+    ("org", "project", "env"),
+)
+OPERATIONS = Described("headrace_operations_total", "Operations of all queues together, by verb.", ("op",), COUNTER)
+QUEUES = Described("headrace_queues", "Queues there are.")
+UNNAMED = Described(
+    "headrace_queue_metrics_unnamed_queues", "Queues that have no series of their own and are told together."
+)
+STREAM = Described(
+    "headrace_metric_stream_entries", "Metric events that Valkey keeps, read by the pipeline or not.", ("shard",)
+)
+EVENTS = Described(
+    "headrace_metric_events_total", "Metric events, whether they were written or switched off.", ("shard",), COUNTER
+)
+WATERMARK = Described("headrace_history_watermark_timestamp_seconds", "Up to when history is whole.")
+LAG = Described("headrace_history_lag_seconds", "How far history is behind.", aged=True)
+SOURCES = Described(
+    "headrace_queue_metrics_source_up",
+    "1 if it was read for this snapshot, 0 if its families are left out.",
+    ("source",),
+)
+
+PER_QUEUE = (JOBS, OLDEST, BYTES, LIMIT, PAUSED, CLOSED, COLD_MODE, QUEUE_OPERATIONS, WAIT, RUN)
+"""With the labels of the tenant before their own, unless none is named."""
+OTHERS = (ENVIRONMENT_LIMIT, OPERATIONS, QUEUES, UNNAMED, STREAM, EVENTS, WATERMARK, LAG, SOURCES)
+
+
+@dataclass(frozen=True)
+class Recent:
+    """What history knows of a queue's last minutes."""
+
+    waits: Histogram
+    runs: Histogram
+
+
+@dataclass(frozen=True)
+class Live:
+    """All that was read."""
+
+    states: Sequence[QueueState]
+    shards: Sequence[ShardMetrics] = ()
+    limits: Mapping[EnvRef, EnvLimits] = field(default_factory=dict[EnvRef, EnvLimits])
+    recent: Mapping[QueueRef, Recent] | None = None  # None: ClickHouse was not read
+    watermark_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Naming:
+    tenant_labels: str = TOP_N
+    top_n: int = 100
+
+    def split(self, states: Sequence[QueueState]) -> tuple[list[QueueState], list[QueueState]]:
+        """Those that are named, and the others."""
+        if self.tenant_labels == ALL:
+            return list(states), []
+        if self.tenant_labels == NONE:
+            return [], list(states)
+        return oldest_first(states, lambda state: state.oldest_ms, self.top_n)
+
+
+def families_of(live: Live, naming: Naming) -> list[Family]:
+    named, rest = naming.split(live.states)
+    tenant = () if naming.tenant_labels == NONE else TENANT
+    rest_labels = tuple(REST for _ in tenant)
+    groups = [(_names(state.ref), [state]) for state in named]
+    if rest:
+        groups.append((rest_labels, rest))
+
+    def family(described: Described, values: Callable[[Sequence[QueueState]], Iterable[Value]]) -> Family:
+        made = Family(
+            Described(described.name, described.help, tenant + described.labels, described.type, described.aged)
+        )
+        for labels, states in groups:
+            for value in values(states):
+                made.add(value.number, *labels, *value.labels)
+        return made
+
+    recent = live.recent
+    found = [
+        family(JOBS, _jobs),
+        family(OLDEST, _oldest),
+        family(BYTES, _bytes),
+        family(PAUSED, lambda states: [Value(sum(state.paused for state in states))]),
+        family(CLOSED, lambda states: [Value(sum(state.closed for state in states))]),
+        family(COLD_MODE, lambda states: [Value(sum(state.cold_mode for state in states))]),
+    ]
+    if recent is not None:
+        found += [
+            family(WAIT, lambda states: _percentiles(recent[each.ref].waits for each in states if each.ref in recent)),
+            family(RUN, lambda states: _percentiles(recent[each.ref].runs for each in states if each.ref in recent)),
+        ]
+    if tenant:
+        del groups[len(named) :]
+        found += [family(LIMIT, _limit), family(QUEUE_OPERATIONS, _operations), _environment_limits(named, live.limits)]
+    return [*found, *_totals(live, len(rest))]
+
+
+@dataclass(frozen=True)
+class Value:
+    number: float
+    labels: tuple[str, ...] = ()
+
+
+def _names(ref: QueueRef) -> tuple[str, ...]:
+    return ref.org, ref.project, ref.env, ref.queue
+
+
+def _jobs(states: Sequence[QueueState]) -> list[Value]:
+    return [
+        Value(sum(state.warm for state in states), ("ready", "warm")),
+        Value(sum(state.cold for state in states), ("ready", "cold")),
+        Value(sum(state.running for state in states), ("running", "warm")),
+        Value(sum(state.scheduled for state in states), ("scheduled", "both")),
+        Value(sum(state.dead for state in states), ("dead", "both")),
+    ]
+
+
+def _oldest(states: Sequence[QueueState]) -> list[Value]:
+    times = [state.oldest_ms for state in states if state.oldest_ms is not None]
+    return [Value(min(times) / 1000)] if times else []
+
+
+def _bytes(states: Sequence[QueueState]) -> list[Value]:
+    return [
+        Value(sum(state.bytes - state.cold_bytes for state in states), ("warm",)),
+        Value(sum(state.cold_bytes for state in states), ("cold",)),
+    ]
+
+
+def _limit(states: Sequence[QueueState]) -> list[Value]:
+    return [Value(state.limit) for state in states if state.limit is not None]
+
+
+def _operations(states: Sequence[QueueState]) -> list[Value]:
+    total: dict[str, int] = {}
+    for state in states:
+        for op, count in state.odometers.items():
+            total[op] = total.get(op, 0) + count
+    return [Value(total[op], (op,)) for op in sorted(total)]
+
+
+def _percentiles(histograms: Iterable[Histogram]) -> list[Value]:
+    together = added(histograms)
+    told = {name: percentile(together, share) for name, share in PERCENTILES.items()}
+    return [Value(ms / 1000, (name,)) for name, ms in told.items() if ms is not None]
+
+
+def _environment_limits(named: Sequence[QueueState], limits: Mapping[EnvRef, EnvLimits]) -> Family:
+    family = Family(ENVIRONMENT_LIMIT)
+    for env in sorted({state.ref.environment for state in named}):
+        if env in limits and (limit := limits[env].limit) is not None:
+            family.add(limit, env.org, env.project, env.env)
+    return family
+
+
+def _totals(live: Live, unnamed: int) -> list[Family]:
+    operations, stream, events = Family(OPERATIONS), Family(STREAM), Family(EVENTS)
+    for value in _operations(live.states):
+        operations.add(value.number, *value.labels)
+    for shard in live.shards:
+        if shard.stream_length is not None:
+            stream.add(shard.stream_length, str(shard.shard))
+        events.add(shard.seq, str(shard.shard))
+    found = [
+        operations,
+        Family(QUEUES, [Series((), len(live.states))]),
+        Family(UNNAMED, [Series((), unnamed)]),
+        stream,
+        events,
+        Family(SOURCES, [Series(("clickhouse",), float(live.recent is not None))]),
+    ]
+    if live.watermark_s is not None:
+        found += [Family(described, [Series((), live.watermark_s)]) for described in (WATERMARK, LAG)]
+    return found

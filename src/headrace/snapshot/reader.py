@@ -1,0 +1,199 @@
+"""The way from Valkey to a scrape. Asks no database, and nothing at all of a version that it has read before.
+
+A scrape looks at the pointer, at most every quarter of a second however many scrape at once, and waits a moment for the
+answer; those that come within that time share a page. While Valkey is silent, or the newest version cannot be read, the
+last good copy goes on being served with its true age: time goes by Valkey's clock, or by how long ago that was asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from threading import Lock
+
+from headrace.snapshot.health import DAMAGED, MISSING, SHADOW, STALE, UNREACHABLE, health
+from headrace.snapshot.lines import OPENMETRICS_END, Written, page, write
+from headrace.snapshot.pages import NOTHING, Fixed, fixed, gzipped
+from headrace.snapshot.payload import Meta, SnapshotDamaged
+from headrace.snapshot.store import Look, Store
+
+log = logging.getLogger(__name__)
+
+SHARE_S = 0.25
+RETRY_S = 1.0
+PATIENCE_S = 1.0
+"""Of the one scrape that looks; the others serve what is here, unless there is nothing yet."""
+
+
+@dataclass(frozen=True)
+class ReaderOptions:
+    max_staleness_s: float = 120.0
+    shadow: bool = False
+    convoy: bool = False
+    look_every_s: float = 0.25
+
+
+@dataclass(frozen=True)
+class Made:
+    """A page, until somebody looks again or it is as old."""
+
+    body: bytes
+    made_at: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found when Valkey was last asked."""
+
+    look: Look
+    asked_at: float
+
+
+@dataclass
+class Held:
+    """A version in memory."""
+
+    meta: Meta
+    families: Sequence[Written]
+    _fixed: dict[bool, Fixed] = field(default_factory=dict[bool, Fixed])
+
+    def fixed(self, openmetrics: bool) -> Fixed:
+        if openmetrics not in self._fixed:
+            text = page((each for each in self.families if not each.aged), 0.0, openmetrics)
+            self._fixed[openmetrics] = fixed(text.encode())
+        return self._fixed[openmetrics]
+
+    def ages(self, now_s: float, openmetrics: bool) -> str:
+        return page((each for each in self.families if each.aged), now_s, openmetrics)
+
+
+class Reader:
+    """`open_store` is called at the first scrape, and again while it fails: a cluster that is away cannot be opened."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        options: ReaderOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_store = open_store
+        self._store: Store | None = None
+        self._options = options or ReaderOptions()
+        self._clock = clock
+        self._lock = Lock()
+        self._threads = ThreadPoolExecutor(1, "snapshot-reader")
+        self._asking: Future[None] | None = None
+        self._making = Lock()
+        self._made: dict[tuple[bool, bool], Made] = {}  # by format
+        self._held: Held | None = None
+        self._seen: Seen | None = None
+        self._asked_at = self._due = float("-inf")
+        self._unreachable = False
+        self._damaged = 0  # the version that cannot be read; 0: none
+
+    def body(self, own: Callable[[], bytes], *, openmetrics: bool, gzip: bool) -> bytes:
+        """A page: the snapshot, what is said of it, then `own`, the metrics of this process in the same format."""
+        self.refresh()
+        with self._making:
+            made = self._made.get((openmetrics, gzip))
+            if made is None or self._clock() - made.made_at >= SHARE_S:
+                made = Made(self._make(own(), openmetrics, gzip), self._clock())
+                self._made[openmetrics, gzip] = made
+            return made.body
+
+    def _make(self, own: bytes, openmetrics: bool, gzip: bool) -> bytes:
+        large, small = self._parts(openmetrics)
+        if openmetrics:
+            own = own.removesuffix(OPENMETRICS_END) + OPENMETRICS_END
+        return gzipped(large, small + own) if gzip else large.text + small + own
+
+    def refresh(self) -> None:
+        with self._lock:
+            first = self._asking is None and self._clock() >= self._due
+            if first:
+                self._asked_at = self._clock()
+                self._asking = self._threads.submit(self._ask)
+            asking = self._asking
+        if asking is None or not (first or self._seen is None):
+            return
+        done, _ = wait([asking], PATIENCE_S)
+        if not done and (self._seen is None or self._seen.asked_at < self._asked_at):
+            self._unreachable, self._made = True, {}
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _ask(self) -> None:
+        try:
+            store = self._store = self._store or self._open_store()
+            look = store.look()
+            self._seen = Seen(look, self._asked_at)
+            self._load(store, look.version)
+            self._unreachable = False
+        except Exception as error:  # whatever it is, the last good copy is what there is to tell
+            if not self._unreachable:
+                log.warning("The snapshot cannot be read from Valkey: %s", error, extra={"action": "snapshot_unread"})
+            self._unreachable = True
+        with self._lock:
+            self._due = self._clock() + (RETRY_S if self._unreachable else self._options.look_every_s)
+            self._asking = None
+            self._made = {}
+
+    def _load(self, store: Store, version: int) -> None:
+        held = self._held
+        if version in (0, self._damaged) or (held is not None and held.meta.version == version):
+            return
+        try:
+            found = store.read(version)
+        except SnapshotDamaged as error:
+            log.warning("Version %s of the snapshot: %s", version, error, extra={"action": "snapshot_damaged"})
+            self._damaged = version
+            found = None
+        else:
+            self._damaged = 0
+        if found is not None:
+            self._held = self._prepared(Held(*found))
+        else:
+            self._load_older(store, version, held.meta.version if held else 0)
+
+    def _prepared(self, new: Held) -> Held:
+        """Beside the scrapes, which go on with the version before."""
+        for openmetrics in {wanted for wanted, _ in list(self._made)}:
+            new.fixed(openmetrics)
+        return new
+
+    def _load_older(self, store: Store, than: int, but_newer_than: int) -> None:
+        """The newest one before that is whole, unless what is here is as new."""
+        for version in store.versions():
+            try:
+                found = store.read(version) if but_newer_than < version < than else None
+            except SnapshotDamaged:
+                found = None
+            if found is not None:
+                self._held = Held(*found)
+                return
+
+    def _parts(self, openmetrics: bool) -> tuple[Fixed, bytes]:
+        held, seen = self._held, self._seen
+        # By Valkey's clock, as far as it is known.
+        now_s = 0.0 if seen is None else seen.look.now_s + self._clock() - seen.asked_at
+        look = seen and seen.look
+        trouble = self._trouble(held, look, now_s)
+        said = health(held and held.meta, look and look.attempts, now_s, trouble, convoy=self._options.convoy)
+        about = page(map(write, said), now_s, openmetrics)
+        if held is None or trouble & {STALE, SHADOW}:
+            return NOTHING, about.encode()
+        return held.fixed(openmetrics), (held.ages(now_s, openmetrics) + about).encode()
+
+    def _trouble(self, held: Held | None, look: Look | None, now_s: float) -> frozenset[str]:
+        found = {
+            STALE: held is not None and now_s - held.meta.generated_at_unix > self._options.max_staleness_s,
+            MISSING: held is None or look is None or not look.version,
+            UNREACHABLE: self._unreachable,
+            DAMAGED: look is not None and look.version == self._damaged > 0,
+            SHADOW: self._options.shadow,
+        }
+        return frozenset(reason for reason, is_so in found.items() if is_so)

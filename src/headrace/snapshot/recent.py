@@ -1,0 +1,32 @@
+"""What history knows of the last minutes of all queues, in two questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from headrace.model.names import QueueRef
+from headrace.snapshot.queues import Recent
+from headrace.warehouse.alert_samples import progress
+from headrace.warehouse.reads import Reads
+from headrace.warehouse.sql import query_text
+
+SQL = files("headrace.snapshot") / "sql"
+RECENT_S = 300
+
+
+@dataclass(frozen=True)
+class History:
+    recent: dict[QueueRef, Recent]
+    watermark_s: float | None  # None: the pipeline never finished a batch
+
+
+def read_history(reads: Reads, now_s: int) -> History:
+    watermark_ms = progress(reads, now_s * 1000).watermark_ms
+    query = (SQL / "recent.sql").read_text("utf-8").replace("{current}", query_text("current", ""))
+    found = reads.ask(query, {"start_s": now_s - RECENT_S, "end_s": now_s + 1})
+    recent: dict[QueueRef, Recent] = {}
+    if found:
+        refs = map(QueueRef, found["org"], found["project"], found["env"], found["queue"])
+        recent = dict(zip(refs, map(Recent, found["waits"], found["runs"]), strict=True))
+    return History(recent, None if watermark_ms is None else watermark_ms / 1000)

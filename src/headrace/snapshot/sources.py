@@ -1,0 +1,126 @@
+"""Where a snapshot comes from: one look at PostgreSQL, the counters of Valkey, and history, if there is one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headrace.queue.metrics import read_metrics
+from headrace.queue.state import read_limits, read_states
+from headrace.snapshot import database
+from headrace.snapshot.declared import HEADRACE, Declared, read_declared, refuse_same_names
+from headrace.snapshot.families import Described, Family, InvalidFamily, refuse_duplicates
+from headrace.snapshot.queues import OTHERS, PER_QUEUE, Live, Naming, families_of
+from headrace.snapshot.recent import History, read_history
+from headrace.valkey.connect import Valkey
+from headrace.warehouse.connect import Client
+from headrace.warehouse.reads import Reads
+
+log = logging.getLogger(__name__)
+
+SOURCE = {HEADRACE: "valkey,postgres", "convoy": "postgres"}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    shards: int = 2
+    postgres_url: str = ""
+    source_url: str = ""  # of families that are not Headrace's own; empty: the same
+    query_timeout_s: float = 10.0
+    naming: Naming = field(default_factory=Naming)
+    presets: tuple[str, ...] = (HEADRACE,)
+
+
+@dataclass
+class Reading:
+    families: list[Family] = field(default_factory=list[Family])
+    rows: int = 0
+
+
+class Sources:
+    """`history` connects to ClickHouse; None where there is none. Its absence leaves families out, and is told."""
+
+    def __init__(
+        self,
+        valkey: Valkey,
+        options: SourceOptions,
+        declared: Sequence[Declared] | None = None,
+        history: Callable[[], Client] | None = None,
+    ) -> None:
+        self._valkey = valkey
+        self._options = options
+        self._declared = list(read_declared(options.presets, None) if declared is None else declared)
+        refuse_same_names([*(each.described for each in self._declared), *self._own()])
+        self._history = history
+        self._client: Client | None = None
+        self._told = ""  # why history was not read, when that was last told
+        self._valid = False
+
+    @property
+    def source(self) -> str:
+        return ",".join(dict.fromkeys(SOURCE[preset] for preset in self._options.presets)) or "postgres"
+
+    def validate(self) -> None:
+        """Ask the databases whether each query would work. Raises InvalidFamily, or what their absence is."""
+        for url, declared in self._by_database():
+            database.validate(url, declared, self._options.query_timeout_s)
+        self._valid = True
+
+    def read(self) -> Reading:
+        """Everything, or an error: a snapshot never has half of its families."""
+        if not self._valid:
+            self.validate()
+        done = Reading()
+        if HEADRACE in self._options.presets:
+            self._read_own(done)
+        for url, declared in self._by_database():
+            families, rows = database.read(url, declared, self._options.query_timeout_s)
+            done.families += families
+            done.rows += rows
+        for family in done.families:
+            refuse_duplicates(family)
+        return done
+
+    def _own(self) -> list[Described]:
+        return [*PER_QUEUE, *OTHERS] if HEADRACE in self._options.presets else []
+
+    def _by_database(self) -> list[tuple[str, list[Declared]]]:
+        """What is in one database is read in one transaction."""
+        found: dict[str, list[Declared]] = {}
+        for each in self._declared:
+            own = each.preset == HEADRACE
+            url = self._options.postgres_url if own else self._options.source_url or self._options.postgres_url
+            if url:
+                found.setdefault(url, []).append(each)
+            elif not own:
+                raise InvalidFamily(f"The family {each.name} needs a PostgreSQL, and none is set (postgres.url).")
+        return list(found.items())
+
+    def _read_own(self, done: Reading) -> None:
+        shards = self._options.shards
+        states = read_states(self._valkey, shards)
+        envs = sorted({state.ref.environment for state in states})
+        limits = dict(zip(envs, read_limits(self._valkey, shards, envs), strict=True)) if envs else {}
+        history = self._read_history()
+        recent, watermark_s = (None, None) if history is None else (history.recent, history.watermark_s)
+        live = Live(states, read_metrics(self._valkey, shards), limits, recent, watermark_s)
+        done.rows += len(states) + len(recent or ())
+        done.families += families_of(live, self._options.naming)
+
+    def _read_history(self) -> History | None:
+        if self._history is None:
+            return None
+        try:
+            if self._client is None:
+                self._client = self._history()
+            found = read_history(Reads(self._client, self._options.query_timeout_s), int(time.time()))
+        except Exception as error:  # whatever it is, the live numbers are worth publishing without it
+            self._client = None
+            if str(error) != self._told:
+                log.warning("Wait and run times are left out: %s", error, extra={"action": "history_left_out"})
+            self._told = str(error)
+            return None
+        self._told = ""
+        return found

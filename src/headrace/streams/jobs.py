@@ -1,0 +1,87 @@
+"""How a job is written into a stream, and read from one: also from one that another application fills.
+
+Ours is one field, `json` unless the settings say otherwise, with a JSON object: `id`, `type` (the task), `payload`
+(text; `payload_base64` if it is none), `max_attempts`. Of somebody else's object only the type is needed: without a
+`payload` the whole text is the payload.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+from headrace.model.job import NewJob
+from headrace.model.names import name_problem
+
+MAX_ATTEMPTS = 1000
+
+
+class Undecodable(Exception):
+    """An entry is no job. The words say why."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Where in an entry a job's parts are."""
+
+    field: str = "json"
+    type_key: str = "type"
+    id_key: str = "id"
+    max_attempts: int = 5  # of a job that does not say
+
+    def write(self, job: NewJob) -> str:
+        document: dict[str, object] = {self.id_key: job.id, self.type_key: job.task, **_payload(job.payload)}
+        return json.dumps({**document, "max_attempts": job.max_attempts}, ensure_ascii=False, separators=(",", ":"))
+
+    def read(self, entry_id: str, fields: dict[bytes, bytes]) -> NewJob:
+        """Raises Undecodable."""
+        raw = fields.get(self.field.encode())
+        if raw is None:
+            raise Undecodable(f"The entry has no field {self.field!r}.")
+        try:
+            document: Any = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise Undecodable(f"The field {self.field!r} is not JSON: {error}.") from error
+        if not isinstance(document, dict):
+            raise Undecodable(f"The field {self.field!r} is not a JSON object.")
+        document = cast("dict[str, Any]", document)
+        task, job_id = document.get(self.type_key), document.get(self.id_key)
+        if not isinstance(task, str) or name_problem(task):
+            raise Undecodable(f"{self.type_key!r} does not name a task.")
+        return NewJob(
+            task,
+            _read_payload(document, raw),
+            id=str(job_id) if isinstance(job_id, str | int) and not name_problem(str(job_id)) else entry_id,
+            max_attempts=_attempts(document.get("max_attempts"), self.max_attempts),
+        )
+
+
+def _payload(payload: bytes) -> dict[str, str]:
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def _read_payload(document: dict[str, Any], raw: bytes) -> bytes:
+    coded, plain = document.get("payload_base64"), document.get("payload")
+    if isinstance(coded, str):
+        try:
+            return base64.b64decode(coded, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise Undecodable(f"'payload_base64' is not Base64: {error}.") from error
+    if plain is None:
+        return raw
+    try:
+        return plain.encode() if isinstance(plain, str) else json.dumps(plain).encode()
+    except UnicodeEncodeError as error:
+        raise Undecodable("'payload' is not valid Unicode.") from error
+
+
+def _attempts(told: object, otherwise: int) -> int:
+    if not isinstance(told, int) or isinstance(told, bool):
+        return otherwise
+    return min(max(told, 1), MAX_ATTEMPTS)

@@ -1,0 +1,17 @@
+-- ack: entries are done.
+--@flags allow-oom
+--@include group
+-- KEYS, ARGV as in group.lua, then for each entry: id, delivery, run ms
+-- Returns    for each entry 1 (done) or 0 (lost)
+local answers, runs = {}, {}
+for i = 3, #ARGV, 3 do
+  local mine = held(ARGV[i], ARGV[i + 1])
+  if mine then
+    redis.call('XACK', STREAM, GROUP, ARGV[i])
+    runs[#runs + 1] = ARGV[i + 2]
+  end
+  answers[#answers + 1] = mine and 1 or 0
+end
+count('ack', #runs)
+sample('runs', runs)
+return answers

@@ -1,0 +1,12 @@
+-- extend: entries are being worked on; their idle time begins anew, and no delivery is counted.
+--@flags allow-oom
+--@include group
+-- KEYS, ARGV as in group.lua, then for each entry: id, delivery
+-- Returns    for each entry 1 (still held) or 0 (lost)
+local answers = {}
+for i = 3, #ARGV, 2 do
+  local mine = held(ARGV[i], ARGV[i + 1])
+  if mine then redis.call('XCLAIM', STREAM, GROUP, ME, 0, ARGV[i], 'JUSTID') end
+  answers[#answers + 1] = mine and 1 or 0
+end
+return answers

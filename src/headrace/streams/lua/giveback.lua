@@ -1,0 +1,13 @@
+-- giveback: a worker that stops returns what it has not finished. Counted as reclaim, but the delivery is not.
+--@flags allow-oom
+--@include group
+-- KEYS, ARGV as in group.lua, then for each entry: id, delivery
+-- Returns    for each entry 1 (returned) or 0 (lost)
+local answers, returned = {}, 0
+for i = 3, #ARGV, 2 do
+  local mine = held(ARGV[i], ARGV[i + 1])
+  if mine and wait_until(ARGV[i], NOW, tonumber(ARGV[i + 1]) - 1) then returned = returned + 1 end
+  answers[#answers + 1] = mine and 1 or 0
+end
+count('reclaim', returned)
+return answers

@@ -1,0 +1,41 @@
+-- Entries in the hands of a group's workers. The group's own list of pending entries is the truth; beside it stands
+-- only when those that failed may be tried again.
+-- KEYS       the stream, retries (entry → not before), stats (counters), samples (waits and run times), dead letters
+-- ARGV       group, consumer
+local STREAM, RETRIES, STATS, SAMPLES, DEAD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local GROUP, ME = ARGV[1], ARGV[2]
+-- Nobody's: it holds the entries that wait to be tried again.
+local WAITING = 'headrace:waiting'
+local KEEP_SAMPLES = 10000
+local clock = redis.call('TIME')
+local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+
+-- Lua prints numbers with 14 digits, too few for some of these.
+local function whole(number) return string.format('%.0f', number) end
+
+local function count(verb, n)
+  if n > 0 then redis.call('HINCRBY', STATS, 'o:' .. verb, n) end
+end
+
+-- What a watcher puts into the events. Nobody may watch, so there is a bound; nor may this fail what happened.
+local function sample(kind, values)
+  if #values > 0 then
+    redis.pcall('XADD', SAMPLES, 'MAXLEN', '~', KEEP_SAMPLES, '*', kind, table.concat(values, ','))
+  end
+end
+
+local function pending(id) return redis.call('XPENDING', STREAM, GROUP, id, id, 1)[1] end
+
+-- Whether this consumer holds an entry, by the same delivery. A result of an older one is refused.
+local function held(id, delivery)
+  local found = pending(id)
+  return found ~= nil and found[2] == ME and found[4] == tonumber(delivery)
+end
+
+-- Hand an entry over to nobody until it may be tried again. False if the entry itself is gone.
+local function wait_until(id, at, deliveries)
+  local moved = redis.call('XCLAIM', STREAM, GROUP, WAITING, 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
+  if #moved == 0 then return false end
+  redis.call('ZADD', RETRIES, whole(at), id)
+  return true
+end

@@ -1,0 +1,16 @@
+-- nack: entries failed and are tried again later. They stay pending, in nobody's hands.
+--@flags allow-oom
+--@include group
+-- KEYS, ARGV as in group.lua, then for each entry: id, delivery, delay ms
+-- Returns    for each entry 1 (will be tried again) or 0 (lost)
+local answers, failed = {}, 0
+for i = 3, #ARGV, 3 do
+  local mine = held(ARGV[i], ARGV[i + 1])
+  if mine then
+    wait_until(ARGV[i], NOW + tonumber(ARGV[i + 2]), ARGV[i + 1])
+    failed = failed + 1
+  end
+  answers[#answers + 1] = mine and 1 or 0
+end
+count('nack', failed)
+return answers

@@ -1,0 +1,94 @@
+-- tell: the metric events of a watched stream, in its shard. Totals are absolute: what they grew by since they were
+-- last told is counted here, so a watcher that dies, or a second one, counts nothing twice.
+--@flags allow-oom
+-- KEYS       the stream's state, the shard's meta, metrics and metrics:enabled, the environment, and the gauges of all
+--            streams watched in it
+-- ARGV       maxlen, org, project, env, queue, at µs (of the reading, by the stream's server), what the totals count
+--            from, depth, scheduled, running, oldest ms (''), waits, run times, id of the sample before the first of
+--            these, id of the last, then the total of each verb ('': unknown)
+-- Returns    1 if it was told, 0 if a newer reading was already
+local STATE, META, METRICS, ENABLED, ENV, GAUGES = unpack(KEYS)
+local FIRST_TOTAL = 16
+local LATE_US = 60000000 -- a reading that is older by more is not late: the server's clock was set back
+local FORGET_MS = 600000 -- a stream that was not told of for so long is no longer watched
+local clock = redis.call('TIME')
+local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+local function whole(number) return string.format('%.0f', number) end
+
+local state = {}
+local flat = redis.call('HGETALL', STATE)
+for i = 1, #flat, 2 do state[flat[i]] = flat[i + 1] end
+local at = tonumber(ARGV[6])
+local age = state.at and tonumber(state.at) - at
+if age and age >= 0 and age < LATE_US then return 0 end
+
+-- Where our own workers begin to count they begin with 0, so all they have counted happened since the last telling.
+if state.basis == 'server' and ARGV[7] == 'broker' then
+  for _, verb in ipairs(VERBS) do
+    if verb ~= 'enqueue' then state['t:' .. verb] = '0' end
+  end
+  state.basis = ARGV[7]
+end
+local begins = state.epoch == nil
+local totals, restarted = {}, begins or state.basis ~= ARGV[7]
+for i, verb in ipairs(VERBS) do
+  totals[verb] = tonumber(ARGV[FIRST_TOTAL + i - 1])
+  local told = tonumber(state['t:' .. verb])
+  if totals[verb] and told and totals[verb] < told then restarted = true end
+end
+if restarted then
+  local epoch = math.max(NOW, tonumber(state.epoch or 0) + 1)
+  redis.call('DEL', STATE)
+  state = { epoch = whole(epoch), samples = state.samples }
+end
+
+-- The environment's own numbers if it has queues, else those of all streams watched in it.
+redis.call('HSET', GAUGES, ARGV[5], ARGV[8] .. ' ' .. ARGV[10] .. ' ' .. whole(NOW))
+local env = redis.call('HMGET', ENV, 'depth', 'running', 'limit')
+if not env[1] then
+  local depth, running = 0, 0
+  local all = redis.call('HGETALL', GAUGES)
+  for i = 1, #all, 2 do
+    local d, r, told_at = all[i + 1]:match('^(%d+) (%d+) (%d+)$')
+    if NOW - tonumber(told_at) > FORGET_MS then
+      redis.call('HDEL', GAUGES, all[i])
+    else
+      depth, running = depth + tonumber(d), running + tonumber(r)
+    end
+  end
+  env = { whole(depth), whole(running) }
+end
+
+local enabled = redis.call('GET', ENABLED) ~= '0'
+local event = { org = ARGV[2], project = ARGV[3], env = ARGV[4], queue = ARGV[5], epoch = state.epoch, depth = ARGV[8],
+  scheduled = ARGV[9], running = ARGV[10], env_depth = env[1], env_running = env[2], env_limit = env[3] or nil,
+  oldest_ms = ARGV[11], cold_depth = 0, cold_bytes = 0 } -- bytes: unknown
+
+local function tell(op, n, odometer, waits, runs, odometers)
+  local seq = redis.call('HINCRBY', META, 'seq', 1)
+  if not enabled then return end
+  event.seq, event.op, event.n, event.odometer = whole(seq), op, whole(n), odometer
+  event.waits, event.runs, event.odometers = waits, runs, odometers
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', ARGV[1], '*', 'e', pack_event(event))
+end
+
+-- Nobody knows how old the samples are that were there before anybody watched.
+local fresh = not begins and state.samples == ARGV[14]
+local samples = { dequeue = fresh and ARGV[12] or '', ack = fresh and ARGV[13] or '' }
+local odometers = {}
+for i, verb in ipairs(VERBS) do
+  local told, odometer = tonumber(state['t:' .. verb]), tonumber(state['o:' .. verb] or 0)
+  local grown = totals[verb] and told and totals[verb] - told or 0
+  odometer = odometer + grown
+  if grown > 0 or (samples[verb] or '') ~= '' then
+    tell(verb, grown, whole(odometer), verb == 'dequeue' and samples.dequeue or '', verb == 'ack' and samples.ack or '')
+  end
+  if totals[verb] then
+    redis.call('HSET', STATE, 't:' .. verb, whole(totals[verb]), 'o:' .. verb, whole(odometer))
+  end
+  odometers[i] = whole(odometer)
+end
+tell('resync', 0, nil, '', '', table.concat(odometers, ','))
+local upto = fresh and ARGV[15] or state.samples or whole(math.floor(at / 1000)) .. '-18446744073709551615'
+redis.call('HSET', STATE, 'epoch', state.epoch, 'basis', ARGV[7], 'at', whole(at), 'samples', upto)
+return 1

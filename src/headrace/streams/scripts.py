@@ -1,0 +1,158 @@
+"""Typed stubs of the Lua scripts: what workers and producers do with a stream, one function per verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from headrace.model.event import COUNT_COLUMN, lua_pack
+from headrace.streams.keys import GroupKeys
+from headrace.valkey.scripts import Arg, Call, Script, load_script
+
+SCRIPTS = (
+    *("publish", "take", "extend", "ack", "nack", "bury", "giveback", "reclaim", "tidy", "redrive"),
+    *("depth", "survey", "tell"),
+)
+CONSUMER_PREFIX = "headrace:"
+WAITING = "headrace:waiting"
+"""The consumer that holds entries which wait to be tried again (see lua/group.lua)."""
+
+FIRST_ID = "0-0"
+
+
+@cache
+def script(name: str) -> Script:
+    return load_script(files("headrace.streams") / "lua", name, preamble=lua_pack())
+
+
+@dataclass(frozen=True)
+class Held:
+    """An entry in the hands of a consumer, by one delivery; a result of an older one is refused."""
+
+    id: str
+    fields: dict[bytes, bytes]
+    delivery: int  # 1 on the first try
+    waited_ms: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    entries: Sequence[Held]
+    gone: int  # entries that were deleted from the stream while they waited to be tried again
+
+
+@dataclass(frozen=True)
+class Reclaimed:
+    cursor: str  # where to go on; FIRST_ID: that was all
+    returned: int
+    gone: int
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a watcher tells of a group."""
+
+    now_us: int  # two readings are never of the same instant
+    undelivered: int | None
+    pending: int
+    first_undelivered: str
+    waiting: int  # of `pending`: those that failed and are to be tried again
+    due: int  # of `waiting`: those whose time has come
+    due_since_ms: int | None
+    entries_added: int
+    entries_read: int | None
+    counted: bool  # Headrace's own workers have worked here
+    counts: Sequence[int]  # theirs, in the order of the verbs
+    samples: Sequence[tuple[str, str, str]]  # (id, `waits` or `runs`, milliseconds separated by commas)
+
+
+@dataclass(frozen=True)
+class GroupStubs:
+    """The verbs of one consumer of a group."""
+
+    keys: GroupKeys
+    consumer: str = ""
+
+    def take(self, n: int) -> Call[Taken]:
+        return Call(script("take"), *self._with(n), _taken)
+
+    def extend(self, held: Iterable[Held]) -> Call[list[bool]]:
+        return Call(script("extend"), *self._with(*_flat((each.id, each.delivery) for each in held)), _flags)
+
+    def ack(self, done: Iterable[tuple[Held, int]]) -> Call[list[bool]]:
+        """For each (entry, run ms): applied (True), or the entry is no longer ours (False)."""
+        return Call(script("ack"), *self._with(*_flat((each.id, each.delivery, ms) for each, ms in done)), _flags)
+
+    def nack(self, failed: Iterable[tuple[Held, int]]) -> Call[list[bool]]:
+        """For each (entry, delay ms)."""
+        return Call(script("nack"), *self._with(*_flat((each.id, each.delivery, ms) for each, ms in failed)), _flags)
+
+    def bury(self, failed: Iterable[tuple[Held, str]]) -> Call[list[bool]]:
+        """For each (entry, reason)."""
+        return Call(script("bury"), *self._with(*_flat((each.id, each.delivery, why) for each, why in failed)), _flags)
+
+    def giveback(self, held: Iterable[Held]) -> Call[list[bool]]:
+        return Call(script("giveback"), *self._with(*_flat((each.id, each.delivery) for each in held)), _flags)
+
+    def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> Call[Reclaimed]:
+        return Call(script("reclaim"), *self._with(idle_ms, cursor, at_most), _reclaimed)
+
+    def tidy(self, idle_ms: int, *, leaving: bool = False) -> Call[int]:
+        args = [self.keys.group, self.consumer if leaving else "", idle_ms, CONSUMER_PREFIX]
+        return Call(script("tidy"), self.keys.all(), args, int)
+
+    def redrive(self, at_most: int, after: str = "", ids: Iterable[str] = ()) -> Call[tuple[int, str]]:
+        """How many moved, and the id of the last letter that was looked at."""
+        return Call(script("redrive"), *self._with(at_most, after, *ids), lambda told: (told[0], told[1].decode()))
+
+    def survey(self, count_bound: int, after: str, samples: int) -> Call[Survey]:
+        return Call(script("survey"), *self._with(count_bound, after, samples, *COUNT_COLUMN), _survey)
+
+    def _with(self, *args: Arg) -> tuple[list[str], list[Arg]]:
+        return self.keys.all(), [self.keys.group, self.consumer, *args]
+
+
+def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iterable[str]) -> Call[list[str]]:
+    return Call(script("publish"), [stream], [maxlen, hard_maxlen, field, *values], _ids)
+
+
+def _flat(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
+    return [value for row in rows for value in row]
+
+
+def _flags(answer: list[int]) -> list[bool]:
+    return [flag == 1 for flag in answer]
+
+
+def _ids(answer: list[bytes]) -> list[str]:
+    return [entry_id.decode() for entry_id in answer]
+
+
+def _taken(answer: list[Any]) -> Taken:
+    return Taken([_held(*entry) for entry in answer[0]], answer[1])
+
+
+def _held(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: int) -> Held:
+    return Held(entry_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)), delivery, waited_ms)
+
+
+def _reclaimed(answer: list[Any]) -> Reclaimed:
+    return Reclaimed(answer[0].decode(), answer[1], answer[2])
+
+
+def _survey(answer: list[Any]) -> Survey:
+    now_us, undelivered, pending, first, waiting, due, since, added, read, counted, counts, samples = answer
+    return Survey(
+        now_us,
+        None if undelivered < 0 else undelivered,
+        pending,
+        first.decode(),
+        *(waiting, due, int(since) if since else None),
+        *(added, None if read == b"" else read),
+        counted == 1,
+        counts,
+        [(entry_id.decode(), flat[0].decode(), flat[1].decode()) for entry_id, flat in samples],
+    )

@@ -1,0 +1,294 @@
+"""The worker of a stream: the same tasks as a queue's, from entries of a group.
+
+An entry is acknowledged after its task ended well, never before. Until then it is pending in the group: heartbeats keep
+its idle time short while it is worked on, and if this process dies the idle time grows until any worker's sweeper
+returns the entry. One that failed stays pending too, in nobody's hands, until its time comes.
+
+As a queue's worker it holds some entries ready beyond those it runs, and reports results in batches while the next jobs
+run: what is held is pending in its name, and what is not reported is not done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headrace.errors import LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
+from headrace.model.job import LeasedJob, NewJob, new_job_id
+from headrace.model.names import QueueRef
+from headrace.queue.registry import Registry, RunningTask
+from headrace.queue.tasks import Bury, Task, Tasks
+from headrace.queue.worker import PREFETCH_S, Pace, WorkerOptions, call_handler, short_traceback
+from headrace.streams.ids import time_of
+from headrace.streams.jobs import Codec, Undecodable
+from headrace.streams.keys import GroupKeys
+from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, Held
+from headrace.valkey.connect import AsyncValkey
+from headrace.valkey.scripts import Call, run_async
+from headrace.valkey.stream_groups import make_group, of_group
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+RECLAIM_BATCH = 100
+RECLAIM_CALLS = 100  # of one sweep; the next one goes on where it stopped
+RECONNECT_S = 1.0
+GONE_AFTER_LEASES = 10  # a consumer of ours that gave no sign for so long has left
+
+
+@dataclass
+class Results:
+    """What happened to entries since the last report."""
+
+    done: list[tuple[Held, int]] = field(default_factory=list[tuple[Held, int]])
+    failed: list[tuple[Held, int]] = field(default_factory=list[tuple[Held, int]])
+    buried: list[tuple[Held, str]] = field(default_factory=list[tuple[Held, str]])
+
+    def __bool__(self) -> bool:
+        return bool(self.done or self.failed or self.buried)
+
+    def entries(self) -> Iterator[Held]:
+        for some in (self.done, self.failed, self.buried):
+            yield from (held for held, _ in some)
+
+
+class StreamWorker:
+    """Runs until told to stop, then finishes or returns what it holds. `ref` is what the group is called in history."""
+
+    def __init__(
+        self,
+        client: AsyncValkey,
+        keys: GroupKeys,
+        ref: QueueRef,
+        tasks: Tasks,
+        options: WorkerOptions,
+        codec: Codec | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._ref = ref
+        self._tasks = tasks
+        self._options = options
+        self._codec = codec or Codec()
+        self._registry = registry
+        name = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
+        self._stubs = GroupStubs(keys, name)
+        self._waiting: deque[tuple[Held, NewJob]] = deque()  # held, not started
+        self._running: dict[asyncio.Task[None], tuple[Held, RunningTask]] = {}
+        self._results = Results()
+        self._cursor = FIRST_ID
+        self._pace = Pace()
+        self._wake = asyncio.Event()  # there is a result, or it is time to stop
+
+    async def run_forever(self, stop: asyncio.Event) -> None:
+        await self._until_available(self._make_group)
+        loops = [
+            asyncio.create_task(self._every(self._options.lease_s / 4, self._sweep)),
+            asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
+            asyncio.create_task(self._wake_on(stop)),
+        ]
+        try:
+            while not stop.is_set():
+                await self._turn()
+            await self._finish()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            if self._registry is not None:
+                await self._until_available(self._registry.leave)
+
+    async def _turn(self) -> None:
+        """Report what is done and take more, both at once; wait if there was nothing to do."""
+        try:
+            took, _ = await asyncio.gather(self._take(), self._report())
+        except NoSuchGroup as error:  # it was deleted, or its server lost its data
+            log.warning("%s It is made again.", error, extra={"action": "no_group"})
+            await self._until_available(self._make_group)
+            return
+        except QueueUnavailable as error:
+            log.warning("%s", error, extra={"action": "unavailable"})
+            await asyncio.sleep(RECONNECT_S)
+            return
+        if not took and not self._results:
+            await self._pause()
+
+    async def _take(self) -> int:
+        """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
+        ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
+        room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
+        if room <= 0 or (self._waiting and room < ahead // 2):
+            return 0
+        taken = await self._run(self._stubs.take(room))
+        if taken.gone:
+            log.warning("%d entries were deleted while they waited", taken.gone, extra={"action": "gone"})
+        for held in taken.entries:
+            self._hold(held)
+        self._start_waiting()
+        return len(taken.entries)
+
+    def _hold(self, held: Held) -> None:
+        try:
+            job = self._codec.read(held.id, held.fields)
+        except Undecodable as error:
+            self._results.buried.append((held, f"undecodable: {error}"))
+            return
+        if held.delivery > job.max_attempts:
+            reason = f"It was delivered {held.delivery - 1} times and none of these ended: workers died with it."
+            self._results.buried.append((held, reason))
+            return
+        self._waiting.append((held, job))
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._running) < self._options.concurrency:
+            held, job = self._waiting.popleft()
+            leased = self._leased(held, job)
+            task = asyncio.create_task(self._run_job(held, leased))
+            self._running[task] = (held, RunningTask(leased, time.time_ns() // 1_000_000))
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self._pace.ended()
+        self._start_waiting()
+        self._wake.set()
+
+    async def _run_job(self, held: Held, job: LeasedJob) -> None:
+        started = time.monotonic()
+        task: Task | None = None
+        try:
+            task = self._tasks.find(job.task)
+            await call_handler(task, job)
+        except Bury:
+            self._results.buried.append((held, short_traceback()))
+        except Exception:
+            if held.delivery >= job.max_attempts:
+                self._results.buried.append((held, short_traceback()))
+            else:
+                self._results.failed.append((held, self._options.retry_delay_ms(task, held.delivery)))
+                log.info("entry %s failed: %s", held.id, short_traceback(), extra={"action": "nack"})
+        else:
+            self._results.done.append((held, int((time.monotonic() - started) * 1000)))
+
+    def _leased(self, held: Held, job: NewJob) -> LeasedJob:
+        return LeasedJob(
+            self._ref,
+            *(job.id, job.task, job.payload),
+            attempt=held.delivery,
+            max_attempts=job.max_attempts,
+            lease=held.delivery,
+            enqueued_at_ms=time_of(held.id) or 0,
+            waited_ms=held.waited_ms,
+        )
+
+    async def _report(self) -> None:
+        """Apply what is finished. What could not be applied is kept: to ask again is safe, the delivery decides."""
+        results, self._results = self._results, Results()
+        lost = 0
+        try:
+            if results.done:
+                lost += (await self._run(self._stubs.ack(results.done))).count(False)
+                results.done = []
+            if results.failed:
+                lost += (await self._run(self._stubs.nack(results.failed))).count(False)
+                results.failed = []
+            if results.buried:
+                lost += (await self._run(self._stubs.bury(results.buried))).count(False)
+                results.buried = []
+        except BaseException:
+            self._results.done += results.done
+            self._results.failed += results.failed
+            self._results.buried += results.buried
+            raise
+        if lost:
+            log.warning("%d results came too late: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
+
+    async def _finish(self) -> None:
+        """Return what was not started, let the rest finish, return what does not in time, and leave the group."""
+        # Out of reach first: a job that ends meanwhile must not start one that is on its way back.
+        not_started = [held for held, _ in self._waiting]
+        self._waiting.clear()
+        await self._give_back(not_started)
+        deadline = time.monotonic() + self._options.grace_s
+        while self._running and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_available(self._report)
+        await self._until_available(self._report)
+        unfinished = [held for held, _ in self._running.values()]
+        for task in list(self._running):
+            task.cancel()
+        await self._give_back(unfinished)
+        await self._until_available(lambda: self._do(self._stubs.tidy(self._gone_ms, leaving=True)))
+
+    async def _give_back(self, held: list[Held]) -> None:
+        if held:
+            await self._until_available(lambda: self._do(self._stubs.giveback(held)))
+
+    async def _heartbeat(self) -> None:
+        """Also for those that have not begun, or have ended and are not reported yet."""
+        held = [each for each, _ in (*self._waiting, *self._running.values())]
+        if held := [*held, *self._results.entries()]:
+            await self._run(self._stubs.extend(held))
+        if self._registry is not None:
+            await self._registry.report(self._tasks, [running for _, running in self._running.values()])
+
+    async def _sweep(self) -> None:
+        """Any worker does what time demands: entries whose worker is gone, and consumers that left."""
+        for _ in range(RECLAIM_CALLS):
+            answer = await self._run(self._stubs.reclaim(self._options.lease_ms, self._cursor, RECLAIM_BATCH))
+            self._cursor = answer.cursor
+            if answer.gone:
+                log.warning("%d pending entries were deleted from their stream", answer.gone, extra={"action": "gone"})
+            if self._cursor == FIRST_ID:
+                break
+        await self._run(self._stubs.tidy(self._gone_ms))
+
+    @property
+    def _gone_ms(self) -> int:
+        return self._options.lease_ms * GONE_AFTER_LEASES
+
+    async def _make_group(self) -> None:
+        await make_group(self._client, self._keys.stream, self._keys.group)
+
+    async def _pause(self) -> None:
+        """Until a job ends, it is time to stop, or the stream is worth asking again."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), self._options.poll_s)
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _wake_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._wake.set()
+
+    async def _every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._until_available(do)
+            await asyncio.sleep(seconds)
+
+    async def _until_available(self, do: Callable[[], Awaitable[None]]) -> None:
+        """What fails because the group is gone is left to the next turn, which makes it again."""
+        while True:
+            try:
+                return await do()
+            except NoSuchGroup:
+                return None
+            except (QueueUnavailable, MemoryFull) as error:
+                log.warning("%s", error, extra={"action": "unavailable"})
+                await asyncio.sleep(RECONNECT_S)
+
+    async def _do(self, call: Call[T]) -> None:
+        await self._run(call)
+
+    async def _run(self, call: Call[T]) -> T:
+        with of_group(self._keys.stream, self._keys.group):
+            return await run_async(self._client, call)

@@ -1,0 +1,81 @@
+"""An autoscaler on real servers, and tasks for the workers that it starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from headrace import Tasks
+from headrace.autoscale.decide import Decision
+from headrace.autoscale.lease import Lease
+from headrace.autoscale.loop import Actuator, Autoscaler, LoopOptions
+from headrace.autoscale.observer import Observer
+from headrace.autoscale.stream_observer import StreamObserver
+from headrace.autoscale.worker_types import Scaling, WorkerType
+from headrace.model.job import LeasedJob
+from headrace.model.names import QueueRef
+from headrace.postgres.connect import Pool
+from headrace.valkey.connect import connect
+
+REF = QueueRef("acme", "shop", "prod", "emails")
+NOBODY = "redis://127.0.0.1:1/0"
+
+tasks = Tasks()
+
+
+@tasks.task("sleep")
+def sleep(job: LeasedJob) -> None:
+    time.sleep(float(job.payload))
+
+
+def mail(**fields: Any) -> WorkerType:
+    """Ages do not count unless a test says so: its clock is its own."""
+    given: dict[str, Any] = {"queues": (REF.queue,), "org": REF.org, "scaling": Scaling(max=20, age_s=1e6), **fields}
+    return WorkerType("mail", **given)
+
+
+class Hand:
+    """An actuator that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def count(self) -> int:
+        return self.told[-1] if self.told else 0
+
+    def scale(self, wanted: int, sentence: str = "") -> None:
+        self.told.append(wanted)
+
+    def mend(self) -> None: ...
+
+    def let_go(self) -> None:
+        self.told.append(0)
+
+    def stop(self, timeout_s: float | None = None) -> None: ...
+
+
+class Autoscaling:
+    """One process's autoscaler; `look` decides once, `seconds` after the last time."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        valkey_url: str,
+        types: Sequence[WorkerType],
+        actuators: dict[str, Actuator] | None = None,
+        lease_s: float = 60.0,
+        count_bound: int = 10_000,
+        every_s: float = 10.0,
+    ) -> None:
+        self.lease = Lease(pool, lease_s)
+        streams = StreamObserver(lambda: connect(valkey_url), count_bound=count_bound)
+        self.observer = Observer(lambda: connect(valkey_url), 2, streams=streams)
+        options = LoopOptions(every_s, lease_s, tick_s=0.05)
+        self.scaler = Autoscaler(pool, self.lease, self.observer, types, actuators, options)
+        self.now_ms = time.time_ns() // 1_000_000
+
+    def look(self, seconds: float = 10.0) -> Decision:
+        """The decision about the first type."""
+        self.now_ms += int(seconds * 1000)
+        return self.scaler.run_once(self.now_ms)[0]

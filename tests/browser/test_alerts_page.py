@@ -1,0 +1,257 @@
+"""Alerts: that what is wrong is seen, taken care of and over; rules, channels and silences, made and ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from headrace.api.callers import Level, Scope
+from tests.access import make_key
+from tests.browser.conftest import Watch, watched_page
+from tests.browser.places import ACME, ALERTS, FIRST_DATA_MS, GLOBEX, OVERVIEW
+from tests.stack import RunningStack
+
+FIRES_WITHIN_MS = 90_000
+"""From a condition that is met until the page shows it: the pipeline, a round of the evaluator, a refresh."""
+
+
+def confirm(page: Page) -> None:
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("dialog")).to_have_count(0)
+
+
+def fill(page: Page, **fields: str) -> None:
+    for name, value in fields.items():
+        field = page.get_by_test_id(f"field-{name}")
+        if field.evaluate("(field) => field.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+
+
+def set_paused(page: Page, url: str, paused: bool) -> None:
+    """The queue that the demo paused and forgot; other tests look at it too."""
+    page.goto(f"{url}queues/reports?{ACME}")
+    button = page.get_by_test_id("pause-queue")
+    expect(button).to_be_visible()
+    if (button.inner_text() == "Pause queue") == paused:
+        button.click()
+        confirm(page)
+    expect(button).to_have_text("Resume queue" if paused else "Pause queue")
+
+
+def incidents(page: Page, state: str, rule: str) -> Locator:
+    return page.get_by_test_id(f"{state}-incidents").get_by_test_id("incident").filter(has_text=rule)
+
+
+def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page: Page, dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}alerts?{ACME}&show=rules")
+    expect(page.get_by_test_id("rule").filter(has_text="jobs wait too long")).to_contain_text("Oldest job above 30 s")
+    page.get_by_test_id("new-rule").click()
+    fill(page, name="reports stand still", metric="OLDEST_AGE", threshold="10 s", queue="reports")
+    fill(page, window="5 s", cooldown="0 s", severity="critical")
+    confirm(page)
+
+    page.goto(dashboard_url + OVERVIEW)
+    told = page.get_by_test_id("open-alerts").get_by_role("link", name="reports stand still: reports")
+    expect(told).to_be_visible(timeout=FIRES_WITHIN_MS)
+    expect(page.get_by_test_id("open-alerts")).to_contain_text(re.compile(r"[1-9] *critical"))
+    expect(page.get_by_test_id("badge-alerts")).to_contain_text(re.compile("[1-9]"))
+    told.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("reports stand still")
+    assert {"incident", "org"} <= set(parse_qs(urlsplit(page.url).query))
+    page.reload()
+    expect(page.get_by_test_id("story")).to_contain_text("Fired")
+    expect(page.get_by_test_id("incident-facts")).to_contain_text("Oldest job above 10 s within 5 s")
+    page.get_by_test_id("resolve").click()
+    confirm(page)
+    expect(page.get_by_test_id("story")).to_contain_text("Resolved resolved by")
+
+    page.get_by_role("link", name="All alerts").click()
+    row = incidents(page, "open", "reports stand still")  # again, since the condition is met still
+    expect(row).to_be_visible(timeout=FIRES_WITHIN_MS)
+    expect(row.get_by_role("link", name="reports", exact=True)).to_have_attribute("href", re.compile("/queues/reports"))
+    row.get_by_test_id("acknowledge").click()
+    confirm(page)
+    expect(row.get_by_test_id("incident-state")).to_have_attribute("data-state", "acknowledged")
+    row.get_by_role("link", name="reports stand still").click()
+    expect(page.get_by_test_id("story")).to_contain_text("Acknowledged")
+    address = page.url
+
+    try:
+        set_paused(page, dashboard_url, False)
+        page.goto(f"{dashboard_url}alerts?{ACME}")
+        expect(incidents(page, "resolved", "reports stand still")).to_have_count(2, timeout=FIRES_WITHIN_MS)
+        expect(incidents(page, "open", "reports stand still")).to_have_count(0)
+        page.goto(address)
+        expect(page.get_by_test_id("story").locator("li")).to_have_text(
+            [re.compile("Fired"), re.compile("Acknowledged by"), re.compile("Resolved")]
+        )
+    finally:
+        set_paused(page, dashboard_url, True)
+    page.goto(dashboard_url + OVERVIEW)  # as others expect to find it
+    stuck = page.get_by_test_id("top-depth").get_by_role("link", name="reports")
+    expect(stuck).to_be_visible(timeout=FIRST_DATA_MS)
+    page.goto(f"{dashboard_url}alerts?{ACME}&show=rules")
+    page.get_by_role("button", name="Remove reports stand still").click()
+    confirm(page)
+    expect(page.get_by_test_id("rule").filter(has_text="reports stand still")).to_have_count(0)
+
+
+def test_who_comes_second_is_told_so_kindly(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    page.goto(dashboard_url + ALERTS)
+    row = incidents(page, "open", "invoices fail")
+    expect(row).to_be_visible(timeout=FIRES_WITHIN_MS)
+    row.get_by_test_id("acknowledge").click()
+    other = page.context.new_page()
+    other.goto(dashboard_url + ALERTS)
+    incidents(other, "open", "invoices fail").get_by_test_id("acknowledge").click()
+    confirm(other)
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("failure")).to_contain_text("Somebody was faster. It was acknowledged before")
+    page.keyboard.press("Escape")
+    expect(row.get_by_test_id("incident-state")).to_have_attribute("data-state", "acknowledged")
+    page_errors[:] = [error for error in page_errors if "409" not in error]  # the browser's own words
+
+
+def test_rules_are_made_changed_switched_and_removed(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}alerts?{GLOBEX}")
+    expect(page.get_by_test_id("open-incidents").locator("xpath=..")).to_contain_text("Nobody watches")
+    page.get_by_test_id("show-rules").click()
+    expect(page.get_by_test_id("empty")).to_contain_text("No rules yet")
+
+    page.get_by_test_id("new-rule").click()
+    expect(page.get_by_test_id("confirm")).to_be_disabled()
+    fill(page, name="slow", metric="LATENCY", percentile="p99", threshold="90", window="7 s")
+    expect(page.get_by_test_id("wrong")).to_contain_text("a time with its unit")
+    fill(page, threshold="1 h")
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("failure")).to_contain_text("window_s must be a multiple of 5")
+    fill(page, window="10 s")
+    confirm(page)
+    rule = page.get_by_test_id("rule")
+    expect(rule).to_contain_text("Wait p99 above 1 h within 10 s")
+    expect(rule).to_contain_text("tells nobody")
+
+    rule.get_by_test_id("change-rule").click()
+    fill(page, name="very slow", severity="info", queue="thumbnails")
+    confirm(page)
+    expect(rule).to_contain_text("very slow")
+    expect(rule.get_by_role("link", name="thumbnails")).to_be_visible()
+    rule.get_by_role("switch").click()
+    confirm(page)
+    expect(rule.get_by_role("switch")).to_have_attribute("aria-checked", "false")
+    expect(rule).to_contain_text("switched off")
+    rule.get_by_test_id("remove-rule").click()
+    confirm(page)
+    expect(page.get_by_test_id("empty")).to_contain_text("No rules yet")
+    page_errors[:] = [error for error in page_errors if "400" not in error]  # the browser's own words
+
+
+@contextmanager
+def receiver() -> Generator[str]:
+    """A server that takes whatever it is sent."""
+
+    class Taker(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Taker)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/secret-path"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_channels_tell_their_secret_once_and_whether_they_work(page: Page, dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}alerts?{GLOBEX}&show=channels")
+    expect(page.get_by_test_id("empty")).to_contain_text("No channels yet")
+    with receiver() as address:
+        page.get_by_test_id("new-channel").click()
+        fill(page, name="ops", type="webhook", url=address)
+        page.get_by_test_id("confirm").click()
+        expect(page.get_by_test_id("secret")).to_have_text(re.compile("^[0-9a-f]{64}$"))
+        confirm(page)
+        channel = page.get_by_test_id("channel")
+        expect(channel).to_contain_text("http://127.0.0.1")
+        expect(page.locator("body")).not_to_contain_text("secret-path")
+        channel.get_by_test_id("test-channel").click()
+        expect(channel.get_by_test_id("test-outcome")).to_have_text("The test arrived.", timeout=FIRST_DATA_MS)
+        expect(channel).to_contain_text("last sent")
+    channel.get_by_test_id("test-channel").click()
+    expect(channel.get_by_test_id("test-outcome")).to_contain_text("Not delivered: ", timeout=FIRST_DATA_MS)
+    expect(channel.get_by_test_id("channel-failures")).to_contain_text("in a row")
+    channel.get_by_test_id("remove-channel").click()
+    confirm(page)
+    expect(page.get_by_test_id("empty")).to_contain_text("No channels yet")
+
+
+def test_a_silence_is_made_and_ended(page: Page, dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}alerts?{GLOBEX}&show=silences")
+    page.get_by_test_id("new-silence").click()
+    fill(page, queue="thumbnails", length="4 h", reason="the new release")
+    confirm(page)
+    silence = page.get_by_test_id("silence")
+    expect(silence).to_contain_text("Every rule, thumbnails")
+    expect(silence).to_contain_text("the new release")
+    silence.get_by_test_id("end-silence").click()
+    confirm(page)
+    expect(page.get_by_test_id("empty")).to_contain_text("No silences")
+
+
+def test_older_incidents_come_in_pages(page: Page, dashboard_url: str) -> None:
+    def incident(number: int) -> dict[str, Any]:
+        return {
+            **{"org": "acme", "project": "shop", "env": "prod", "queue": "emails", "id": f"i-{number}"},
+            **{"rule_id": "rule_1", "rule": f"rule {number}", "condition": "BACKLOG > 10 jobs over 5 min", "value": 12},
+            **{"severity": "info", "state": "resolved", "reason": None, "acknowledged_at": None},
+            **{"acknowledged_by": None, "fired_at": "2026-01-31T12:00:00Z", "resolved_at": "2026-01-31T12:05:00Z"},
+        }
+
+    def answer(route: Route) -> None:
+        older = "cursor=older" in route.request.url
+        body = {"incidents": [incident(2 if older else 1)], "next": None if older else "older"}
+        route.fulfill(content_type="application/json", body=json.dumps(body))
+
+    page.route("**/api/v1/alerts/incidents?*state=resolved*", answer)
+    page.goto(f"{dashboard_url}alerts?{ACME}")
+    resolved = page.get_by_test_id("resolved-incidents")
+    expect(resolved).to_have_attribute("data-count", "1")
+    page.get_by_test_id("more").click()
+    expect(resolved).to_have_attribute("data-count", "2")
+    expect(resolved).to_contain_text("12 jobs · Depth above 10 jobs within 5 min")
+    expect(resolved).to_contain_text("5 min long")
+    expect(page.get_by_test_id("more")).to_have_count(0)
+
+
+def test_an_incident_that_is_not_there_is_told_as_such(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}{ALERTS}&incident=nothing")
+    expect(page.get_by_test_id("empty")).to_contain_text("There is no incident 'nothing'")
+    page_errors[:] = [error for error in page_errors if "404" not in error]  # the browser's own words
+
+
+def test_a_reader_sees_alerts_and_no_buttons(browser: Browser, watch: Watch, stack: RunningStack) -> None:
+    key = make_key(stack.urls["postgres"], Scope("initech", "billing", "prod"), Level.READ, "reader of alerts")
+    page = watched_page(browser.new_context(), watch)
+    page.goto(stack.dashboard + ALERTS)
+    page.get_by_test_id("key").fill(key)
+    page.get_by_test_id("sign-in").click()
+    for shown in ("incidents", "rules", "channels", "silences"):
+        page.get_by_test_id(f"show-{shown}").click()
+        expect(page.locator("main section.card h2").first).to_be_visible()
+        assert page.locator("main .card button").count() == 0, shown
+    page.context.close()

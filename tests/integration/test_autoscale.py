@@ -1,0 +1,338 @@
+"""The autoscaler on real servers: what it sees, who may decide, and what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.autoscale import records
+from headrace.autoscale.decide import Verb
+from headrace.autoscale.lease import AutoscalerFenced
+from headrace.autoscale.worker_types import Scaling, WorkerType
+from headrace.cli.main import headrace
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.postgres.connect import Pool, connect, connection, open_pool
+from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.scripts import Caps
+from headrace.valkey.connect import Valkey
+from headrace.valkey.scripts import run
+from tests.autoscaling import NOBODY, REF, Autoscaling, Hand, mail
+from tests.conftest import wait_until
+from tests.operating import World, open_world
+
+
+@pytest.fixture
+def pool(postgres_url: str) -> Iterator[Pool]:
+    with open_pool(postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def world(valkey_url: str, postgres_url: str) -> Iterator[World]:
+    with open_world(valkey_url, postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def mails(pool: Pool, valkey_url: str) -> Autoscaling:
+    made = Autoscaling(pool, valkey_url, [mail()])
+    made.lease.take()
+    return made
+
+
+def stored(pool: Pool, name: str = "mail") -> list[records.StoredDecision]:
+    with connection(pool) as conn:
+        return records.list_decisions(conn, name)
+
+
+# --- What is seen ----------------------------------------------------------------------------------
+
+
+def test_arrivals_service_times_and_depth_are_seen(world: World, mails: Autoscaling) -> None:
+    mails.look()
+    world.enqueue(REF, 100)
+    held = world.dequeue(REF, 40)
+    mails.look(10)
+    stubs = QueueOptions().stubs()
+    run(world.queue.redis, stubs.ack(stubs.shard_of(REF), [(job, 1) for job in held[:20]], 1000))
+    made = mails.look(10)
+    [source] = made.inputs["sources"]
+    assert (source["depth"], source["running"]) == (60, 20)
+    assert source["arrivals_per_s"] == pytest.approx(100 / 20)
+    # 0 ran, then 40, then 20: 25 on average over 20 s, in which 20 ended.
+    assert source["service_s"] == pytest.approx(25 * 20 / 20)
+    assert (made.verb, made.known) == (Verb.UP, True)
+
+
+def test_jobs_that_wait_in_postgres_count(valkey_url: str, postgres_url: str, pool: Pool) -> None:
+    from headrace.cold.tiers import Tiers
+
+    options = QueueOptions(caps=Caps(10, 2**20, 0))
+    tiers = Tiers(valkey_url, postgres_url, options)
+    with SyncClient(valkey_url, options, tiers) as queue:
+        queue.enqueue_many(REF, [NewJob(id=f"job-{number}", task="t", payload=b"") for number in range(600)])
+    tiers.close()
+    seen = Autoscaling(pool, valkey_url, [mail()])
+    seen.lease.take()
+    seen.look()
+    made = seen.look()
+    [source] = made.inputs["sources"]
+    assert (source["depth"], source["cold"]) == (600, 590)
+    assert made.wanted == 1, "600 jobs of an assumed second within a minute are ten at a time"
+
+
+def test_limits_and_pauses_are_seen(world: World, mails: Autoscaling) -> None:
+    other = QueueRef(REF.org, REF.project, REF.env, "other")
+    world.enqueue(other, 5, "other-")
+    world.dequeue(other, 5)
+    world.enqueue(REF, 5000)
+    mails.look()
+    assert mails.look().wanted == 9
+    world.queue.limits(REF.environment, 30)
+    made = mails.look()
+    assert made.inputs["rooms"] == {"acme / shop / prod": 25}
+    assert made.inputs["allowed"] == 25
+    world.queue.pause(REF)
+    made = mails.look()
+    assert (made.inputs["sources"][0]["paused"], made.inputs["allowed"]) == (True, 0)
+
+
+def test_other_tenants_and_queues_do_not_count(world: World, mails: Autoscaling) -> None:
+    for ref in (QueueRef("globex", "shop", "prod", "emails"), QueueRef("acme", "shop", "prod", "images")):
+        world.enqueue(ref, 500, f"{ref.org}-{ref.queue}-")
+    mails.look()
+    assert mails.look().sentence == "hold: nothing waits, runs or arrives, kept 0"
+
+
+def test_valkey_away_holds(world: World, mails: Autoscaling, pool: Pool) -> None:
+    world.enqueue(REF, 5000)
+    mails.look()
+    assert mails.look().wanted == 9
+    away = Autoscaling(pool, NOBODY, [mail()])
+    away.lease = mails.lease
+    away.scaler._lease = mails.lease  # pyright: ignore[reportPrivateUsage]
+    for _ in range(3):
+        made = away.look(600)
+        assert (made.verb, made.wanted, made.known) == (Verb.HOLD, 9, False)
+        assert "state of the queues (Valkey does not answer) unknown since" in made.sentence
+
+
+def test_valkey_away_from_the_beginning_means_one_worker(pool: Pool) -> None:
+    away = Autoscaling(pool, NOBODY, [mail()])
+    away.lease.take()
+    assert away.look().wanted == 1
+
+
+# --- Streams ---------------------------------------------------------------------------------------
+
+JOBS = WorkerType("jobs", stream="jobs", group="workers", scaling=Scaling(max=20, per_worker=1, age_s=1e6))
+
+
+def test_a_stream_counts_what_is_undelivered_and_pending(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
+    valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    jobs = Autoscaling(pool, valkey_url, [JOBS])
+    jobs.lease.take()
+    jobs.look()
+    for _ in range(300):
+        valkey.xadd("jobs", {"json": "{}"})
+    valkey.xreadgroup("workers", "one", {"jobs": ">"}, count=60)
+    made = jobs.look()
+    [source] = made.inputs["sources"]
+    assert (source["depth"], source["running"], source["arrivals_per_s"]) == (240, 60, 30.0)
+    assert made.verb == Verb.UP
+
+
+def test_a_lag_that_the_server_cannot_tell_holds(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
+    ids: list[Any] = [valkey.xadd("jobs", {"json": "{}"}) for _ in range(30)]
+    valkey.xgroup_create("jobs", "workers", id=ids[14])
+    valkey.xdel("jobs", ids[20])
+    jobs = Autoscaling(pool, valkey_url, [JOBS], count_bound=5)
+    jobs.lease.take()
+    for _ in range(3):
+        made = jobs.look(600)
+        assert (made.wanted, made.known) == (1, False)
+        assert "lag of group workers unknown since" in made.sentence
+    exact = Autoscaling(pool, valkey_url, [JOBS], count_bound=100)
+    exact.lease = jobs.lease
+    exact.scaler._lease = jobs.lease  # pyright: ignore[reportPrivateUsage]
+    exact.look()
+    assert exact.look().inputs["sources"][0]["depth"] == 14
+
+
+def test_a_group_or_stream_that_does_not_exist_is_not_zero(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
+    jobs = Autoscaling(pool, valkey_url, [JOBS])
+    jobs.lease.take()
+    made = jobs.look()
+    assert (made.wanted, made.known) == (1, False)
+    assert "there is no such group" in made.sentence
+    valkey.set("jobs", "text")
+    made = jobs.look()
+    assert (made.wanted, made.known) == (1, False)
+    assert "the key holds no stream" in made.sentence
+
+
+# --- One decides -----------------------------------------------------------------------------------
+
+
+def test_of_two_autoscalers_one_acts(world: World, pool: Pool, valkey_url: str) -> None:
+    hands = [Hand(), Hand()]
+    first, second = (Autoscaling(pool, valkey_url, [mail()], {"mail": hand}) for hand in hands)
+    world.enqueue(REF, 5000)
+    assert [first.lease.take(), second.lease.take()] == [True, False]
+    for _ in range(3):
+        first.look()
+        with pytest.raises(AutoscalerFenced):
+            second.look()
+    assert hands[0].told[-1] == 9
+    assert hands[1].told == []
+    assert len(stored(pool)) == 3
+
+
+def test_the_next_one_goes_on_where_the_first_ended(world: World, pool: Pool, valkey_url: str) -> None:
+    hand = Hand()
+    first, second = (Autoscaling(pool, valkey_url, [mail()], {"mail": each}) for each in (Hand(), hand))
+    world.enqueue(REF, 5000)
+    first.lease.take()
+    first.look()
+    first.look()
+    first.lease.leave()
+    second.lease.take()
+    made = second.look()
+    assert (made.current, made.wanted) == (9, 9), "nothing was measured yet: nothing is lowered"
+    assert hand.told == [9]
+
+
+def test_one_that_slept_through_its_lease_writes_and_starts_nothing(world: World, pool: Pool, valkey_url: str) -> None:
+    hand = Hand()
+    late = Autoscaling(pool, valkey_url, [mail()], {"mail": hand}, lease_s=0.2)
+    late.lease.take()
+    late.look()
+    told = list(hand.told)
+    other = Autoscaling(pool, valkey_url, [mail()])
+    wait_until(other.lease.take, "the lease ended")
+    world.enqueue(REF, 5000)
+    with pytest.raises(AutoscalerFenced):
+        late.look()
+    assert late.lease.is_anothers
+    assert hand.told == told
+    assert len(stored(pool)) == 1
+
+
+def test_workers_are_let_go_when_another_decides(world: World, pool: Pool, valkey_url: str) -> None:
+    hand, stop = Hand(), Event()
+    world.enqueue(REF, 5)
+    first = Autoscaling(pool, valkey_url, [mail()], {"mail": hand}, lease_s=3.0, every_s=0.1)
+    running = Thread(target=first.scaler.run_forever, args=[stop])
+    running.start()
+    try:
+        wait_until(lambda: hand.told and hand.told[-1] == 1, "it works")
+        with connection(pool) as conn:
+            conn.execute(
+                "UPDATE autoscale_lease SET holder = 'other', token = token + 1, until = now() + interval '1h'"
+            )
+        wait_until(lambda: hand.told[-1] == 0, "it lets its workers go")
+        count = len(stored(pool))
+        hand.told.clear()
+        wait_until(lambda: len(hand.told) > 3, "it stands by")
+        assert set(hand.told) == {0}
+        assert len(stored(pool)) == count
+    finally:
+        stop.set()
+        running.join(30)
+    assert not running.is_alive()
+
+
+# --- What is kept ----------------------------------------------------------------------------------
+
+
+def test_each_decision_is_kept_with_what_it_was_based_on(world: World, mails: Autoscaling, pool: Pool) -> None:
+    mails.look()
+    world.enqueue(REF, 5000)
+    made = mails.look()
+    kept = stored(pool)[0]
+    assert (kept.verb, kept.wanted, kept.sentence) == (made.verb, made.wanted, made.sentence)
+    assert kept.inputs == json.loads(json.dumps(made.inputs))
+    with connection(pool) as conn:
+        known = records.find_type(conn, "mail")
+    assert known is not None
+    assert (known.worker, known.state, known.fresh) == (mail(), made.state, True)
+
+
+def test_old_decisions_and_types_that_are_gone_are_forgotten(mails: Autoscaling, pool: Pool, valkey_url: str) -> None:
+    mails.look(-8 * 86_400)
+    mails.look(8 * 86_400)
+    other = Autoscaling(pool, valkey_url, [WorkerType("other", all_queues=True)])
+    mails.lease.leave()
+    other.lease.take()
+    other.look()
+    with connection(pool) as conn:
+        assert [each.name for each in records.list_types(conn)] == ["other"]
+    assert len(stored(pool)) == 1
+
+
+# --- On the command line ---------------------------------------------------------------------------
+
+TYPES = """
+[[worker]]
+name = "mail"
+queue = "emails"
+org = "acme"
+scaling = { max = 20, age = "1d", service_time = "10s" }
+"""
+
+
+class Cli:
+    def __init__(self, folder: Path, valkey_url: str, postgres_url: str) -> None:
+        self.file = folder / "workers.toml"
+        self.file.write_text(TYPES, "utf-8")
+        self.env = {
+            "HEADRACE_REDIS_URL": valkey_url,
+            "HEADRACE_POSTGRES_URL": postgres_url,
+            "HEADRACE_AUTOSCALE_TYPES": str(self.file),
+            "HEADRACE_AUTOSCALE_EVERY": "200ms",
+        }
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(headrace, ["autoscale", *arguments], env=self.env)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, valkey_url: str, postgres_url: str) -> Cli:
+    return Cli(tmp_path, valkey_url, postgres_url)
+
+
+def test_run_once_explain_and_status(cli: Cli, world: World) -> None:
+    assert "No decision was made yet" in cli.run("explain").output
+    world.enqueue(REF, 500)
+    assert "0 → 9" in cli.run("run", "--once").output
+    explained = cli.run("explain", "mail").output
+    assert "500 wait" in explained
+    document = json.loads(cli.run("explain", "--json").output.splitlines()[-1])
+    assert document["types"]["mail"][0]["inputs"]["sources"][0]["depth"] == 500
+    [shown] = json.loads(cli.run("status", "--json").output.splitlines()[-1])["types"]
+    assert (shown["wanted"], shown["workers"], shown["fresh"]) == (9, None, True)
+    assert "0..20" in cli.run("status").output
+    assert "no worker type" not in cli.run("explain", "mail").output
+    assert cli.run("explain", "nothing").exit_code == 1
+
+
+def test_a_dry_run_touches_nothing(cli: Cli, world: World, valkey: Valkey, postgres_url: str) -> None:
+    world.enqueue(REF, 500)
+    tables = ("autoscale_lease", "autoscale_types", "autoscale_decisions")
+
+    def everything() -> Any:
+        with connect(postgres_url) as conn:
+            rows = [conn.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # pyright: ignore[reportArgumentType]
+        return rows, {key: valkey.dump(key) for key in valkey.scan_iter("*")}
+
+    before = everything()
+    assert "0 → 9" in cli.run("run", "--dry-run", "--once").output
+    assert everything() == before
+    assert before[0] == [[], [], []]

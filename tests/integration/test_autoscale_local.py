@@ -1,0 +1,122 @@
+"""Workers that the autoscaler starts: counted as they are, replaced when they die, stopped without losing a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.autoscale.local import LocalWorkers
+from headrace.autoscale.worker_types import Scaling
+from headrace.cli.autoscale import worker_command
+from headrace.queue.state import QueueState, read_state
+from headrace.valkey.connect import Valkey
+from tests.autoscaling import REF, mail
+from tests.conftest import wait_until
+from tests.operating import World, open_world
+
+ROOT = Path(__file__).parents[2]
+APP = "tests.autoscaling:tasks"
+FLAGS = {"queue.lease": "2s", "worker.heartbeat": "300ms", "worker.grace": "10s", "worker.poll": "20ms"}
+
+
+@pytest.fixture
+def world(valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("HEADRACE_REDIS_URL", valkey_url)
+    monkeypatch.setenv("HEADRACE_POSTGRES_URL", postgres_url)
+    with open_world(valkey_url, postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def workers(world: World) -> Iterator[LocalWorkers]:
+    made = LocalWorkers("mail", worker_command(mail(app=APP, scaling=Scaling(per_worker=2)), None, FLAGS), 10.0)
+    yield made
+    made.stop()
+
+
+def state(valkey: Valkey) -> QueueState:
+    found = read_state(valkey, 2, REF)
+    assert found is not None
+    return found
+
+
+def test_scaling_down_and_up_loses_nothing_and_runs_nothing_twice(
+    world: World, workers: LocalWorkers, valkey: Valkey
+) -> None:
+    world.enqueue(REF, 60, task="sleep", payload=b"0.1")
+    workers.scale(2)
+    assert workers.count() == 2
+    wait_until(lambda: state(valkey).odometers.get("ack", 0) >= 10, "jobs are done")
+    leaving = workers.pids[1]
+    workers.scale(1)
+    assert workers.count() == 1
+    wait_until(lambda: workers.count() == 1 and not psutil.pid_exists(leaving), "the other has left")
+    workers.scale(2)
+    done = wait_until(lambda: (now := state(valkey)).odometers.get("ack", 0) == 60 and now, "all are done")
+    assert (done.depth, done.running, done.dead) == (0, 0, 0)
+    assert done.odometers["dequeue"] - done.odometers.get("reclaim", 0) == 60
+
+
+def test_a_killed_worker_is_replaced_and_its_job_returns(world: World, workers: LocalWorkers, valkey: Valkey) -> None:
+    world.enqueue(REF, 1, task="sleep", payload=b"1.5")
+    workers.scale(1)
+    wait_until(lambda: state(valkey).running == 1, "it runs")
+    [killed] = workers.pids
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: workers.count() == 0, "it is not counted")
+    workers.mend()
+    assert workers.count() == 1
+    assert workers.pids != [killed]
+    done = wait_until(lambda: (now := state(valkey)).odometers.get("ack", 0) == 1 and now, "the job is done")
+    assert (done.odometers["dequeue"], done.odometers["reclaim"]) == (2, 1)
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again_later() -> None:
+    absent = LocalWorkers("absent", ["no-such-program"])
+    for _ in range(3):
+        absent.scale(2)
+        assert absent.count() == 0
+    absent.stop()
+
+
+def test_a_worker_that_dies_at_once_is_not_started_without_end() -> None:
+    broken = LocalWorkers("broken", [sys.executable, "-c", "raise SystemExit(1)"])
+    starts = 0
+    broken.scale(1)
+    for _ in range(3):
+        starts += len(broken.pids)
+        wait_until(lambda: broken.count() == 0, "it died")
+        broken.mend()
+    assert starts == 2, "the third has to wait"
+    broken.stop()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_their_autoscaler(world: World, valkey: Valkey, tmp_path: Path, end: signal.Signals) -> None:
+    """And finish their jobs, or take them back to the queue."""
+    world.enqueue(REF, 50, task="sleep", payload=b"0.2")
+    file = tmp_path / "workers.toml"
+    scaling = "{ min = 1, max = 1, per_worker = 1 }"
+    file.write_text(f'[[worker]]\nname = "mail"\nqueue = "emails"\napp = "{APP}"\nscaling = {scaling}\n', "utf-8")
+    flags = [part for key, value in FLAGS.items() for part in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "headrace", *flags, "--set", f"autoscale.types={file}", "autoscale", "run"]
+    scaler = subprocess.Popen(command)
+    try:
+        wait_until(lambda: state(valkey).odometers.get("ack", 0) > 0, "a job is done")
+        children = psutil.Process(scaler.pid).children()
+        assert len(children) == 1
+    finally:
+        scaler.send_signal(end)
+        code = scaler.wait()
+    assert code == (0 if end == signal.SIGTERM else -signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(children[0].pid), "its worker is gone")
+    left = state(valkey)
+    assert (left.running, left.depth + left.odometers["ack"]) == (0, 50)

@@ -1,0 +1,144 @@
+"""Workers that another system starts: it is told how many, signed, until it takes it, and never an old number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.autoscale.told import Receiver as To
+from headrace.autoscale.told import ToldWorkers
+from headrace.autoscale.worker_types import InvalidWorkerType, make_type
+from headrace.cli.main import headrace
+from headrace.postgres.connect import Pool, connection, open_pool
+from tests.alerting import Received, Receiver, http_receiver
+from tests.autoscaling import REF, Autoscaling, mail
+from tests.conftest import wait_until
+from tests.operating import open_world
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with http_receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def workers(receiver: Receiver) -> Iterator[ToldWorkers]:
+    made = ToldWorkers("mail", To(receiver.url, SECRET, timeout_s=5.0, allow_private=True))
+    yield made
+    made.stop()
+
+
+def told(workers: ToldWorkers, receiver: Receiver, n: int) -> list[Received]:
+    def enough() -> bool:
+        workers.mend()
+        return len(receiver.received) >= n
+
+    wait_until(enough, f"{n} messages")
+    return receiver.received
+
+
+def test_a_number_is_told_once_signed_and_with_its_reason(workers: ToldWorkers, receiver: Receiver) -> None:
+    for _ in range(3):
+        workers.scale(4, "up: much to do, 2 → 4")
+    [got] = told(workers, receiver, 1)
+    assert got.is_signed_with(SECRET)
+    assert got.headers["x-headrace-delivery"] == got.document["id"]
+    assert (got.document["type"], got.document["wanted"]) == ("mail", 4)
+    assert got.document["sentence"] == "up: much to do, 2 → 4"
+    workers.scale(5)
+    assert [each.document["wanted"] for each in told(workers, receiver, 2)] == [4, 5]
+
+
+def test_it_is_tried_again_under_the_same_id(workers: ToldWorkers, receiver: Receiver) -> None:
+    receiver.answer = lambda received: 200 if receiver.received else 503
+    workers.scale(4)
+    first, second = told(workers, receiver, 2)
+    assert first.document == second.document
+
+
+def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: ToldWorkers, receiver: Receiver) -> None:
+    """A receiver that hangs holds nobody up, and then hears the newest."""
+    go_on = threading.Event()
+    receiver.answer = lambda received: (go_on.wait(5), 200)[1]
+    for wanted in (4, 5, 6):
+        workers.scale(wanted)
+    go_on.set()
+    assert [each.document["wanted"] for each in told(workers, receiver, 2)] == [4, 6]
+
+
+def test_it_is_said_again_now_and_then(receiver: Receiver) -> None:
+    workers = ToldWorkers("mail", To(receiver.url, SECRET, allow_private=True, repeat_s=0.01))
+    workers.scale(4)
+    first, second, *_ = told(workers, receiver, 2)
+    assert first.document == second.document
+    workers.stop()
+
+
+def test_whoever_does_not_decide_any_more_says_nothing(workers: ToldWorkers, receiver: Receiver) -> None:
+    """Zero would end all workers, although another autoscaler wants them."""
+    workers.scale(4)
+    told(workers, receiver, 1)
+    workers.let_go()
+    workers.mend()
+    workers.stop()
+    assert [each.document["wanted"] for each in receiver.received] == [4]
+
+
+def test_a_private_address_is_refused(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    workers = ToldWorkers("mail", To(receiver.url, SECRET))
+    workers.scale(4)
+
+    def refused() -> bool:
+        workers.mend()
+        return "not a public address" in caplog.text
+
+    wait_until(refused, "it is refused")
+    workers.stop()
+    assert receiver.received == []
+
+
+def test_decisions_reach_the_receiver_and_its_address_is_not_kept(
+    valkey_url: str, postgres_url: str, receiver: Receiver
+) -> None:
+    url = f"{receiver.url}T0KEN"
+    workers = ToldWorkers("mail", To(url, SECRET, allow_private=True))
+    pool: Pool
+    with open_pool(postgres_url) as pool, open_world(valkey_url, postgres_url) as world:
+        scaling = Autoscaling(pool, valkey_url, [mail(webhook=url)], {"mail": workers})
+        scaling.lease.take()
+        scaling.look()
+        world.enqueue(REF, 2000)
+        decision = scaling.look()
+        assert decision.inputs["workers"] is None
+        got = told(workers, receiver, 2)[-1]  # the first said that nothing is to be done
+        assert (got.document["wanted"], got.document["sentence"]) == (decision.wanted, decision.sentence)
+        with connection(pool) as conn:
+            assert "T0KEN" not in str(conn.execute("SELECT * FROM autoscale_types").fetchall())
+    workers.stop()
+
+
+@pytest.mark.parametrize(
+    ("webhook", "words"), [("ftp://x", "must begin with https"), (7, "must begin"), ("https://u:p@x/", "password")]
+)
+def test_an_impossible_address_is_refused(webhook: object, words: str) -> None:
+    with pytest.raises(InvalidWorkerType, match=words):
+        make_type({"name": "mail", "queue": "emails", "webhook": webhook})
+
+
+def test_nothing_to_sign_with_is_refused(tmp_path: Path, postgres_url: str, valkey_url: str) -> None:
+    (tmp_path / "types.toml").write_text('[[worker]]\nname = "mail"\nqueue = "q"\nwebhook = "https://x.example/"\n')
+    env = {
+        "HEADRACE_AUTOSCALE_TYPES": str(tmp_path / "types.toml"),
+        "HEADRACE_POSTGRES_URL": postgres_url,
+        "HEADRACE_REDIS_URL": valkey_url,
+    }
+    result = CliRunner().invoke(headrace, ["autoscale", "run"], env=env)
+    assert result.exit_code == 3
+    assert "set autoscale.webhook_secret" in result.stderr

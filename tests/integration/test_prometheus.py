@@ -1,0 +1,206 @@
+"""The endpoint as Prometheus sees it: what its tools say of the page, and what a real one scrapes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.api.services import Services
+from headrace.embedded.process import Child, choose_port
+from headrace.settings import ApiSettings, QueueSnapshotSettings
+from headrace.snapshot.queues import ALL, Naming
+from headrace.snapshot.sources import Sources
+from headrace.valkey.connect import Valkey
+from tests.access import client
+from tests.conftest import ODD_NAMES, wait_until
+from tests.operating import NOBODY, Server
+from tests.snapshots import REF, declared_in, enqueue, family, parsed, refresher, sources, tool
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "snapshot-metrics.md").read_text("utf-8")
+NO_POSTGRES = "postgresql://127.0.0.1:1/nowhere"
+HARD = 'say "hi" \\ \n é'
+LINES = r"SELECT E'say \"hi\" \\ \n é' AS kind, 5 AS n, now() - interval '1 hour' AS since"
+
+
+@pytest.fixture
+def published(valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path) -> Sources:
+    """Queues, and families whose names and labels are hard to take."""
+    enqueue(valkey_url, REF, 3)
+    enqueue(valkey_url, ODD_NAMES)
+    text = family("shop_orders_total", LINES, "kind", keep_name=True)
+    text += family("shop_oldest_order_seconds", LINES, "kind", value=None, oldest="since")
+    text += family("shop_sold_total", LINES, "kind", type="counter")
+    found = sources(valkey, postgres_url, declared_in(tmp_path, text, ["headrace"]), naming=Naming(ALL))
+    refresher(valkey, found).run_once()
+    return found
+
+
+@pytest.fixture
+def without_databases(valkey_url: str) -> Services:
+    """An API whose PostgreSQL and ClickHouse do not answer."""
+    return Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, ApiSettings())
+
+
+def page(api: TestClient, **headers: str) -> str:
+    answer = api.get("/metrics", headers={name.replace("_", "-"): value for name, value in headers.items()})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def promtool(text: str) -> list[str]:
+    """Its complaints."""
+    checked = subprocess.run(
+        [tool("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    return [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]
+
+
+@pytest.mark.usefixtures("published")
+def test_a_scrape_needs_no_database(without_databases: Services) -> None:
+    told = parsed(page(client(without_databases)))
+    assert max(told["headrace_queue_jobs"].values()) == 3
+    assert told["shop_orders_total"] == {(("kind", HARD),): 5}
+    assert told["headrace_queue_metrics_snapshot_served"] == {(): 1}
+
+
+@pytest.mark.usefixtures("published")
+def test_the_page_as_openmetrics(without_databases: Services) -> None:
+    api = client(without_databases)
+    api.get("/healthz")
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    answer = api.get("/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.count("# EOF") == 1
+    found = {each.name: each for each in parse_openmetrics(answer.text)}
+    assert found["headrace_operations"].type == "counter"
+    assert found["headrace_api_requests"].type == "counter"
+    assert found["shop_orders_total"].type == "gauge"
+    assert found["shop_orders_total"].samples[0].labels == {"kind": HARD}
+    assert answer.headers["vary"] == "Accept, Accept-Encoding"
+
+
+@pytest.mark.usefixtures("published")
+def test_the_page_compressed_and_not(without_databases: Services) -> None:
+    with Server(without_databases) as server:
+        asked = urllib.request.Request(f"{server.url}/metrics", headers={"Accept-Encoding": "gzip;q=1.0"})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            packed = parsed(gzip.decompress(answer.read()).decode())
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Encoding"] is None
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            plain = parsed(answer.read().decode())
+    assert packed["headrace_queue_jobs"] == plain["headrace_queue_jobs"]
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x.y", "text/plain;version=,", ";;,="])
+def test_whatever_is_accepted_there_is_an_answer(without_databases: Services, accept: str) -> None:
+    assert "# EOF" not in page(client(without_databases), accept=accept)
+
+
+def test_settings_reach_the_page(valkey: Valkey, valkey_url: str) -> None:
+    found = sources(valkey)
+    refresher(valkey, found, prefix="other").run_once()
+    given = QueueSnapshotSettings(redis_prefix="other", presets="headrace,convoy")
+    told = parsed(page(client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=given))))
+    assert told["convoy_queue_metrics_snapshot_age_seconds"][()] >= 0
+    assert "headrace_queues" in told
+    shadow = QueueSnapshotSettings(redis_prefix="other", shadow=True)
+    told = parsed(page(client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=shadow))))
+    assert "headrace_queues" not in told
+    assert "headrace_queue_metrics_snapshot_age_seconds" in told
+
+
+@pytest.mark.usefixtures("published")
+def test_promtool_has_nothing_to_say(without_databases: Services) -> None:
+    api = client(without_databases)
+    api.get("/healthz")
+    # A gauge called _total was asked for; of ours nothing may be wrong.
+    complaints = [line for line in promtool(page(api)) if not line.startswith("shop_orders_total ")]
+    assert complaints == []
+
+
+@pytest.mark.usefixtures("published")
+def test_what_is_served_is_documented(without_databases: Services) -> None:
+    names = {each.name for each in text_string_to_metric_families(page(client(without_databases)))}
+    documented = set(re.findall(r"^\| `(\w+)`", DOCUMENTED, re.MULTILINE))
+    documented |= {name.removesuffix("_total") for name in documented}
+    assert {name for name in names - documented if not name.startswith(("shop_", "headrace_api_"))} == set()
+
+
+def test_promtool_would_say_something() -> None:
+    assert promtool("# TYPE headrace_wrong counter\nheadrace_wrong 1\n") != []
+
+
+class Prometheus:
+    """A real one that scrapes one endpoint every second."""
+
+    def __init__(self, folder: Path, target: tuple[str, int]) -> None:
+        config = folder / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+            f"scrape_configs: [{{job_name: headrace, static_configs: [{{targets: ['{target[0]}:{target[1]}']}}]}}]\n"
+        )
+        self.port = choose_port("Prometheus", 0)
+        command = [
+            *(tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
+            f"--web.listen-address=127.0.0.1:{self.port}",
+        ]
+        self.child = Child("prometheus", command, log_file=folder / "prometheus.log", env={})
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        return wait_until(lambda: self._ask(query), f"Prometheus knows {query}: {self.child.log_tail()}")
+
+    def value(self, query: str) -> float:
+        [found] = self.ask(query)
+        return float(found["value"][1])
+
+    def _ask(self, query: str) -> list[dict[str, Any]]:
+        """Empty while it has nothing, or does not answer yet."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/query?query={urllib.parse.quote(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]["result"]
+        except OSError:
+            return []
+
+
+@pytest.fixture
+def prometheus(without_databases: Services, published: Sources, tmp_path: Path) -> Iterator[Prometheus]:
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    with Server(without_databases) as server:
+        made = Prometheus(folder, server.address)
+        made.child.start()
+        yield made
+        made.child.stop()
+
+
+def test_a_real_prometheus_scrapes_it(prometheus: Prometheus) -> None:
+    assert prometheus.value("up == 1") == 1
+    assert prometheus.value('sum(headrace_queue_jobs{state="ready"})') == 4
+    assert prometheus.value('headrace_queue_jobs{queue="emails", state="ready", tier="warm"}') == 3
+    assert prometheus.value("shop_orders_total") == 5
+    assert prometheus.value("shop_oldest_order_seconds") >= 3600
+    [found] = prometheus.ask("shop_orders_total")
+    assert found["metric"]["kind"] == HARD
+    odd = prometheus.ask("headrace_queue_paused")
+    assert {ODD_NAMES.queue, REF.queue} == {each["metric"]["queue"] for each in odd}
+    assert prometheus.value("headrace_queue_metrics_snapshot_served") == 1
+    types = f"http://127.0.0.1:{prometheus.port}/api/v1/metadata"
+    with urllib.request.urlopen(types, timeout=10) as answer:
+        metadata = json.load(answer)["data"]
+    assert metadata["shop_orders_total"][0]["type"] == "gauge"
+    assert metadata["headrace_operations"][0]["type"] == "counter"

@@ -1,0 +1,170 @@
+"""The refresher as it runs: again and again, beside others, in shadow mode, through outages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from headrace.postgres.connect import connect as connect_postgres
+from headrace.snapshot.refresher import Refresher, direct
+from headrace.snapshot.service import Service, ServiceOptions
+from headrace.snapshot.sources import Sources
+from headrace.snapshot.store import Superseded
+from headrace.spool.backoff import Backoff
+from headrace.valkey.connect import Valkey
+from tests.conftest import Servers, wait_until
+from tests.snapshots import (
+    KEYS,
+    REF,
+    SERVED,
+    enqueue,
+    reader,
+    refresher,
+    scrape,
+    sources,
+    store,
+    trouble,
+    waiting,
+)
+
+
+@pytest.fixture
+def live(valkey: Valkey) -> Sources:
+    """Valkey alone: what is quick to read."""
+    return sources(valkey)
+
+
+def test_in_shadow_mode_all_is_compared_and_nothing_served(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+    enqueue(valkey_url, REF, 2)
+    Refresher(store(valkey), live, shadow=True).run_once()
+    told = scrape(reader(valkey, shadow=True))
+    assert (told[SERVED][()], trouble(told)) == (0, {"shadow"})
+    assert "headrace_queue_jobs" not in told
+    parity = {labels[0][1]: value for labels, value in told["headrace_queue_metrics_shadow_series"].items()}
+    found = store(valkey).read(1)
+    assert found is not None
+    assert parity == {"same": found[0].series_total, "different": 0, "only_snapshot": 0, "only_direct": 0}
+    assert found[1] == direct(live)
+
+
+FAST = ServiceOptions(0.02, 0.3, Backoff(base_s=0.01, longest_s=0.02))
+
+
+class Running:
+    """A service in a thread."""
+
+    def __init__(self, service: Service) -> None:
+        self.stop = threading.Event()
+        self._thread = threading.Thread(target=service.run_forever, args=[self.stop])
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def version(valkey: Valkey) -> int:
+    return store(valkey).look().version
+
+
+def test_a_service_refreshes_again_and_again_and_leaves_its_lease(valkey: Valkey, live: Sources) -> None:
+    with Running(Service(refresher(valkey, live), live, FAST)):
+        wait_until(lambda: version(valkey) >= 3, "three versions")
+    assert not valkey.exists(KEYS.lease)
+
+
+def test_a_service_that_stands_by_takes_over(valkey: Valkey, live: Sources) -> None:
+    dead = refresher(valkey, live, owner="dead", lock_ttl_s=0.3)
+    dead.run_once()
+    with Running(Service(refresher(valkey, live, owner="alive", lock_ttl_s=0.3), live, FAST)):
+        wait_until(lambda: version(valkey) >= 2, "the other took over")
+    assert not dead.renew()
+
+
+def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: Sources) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    def hold(step: str) -> None:
+        if step == "read":
+            reading.set()
+            go_on.wait(30)
+
+    slow = refresher(valkey, live, hold, owner="slow", lock_ttl_s=0.3)
+    with Running(Service(slow, live, FAST)):
+        assert reading.wait(30)
+        held_since = time.monotonic()
+        other = refresher(valkey, live, owner="other")
+        while time.monotonic() - held_since < 0.6:  # two leases: without signs of life it would be over
+            assert other.run_once() is None
+            time.sleep(0.02)
+        go_on.set()
+        wait_until(lambda: version(valkey), "it is published")
+
+
+def test_a_refresh_that_hangs_gives_way(valkey: Valkey, live: Sources) -> None:
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def hang(step: str) -> None:
+        if step == "read":
+            hangs.set()
+            go_on.wait(60)
+
+    options = replace(FAST, lock_ttl_s=0.05)
+    with Running(Service(refresher(valkey, live, hang, lock_ttl_s=0.05), live, options)) as hung:
+        assert hangs.wait(30)
+        wait_until(refresher(valkey, live, owner="other").run_once, "another refreshes")
+        hung.stop.set()
+        go_on.set()
+    look = store(valkey).look()
+    assert (look.version, look.attempts.superseded) == (2, 1)
+
+
+def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+    enqueue(valkey_url, REF, 7)
+    stop, wrong = threading.Event(), list[BaseException]()
+
+    def refresh() -> None:
+        made = refresher(valkey, live, lock_ttl_s=0.002, keep_versions=2)
+        while not stop.is_set():
+            try:
+                made.run_once()
+            except Superseded:
+                pass
+            except BaseException as error:
+                wrong.append(error)
+                return
+
+    threads = [threading.Thread(target=refresh) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    read, seen = reader(valkey), 0
+    while seen < 20 and not wrong:
+        told = scrape(read)
+        found = int(told.get("headrace_queue_metrics_snapshot_version", {(): 0})[()])
+        assert found >= seen, "never back"
+        assert found == 0 or waiting(told) == 7
+        seen = found
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+    assert len(list(valkey.scan_iter(f"{KEYS.begin}v*:data"))) <= 2 + len(threads)
+
+
+def test_a_service_waits_for_a_database_that_is_away(valkey: Valkey, postgres_url: str, servers: Servers) -> None:
+    found, name = sources(valkey, postgres_url), Identifier(postgres_url.rpartition("/")[2])
+    with connect_postgres(servers.postgres_template()) as conn:
+        conn.execute(SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        with Running(Service(refresher(valkey, found), found, FAST)):
+            wait_until(lambda: store(valkey).look().attempts.error >= 2, "two failures")
+            conn.execute(SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+            wait_until(lambda: version(valkey), "it is published")
+    assert "not currently accepting connections" in store(valkey).look().attempts.error_message

@@ -1,0 +1,451 @@
+"""Workers and producers of streams against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavailable
+from headrace.model.job import LeasedJob, NewJob
+from headrace.queue.registry import Registry, read_workers
+from headrace.queue.tasks import Bury, Tasks
+from headrace.streams.broker import Broker, BrokerOptions
+from headrace.streams.dead import count_dead, dead_letters, redrive
+from headrace.streams.depth import read_depth
+from headrace.streams.keys import GroupKeys
+from headrace.streams.scripts import FIRST_ID, WAITING, GroupStubs, Held
+from headrace.streams.worker import StreamWorker
+from headrace.valkey.connect import Valkey, connect, connect_async
+from headrace.valkey.scripts import run
+from headrace.valkey.stream_groups import consumers_of
+from tests.streams import FAST, GROUP, KEYS, STREAM, WATCHED, entry_ids, publish, stats, work_until
+
+ALICE, BOB = GroupStubs(KEYS, "headrace:alice"), GroupStubs(KEYS, "headrace:bob")
+
+
+@pytest.fixture
+def any_client(any_valkey_url: str) -> Iterator[Valkey]:
+    with connect(any_valkey_url) as client:
+        yield client
+
+
+@pytest.fixture
+def group(valkey: Valkey) -> Valkey:
+    valkey.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+    return valkey
+
+
+def notes(count: int) -> list[NewJob]:
+    return [NewJob("note", str(number).encode()) for number in range(count)]
+
+
+def holder(client: Valkey, entry_id: str) -> tuple[str, int]:
+    """Who holds an entry, and how often it was delivered."""
+    found: Any = client.xpending_range(STREAM, GROUP, entry_id, entry_id, 1)
+    return found[0]["consumer"].decode(), found[0]["times_delivered"]
+
+
+def take(client: Valkey, by: GroupStubs, n: int = 10) -> list[Held]:
+    return list(run(client, by.take(n)).entries)
+
+
+# Whole workers ------------------------------------------------------------------------------------
+
+
+def test_jobs_are_acknowledged_after_they_ran_and_failures_are_tried_again(
+    any_valkey_url: str, any_client: Valkey
+) -> None:
+    """On one server and on a cluster: what lies beside a stream lies where the stream is."""
+    ran: list[tuple[bytes, int]] = []
+    pending: list[int] = []
+    tasks = Tasks()
+
+    async def scenario() -> None:
+        finished, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def ran_one(job: LeasedJob) -> None:
+            ran.append((job.payload, job.attempt))
+            if len(ran) == 12:
+                finished.set()
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            pending.append(read_depth(any_client, STREAM, GROUP).pending)
+            ran_one(job)
+
+        @tasks.task()
+        def shaky(job: LeasedJob) -> None:
+            if job.attempt < 3:
+                raise ValueError("not yet")
+            loop.call_soon_threadsafe(ran_one, job)
+
+        publish(any_client, *notes(10), NewJob("shaky", b"\xff"), NewJob("note", "ü".encode()))
+        await work_until(any_valkey_url, tasks, finished)
+
+    asyncio.run(scenario())
+    assert sorted(ran) == sorted([*((job.payload, 1) for job in notes(10)), (b"\xff", 3), ("ü".encode(), 1)])
+    assert min(pending) >= 1  # while a job runs, it is not acknowledged
+    assert read_depth(any_client, STREAM, GROUP).load == 0
+    assert stats(any_client) == {"dequeue": 14, "ack": 12, "nack": 2}
+    assert [name for name, _, _ in consumers_of(any_client, STREAM, GROUP)] == [WAITING]  # the worker left
+
+
+def test_what_cannot_be_done_becomes_a_dead_letter_with_its_reason(valkey_url: str, valkey: Valkey) -> None:
+    tasks = Tasks()
+
+    async def scenario() -> None:
+        finished = asyncio.Event()
+
+        @tasks.task()
+        async def fails(job: LeasedJob) -> None:
+            raise ValueError(f"attempt {job.attempt}")
+
+        @tasks.task()
+        async def hopeless(job: LeasedJob) -> None:
+            raise Bury("no such customer")
+
+        @tasks.task()
+        async def last(job: LeasedJob) -> None:
+            while count_dead(valkey, KEYS) < 6:
+                await asyncio.sleep(0.01)
+            finished.set()
+
+        valkey.xadd(STREAM, {"json": "{not json"})
+        valkey.xadd(STREAM, {"body": "{}"})
+        valkey.xadd(STREAM, {"json": '["type"]'})
+        valkey.xadd(STREAM, {"json": '{"type": 7}'})
+        publish(valkey, NewJob("fails", max_attempts=2), NewJob("hopeless"), NewJob("last"))
+        await work_until(valkey_url, tasks, finished)
+
+    asyncio.run(scenario())
+    letters = dead_letters(valkey, KEYS)
+    reasons = [letter.reason for letter in letters]
+    for words in (
+        "is not JSON",
+        "no field 'json'",
+        "not a JSON object",
+        "does not name a task",
+        "attempt 2",
+        "customer",
+    ):
+        assert len([reason for reason in reasons if words in reason]) == 1, words
+    [failed] = [letter for letter in letters if "attempt 2" in letter.reason]
+    assert failed.deliveries == 2
+    assert json.loads(failed.fields["json"])["type"] == "fails"
+    assert read_depth(valkey, STREAM, GROUP).load == 0
+
+
+def test_a_job_whose_workers_all_died_is_buried(group: Valkey, valkey_url: str) -> None:
+    publish(group, NewJob("kills", max_attempts=2), NewJob("note"))
+    for _ in range(2):
+        take(group, ALICE, 1)
+        run(group, BOB.reclaim(0, FIRST_ID, 10))
+    tasks = Tasks()
+
+    async def scenario() -> None:
+        finished = asyncio.Event()
+
+        @tasks.task()
+        async def kills(job: LeasedJob) -> None:
+            raise AssertionError("it must not be run a third time")
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            finished.set()
+
+        await work_until(valkey_url, tasks, finished)
+
+    asyncio.run(scenario())
+    [letter] = dead_letters(group, KEYS)
+    assert "delivered 2 times" in letter.reason
+
+
+def test_jobs_of_another_application_are_run_as_they_are(valkey: Valkey, valkey_url: str) -> None:
+    text = '{"type": "shot", "id": 7, "url": "https://example.org"}'
+    seen: list[LeasedJob] = []
+    tasks = Tasks()
+
+    async def scenario() -> None:
+        finished = asyncio.Event()
+
+        @tasks.task()
+        async def shot(job: LeasedJob) -> None:
+            seen.append(job)
+            finished.set()
+
+        valkey.xadd(STREAM, {"json": text, "trace": "abc"})
+        await work_until(valkey_url, tasks, finished)
+
+    asyncio.run(scenario())
+    assert (seen[0].id, seen[0].payload.decode(), seen[0].max_attempts) == ("7", text, 5)
+
+
+def test_a_worker_whose_stream_is_deleted_goes_on(valkey: Valkey, valkey_url: str) -> None:
+    tasks = Tasks()
+
+    async def scenario() -> None:
+        finished = asyncio.Event()
+
+        @tasks.task()
+        async def deletes(job: LeasedJob) -> None:
+            valkey.delete(STREAM)
+            publish(valkey, NewJob("ends"))
+
+        @tasks.task()
+        async def ends(job: LeasedJob) -> None:
+            finished.set()
+
+        publish(valkey, NewJob("deletes"))
+        await work_until(valkey_url, tasks, finished)
+
+    asyncio.run(scenario())
+    assert read_depth(valkey, STREAM, GROUP).load == 0
+
+
+def test_a_worker_of_something_that_is_no_stream_says_so(valkey: Valkey, valkey_url: str) -> None:
+    valkey.set(STREAM, "x")
+    with pytest.raises(NotAStream, match="does not hold a stream"):
+        asyncio.run(work_until(valkey_url, Tasks(), asyncio.Event()))
+
+
+def test_what_runs_is_told_and_forgotten_when_the_worker_leaves(valkey: Valkey, valkey_url: str) -> None:
+    tasks, seen = Tasks("our-plugin"), list[str]()
+
+    async def scenario() -> None:
+        stop = asyncio.Event()
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            while not read_workers(valkey).running:
+                await asyncio.sleep(0.01)
+            seen.extend(f"{running.queue.queue} {running.task}" for running in read_workers(valkey).running)
+            stop.set()
+
+        publish(valkey, NewJob("note"))
+        async with connect_async(valkey_url) as client:
+            worker = StreamWorker(client, KEYS, WATCHED.ref, tasks, FAST, registry=Registry(client))
+            await asyncio.wait_for(worker.run_forever(stop), 30)
+
+    asyncio.run(scenario())
+    assert seen == ["browser:jobs/workers note"]
+    assert read_workers(valkey).running == []
+
+
+# Deliveries ---------------------------------------------------------------------------------------
+
+
+def test_a_result_of_a_delivery_that_was_lost_is_refused(group: Valkey) -> None:
+    [entry] = publish(group, NewJob("note"))
+    [held] = take(group, ALICE)
+    assert run(group, BOB.reclaim(0, FIRST_ID, 10)).returned == 1
+    [again] = take(group, BOB)
+    assert (again.id, again.delivery) == (entry, 2)
+    assert run(group, ALICE.ack([(held, 5)])) == [False]
+    assert run(group, ALICE.nack([(held, 5)])) == [False]
+    assert run(group, ALICE.bury([(held, "why")])) == [False]
+    assert run(group, ALICE.extend([held])) == [False]
+    assert run(group, ALICE.giveback([held])) == [False]
+    assert holder(group, entry) == ("headrace:bob", 2)
+    assert run(group, BOB.ack([(again, 5)])) == [True]
+    assert run(group, BOB.ack([(again, 5)])) == [False]
+
+
+def test_a_heartbeat_resets_the_idle_time_and_counts_no_delivery(group: Valkey) -> None:
+    [entry] = publish(group, NewJob("note"))
+    [held] = take(group, ALICE)
+    group.xclaim(STREAM, GROUP, ALICE.consumer, 0, [entry], idle=60_000, justid=True)
+    assert run(group, ALICE.extend([held])) == [True]
+    assert run(group, BOB.reclaim(30_000, FIRST_ID, 10)).returned == 0
+    assert holder(group, entry) == ("headrace:alice", 1)
+
+
+def test_a_failed_entry_waits_for_its_time_however_long_it_is_idle(group: Valkey) -> None:
+    [entry] = publish(group, NewJob("note"))
+    [held] = take(group, ALICE)
+    run(group, ALICE.nack([(held, 3_600_000)]))
+    assert run(group, BOB.reclaim(0, FIRST_ID, 10)).returned == 0
+    assert take(group, BOB) == []
+    assert read_depth(group, STREAM, GROUP).load == 1
+    group.zadd(KEYS.all()[1], {entry: 0})  # its time has come
+    assert [(each.id, each.delivery) for each in take(group, BOB)] == [(entry, 2)]
+
+
+def test_a_failed_entry_is_not_lost_with_the_note_of_its_time(group: Valkey) -> None:
+    publish(group, NewJob("note"))
+    run(group, ALICE.nack([(take(group, ALICE)[0], 3_600_000)]))
+    group.delete(KEYS.all()[1])
+    assert run(group, BOB.reclaim(0, FIRST_ID, 10)).returned == 1
+    assert len(take(group, BOB)) == 1
+
+
+def test_what_is_given_back_has_not_used_up_an_attempt(group: Valkey) -> None:
+    publish(group, NewJob("note"))
+    run(group, ALICE.giveback(take(group, ALICE)))
+    assert [each.delivery for each in take(group, BOB)] == [1]
+
+
+def test_entries_that_were_deleted_while_pending_leave_the_list(group: Valkey) -> None:
+    first, second = publish(group, *notes(2))
+    held, _ = take(group, ALICE)
+    run(group, ALICE.nack([(held, 0)]))
+    group.xdel(STREAM, first, second)
+    told = run(group, BOB.take(10))
+    assert (list(told.entries), told.gone) == ([], 1)
+    assert run(group, BOB.reclaim(0, FIRST_ID, 10)).gone == 1
+    assert read_depth(group, STREAM, GROUP).load == 0
+
+
+def test_very_many_pending_entries_are_returned_page_by_page(group: Valkey) -> None:
+    Broker(group, BrokerOptions()).publish_many(STREAM, notes(2500))
+    group.xreadgroup(GROUP, "somebody else", {STREAM: ">"}, count=2500)
+    cursor, returned = FIRST_ID, 0
+    while True:
+        told = run(group, ALICE.reclaim(0, cursor, 100))
+        cursor, returned = told.cursor, returned + told.returned
+        if cursor == FIRST_ID:
+            break
+    assert returned == 2500
+    assert len(take(group, ALICE, 3000)) == 2500
+
+
+def test_a_consumer_that_left_is_removed_once_it_holds_nothing(group: Valkey) -> None:
+    publish(group, NewJob("note"))
+    [held] = take(group, ALICE)
+    group.xgroup_createconsumer(STREAM, GROUP, "somebody else")
+    assert run(group, BOB.tidy(0)) == 0
+    run(group, ALICE.ack([(held, 1)]))
+    assert run(group, BOB.tidy(60_000)) == 0  # it gave a sign just now
+    assert run(group, BOB.tidy(0)) == 1
+    assert [name for name, _, _ in consumers_of(group, STREAM, GROUP)] == ["somebody else"]
+
+
+# Publishing ---------------------------------------------------------------------------------------
+
+
+def test_trimming_leaves_what_any_group_still_needs(group: Valkey) -> None:
+    group.xgroup_create(STREAM, "slow", id="0")
+    entries = publish(group, *notes(500), maxlen=100)
+    held = take(group, ALICE, 400)
+    run(group, ALICE.ack([(each, 1) for each in held[1:]]))  # the first one is still pending
+    publish(group, NewJob("note"), maxlen=100)
+    assert group.xlen(STREAM) == 501  # the other group has read nothing
+    group.xreadgroup("slow", "c", {STREAM: ">"}, count=500, noack=True)
+    publish(group, NewJob("note"), maxlen=100)
+    assert entry_ids(group)[0] == entries[0]
+    run(group, ALICE.ack([(held[0], 1)]))
+    publish(group, NewJob("note"), maxlen=100)
+    left = entry_ids(group)
+    assert 100 <= len(left) <= 400
+    assert set(entries[400:]) <= set(left)  # not yet delivered to the first group
+    assert read_depth(group, STREAM, GROUP).load == 103
+
+
+def test_a_stream_whose_workers_do_not_keep_up_refuses(group: Valkey) -> None:
+    publish(group, *notes(8), maxlen=2, hard_maxlen=10)
+    with pytest.raises(StreamFull, match="Nothing was"):
+        publish(group, *notes(3), maxlen=2, hard_maxlen=10)
+    assert group.xlen(STREAM) == 8
+    run(group, ALICE.ack([(each, 1) for each in take(group, ALICE, 5)]))
+    publish(group, *notes(3), maxlen=2, hard_maxlen=10)  # what is done makes room
+    assert read_depth(group, STREAM, GROUP).load == 6
+
+
+def test_each_type_of_job_has_its_stream(valkey: Valkey) -> None:
+    broker = Broker(valkey, BrokerOptions(routes={"shot": "browser:jobs"}))
+    broker.publish(NewJob("shot"))
+    broker.publish(NewJob("mail"))
+    assert (valkey.xlen("browser:jobs"), valkey.xlen("jobs")) == (1, 1)
+
+
+def test_publishing_to_a_server_that_is_down_says_so() -> None:
+    with connect("redis://127.0.0.1:1/0") as client, pytest.raises(StreamsUnavailable, match="may be there twice"):
+        publish(client, NewJob("note"))
+
+
+# Dead letters -------------------------------------------------------------------------------------
+
+
+def test_dead_letters_run_again_with_all_their_attempts(group: Valkey) -> None:
+    publish(group, *notes(150))
+    run(group, ALICE.bury([(each, "why") for each in take(group, ALICE, 150)]))
+    chosen = dead_letters(group, KEYS, at_most=2)
+    assert dead_letters(group, KEYS, after=chosen[0].id, at_most=1) == chosen[1:]
+    assert redrive(group, KEYS, [chosen[1].id]) == 1
+    assert redrive(group, KEYS) == 149
+    again = take(group, BOB, 200)
+    assert {each.delivery for each in again} == {1}
+    assert {json.loads(each.fields[b"json"])["payload"] for each in again} == {str(number) for number in range(150)}
+    assert all(list(each.fields) == [b"json"] for each in again)
+    assert count_dead(group, KEYS) == 0
+
+
+def test_redriving_into_a_stream_of_several_groups_must_be_meant(group: Valkey) -> None:
+    publish(group, NewJob("note"))
+    run(group, ALICE.bury([(take(group, ALICE)[0], "why")]))
+    group.xgroup_create(STREAM, "audit", id="$")
+    with pytest.raises(SeveralGroups, match="audit"):
+        redrive(group, KEYS)
+    assert count_dead(group, KEYS) == 1
+    assert redrive(group, KEYS, every_group=True) == 1
+
+
+def test_keys_beside_a_stream_are_in_its_slot() -> None:
+    assert GroupKeys("a:b", "g:h").dead == "{a:b}:hr:g%3Ah:dead"
+    assert GroupKeys("a:{b}", "g").dead == "a:{b}:hr:g:dead"
+
+
+# A server that dies -------------------------------------------------------------------------------
+
+
+def test_a_worker_goes_on_when_its_server_comes_back(tmp_path: Path) -> None:
+    """What ended while the server was away is reported, not run again."""
+    server = EmbeddedValkey(tmp_path / "data", tmp_path)
+    server.start()
+    server.wait_ready(30)
+    ran: list[str] = []
+    tasks = Tasks()
+
+    def die_and_come_back() -> None:
+        os.kill(server.child.pid, signal.SIGKILL)
+        server.stop()
+        again.start()
+        again.wait_ready(30)
+
+    async def scenario() -> None:
+        finished = asyncio.Event()
+
+        @tasks.task()
+        async def outlives(job: LeasedJob) -> None:
+            ran.append("outlives")
+            await asyncio.to_thread(die_and_come_back)
+            with connect(again.url) as client:
+                publish(client, NewJob("after"))
+
+        @tasks.task()
+        async def after(job: LeasedJob) -> None:
+            ran.append("after")
+            finished.set()
+
+        with connect(server.url) as client:
+            publish(client, NewJob("outlives"))
+        await work_until(server.url, tasks, finished, replace(FAST, lease_s=30.0))
+
+    again = EmbeddedValkey(tmp_path / "data", tmp_path, port=server.port)
+    try:
+        asyncio.run(scenario())
+        with connect(again.url) as client:
+            assert read_depth(client, STREAM, GROUP).load == 0
+            assert stats(client) == {"dequeue": 2, "ack": 2}
+    finally:
+        again.stop()
+        server.stop()
+    assert ran == ["outlives", "after"]

@@ -1,0 +1,132 @@
+"""What tests of the snapshot share: a refresher, a reader and their servers, each step by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.snapshot.declared import Declared, read_declared
+from headrace.snapshot.keys import Keys
+from headrace.snapshot.queues import Naming
+from headrace.snapshot.reader import Reader, ReaderOptions
+from headrace.snapshot.refresher import Refresher, nothing
+from headrace.snapshot.sources import SourceOptions, Sources
+from headrace.snapshot.store import Store, StoreOptions
+from headrace.valkey.connect import Valkey
+from headrace.warehouse.connect import Client
+
+REF = QueueRef("acme", "shop", "prod", "emails")
+KEYS = Keys(StoreOptions().prefix)
+TENANT = (("env", "prod"), ("org", "acme"), ("project", "shop"), ("queue", "emails"))
+READY = tuple(sorted((*TENANT, ("state", "ready"), ("tier", "warm"))))
+SERVED = "headrace_queue_metrics_snapshot_served"
+TROUBLE = "headrace_queue_metrics_snapshot_trouble"
+
+Told = dict[str, dict[tuple[tuple[str, str], ...], float]]
+"""Name of the sample → labels that are not empty, in order → value."""
+
+
+class Crash(BaseException):
+    """Stands for a process that ends: nothing catches it."""
+
+
+class Clock:
+    """Monotonic time that goes by when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def store(valkey: Valkey, **options: Any) -> Store:
+    return Store(valkey, StoreOptions(**options))
+
+
+def sources(
+    valkey: Valkey,
+    postgres_url: str = "",
+    declared: Sequence[Declared] | None = None,
+    history: Callable[[], Client] | None = None,
+    naming: Naming | None = None,
+    **options: Any,
+) -> Sources:
+    given = SourceOptions(postgres_url=postgres_url, naming=naming or Naming(), **options)
+    return Sources(valkey, given, declared, history)
+
+
+def refresher(
+    valkey: Valkey, found: Sources, after: Callable[[str], None] = nothing, owner: str | None = None, **options: Any
+) -> Refresher:
+    return Refresher(store(valkey, **options), found, after=after, owner=owner)
+
+
+def reader(valkey: Valkey, clock: Callable[[], float] = time.monotonic, **options: Any) -> Reader:
+    """Each scrape looks, unless `look_every_s` says otherwise."""
+    options.setdefault("look_every_s", 0.0)
+    return Reader(lambda: store(valkey), ReaderOptions(**options), clock)
+
+
+def declared_in(folder: Path, text: str, presets: Sequence[str] = ()) -> list[Declared]:
+    file = folder / "families.toml"
+    file.write_text(text, "utf-8")
+    return read_declared(presets, file)
+
+
+def scrape(found: Reader) -> Told:
+    return parsed(found.body(bytes, openmetrics=False, gzip=False).decode())
+
+
+def parsed(text: str) -> Told:
+    told: Told = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sorted((name, value) for name, value in sample.labels.items() if value))
+            series = told.setdefault(sample.name, {})
+            assert labels not in series, f"{sample.name}{labels} is there twice"
+            series[labels] = sample.value
+    return told
+
+
+def trouble(told: Told) -> set[str]:
+    return {labels[0][1] for labels, value in told[TROUBLE].items() if value}
+
+
+def waiting(told: Told) -> float:
+    """Jobs of the one queue that most tests use."""
+    return told["headrace_queue_jobs"][READY]
+
+
+def family(name: str, sql: str, *labels: str, **more: object) -> str:
+    """A declaration, as a file has it."""
+    given: dict[str, object] = {"name": name, "help": "x", "labels": list(labels), "value": "n", "sql": sql, **more}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in given.items() if value is not None]
+    return "[[family]]\n" + "\n".join(lines) + "\n"
+
+
+def tool(name: str) -> str:
+    """An executable of Debian's package `prometheus`. Without it a test is skipped on a laptop and fails in CI."""
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    reason = f"no {name} found: `apt-get install -y prometheus`"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def enqueue(url: str, ref: QueueRef, count: int = 1) -> None:
+    with SyncClient(url, QueueOptions()) as client:
+        client.enqueue_many(ref, [NewJob(task="send", payload=b"12") for _ in range(count)])

@@ -1,0 +1,283 @@
+"""Decisions: what is promised about every one of them, and the words of some."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.autoscale.decide import Decision, Observation, Source, State, Verb, decide
+from headrace.autoscale.worker_types import Scaling, WorkerType
+
+NOON = 1_800_014_580_000  # 12:03 UTC
+SECOND = 1000
+
+
+def worker(**scaling: Any) -> WorkerType:
+    return WorkerType("mail", queues=("emails",), scaling=Scaling(**scaling))
+
+
+def source(**fields: Any) -> Source:
+    known: dict[str, Any] = {"depth": 0, "running": 0, "arrivals_per_s": 0.0, "service_s": 1.0, **fields}
+    return Source("queue emails", **known)
+
+
+def seen(*sources: Source, **fields: Any) -> Observation:
+    return Observation(sources, **fields)
+
+
+def settled(wanted: int) -> State:
+    """Long ago, so that no cooldown holds."""
+    return State(began_ms=0, wanted=wanted, up_ms=0, changed_ms=0)
+
+
+def run(type_: WorkerType, steps: Sequence[tuple[int, Observation]], state: State | None = None) -> list[Decision]:
+    state, made = state or State(), []
+    for at_ms, observation in steps:
+        decision = decide(type_, observation, state, at_ms)
+        made.append(decision)
+        state = decision.state
+    return made
+
+
+# --- Promises --------------------------------------------------------------------------------------
+
+COUNTS = st.integers(0, 100_000)
+SCALINGS = st.builds(
+    Scaling,
+    min=st.integers(0, 5),
+    max=st.integers(5, 50),
+    per_worker=st.integers(1, 20),
+    drain_s=st.floats(1, 600),
+    age_s=st.floats(1, 60),
+    utilization=st.floats(0.1, 1),
+    tolerance=st.floats(0, 0.5),
+    up_cooldown_s=st.floats(0, 100),
+    down_cooldown_s=st.floats(0, 100),
+    settle_s=st.floats(0, 300),
+    up_step=st.integers(1, 50),
+    down_step=st.integers(1, 50),
+)
+SOURCES = st.builds(
+    Source,
+    name=st.just("queue emails"),
+    depth=st.none() | COUNTS,
+    running=st.none() | st.integers(0, 500),
+    arrivals_per_s=st.none() | st.floats(0, 1000),
+    service_s=st.none() | st.floats(0, 1000),
+    age_s=st.none() | st.floats(0, 1000),
+    limit=st.none() | st.integers(0, 100),
+    paused=st.booleans(),
+    env=st.sampled_from(["a", "b"]),
+)
+OBSERVATIONS = st.builds(
+    Observation,
+    sources=st.lists(SOURCES, max_size=4),
+    rooms=st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 100)),
+    workers=st.none() | st.integers(0, 60),
+    unknown=st.sampled_from(["", "", "", "everything"]),
+)
+TIMES = st.none() | st.integers(NOON - 400 * SECOND, NOON)
+STATES = st.builds(
+    State,
+    began_ms=TIMES,
+    wanted=st.none() | st.integers(0, 60),
+    up_ms=TIMES,
+    changed_ms=TIMES,
+    unknown_ms=TIMES,
+    peaks=st.lists(st.tuples(st.integers(NOON - 400 * SECOND, NOON - 1), st.integers(0, 50)), max_size=4).map(
+        lambda peaks: tuple(sorted(peaks))
+    ),
+)
+TYPES = SCALINGS.map(lambda scaling: WorkerType("mail", queues=("emails",), scaling=scaling))
+
+
+@given(TYPES, OBSERVATIONS, STATES)
+def test_never_outside_its_bounds(type_: WorkerType, observation: Observation, state: State) -> None:
+    made = decide(type_, observation, state, NOON)
+    assert type_.scaling.min <= made.wanted <= type_.scaling.max
+    assert made.state.wanted == made.wanted
+
+
+@given(TYPES, OBSERVATIONS, STATES)
+def test_what_is_not_known_never_lowers(type_: WorkerType, observation: Observation, state: State) -> None:
+    made = decide(type_, observation, state, NOON)
+    if not made.known:
+        assert made.wanted >= min(made.current, type_.scaling.max)
+        assert made.wanted >= max(type_.scaling.min, 1)
+
+
+@given(TYPES, OBSERVATIONS, STATES)
+def test_zero_only_where_nothing_is_known_to_be_there(
+    type_: WorkerType, observation: Observation, state: State
+) -> None:
+    if decide(type_, observation, state, NOON).wanted == 0:
+        assert not observation.unknown
+        assert all((each.depth, each.running) == (0, 0) for each in observation.sources)
+
+
+@given(TYPES, OBSERVATIONS, STATES, st.integers(0, 3), st.integers(1, 10_000))
+def test_more_backlog_never_means_fewer_workers(
+    type_: WorkerType, observation: Observation, state: State, at: int, more: int
+) -> None:
+    sources = [replace(each, depth=each.depth or 0) for each in observation.sources]
+    if not sources:
+        return
+    deeper = [*sources]
+    chosen = deeper[at % len(deeper)]
+    deeper[at % len(deeper)] = replace(chosen, depth=(chosen.depth or 0) + more)
+    less, greater = (decide(type_, replace(observation, sources=each), state, NOON) for each in (sources, deeper))
+    assert greater.wanted >= less.wanted
+
+
+@settings(max_examples=50)
+@given(TYPES, st.lists(st.tuples(st.integers(1, 120 * SECOND), OBSERVATIONS), max_size=25))
+def test_cooldowns_and_steps_are_kept(type_: WorkerType, steps: list[tuple[int, Observation]]) -> None:
+    """Except where a bound asks for more: a cooldown never leaves too few."""
+    at_ms, state, scaling = NOON, State(), type_.scaling
+    ups: list[int] = []
+    changes: list[int] = []
+    for passed_ms, observation in steps:
+        at_ms += passed_ms
+        made = decide(type_, observation, state, at_ms)
+        may_have_work = not made.known or made.inputs["known_load"] > 0
+        floor = max(scaling.min, 1) if may_have_work else scaling.min
+        inside = floor <= made.current <= scaling.max
+        if made.verb == Verb.UP and inside:
+            assert not ups or at_ms - ups[-1] >= scaling.up_cooldown_s * SECOND
+            assert made.wanted - made.current <= scaling.up_step
+        if made.verb == Verb.DOWN and inside:
+            assert not changes or at_ms - changes[-1] >= scaling.down_cooldown_s * SECOND
+            assert made.current - made.wanted <= scaling.down_step
+        if made.verb == Verb.UP:
+            ups.append(at_ms)
+        if made.verb != Verb.HOLD:
+            changes.append(at_ms)
+        state = made.state
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 1000), st.floats(0.2, 40), st.floats(0.1, 5))
+def test_steady_load_does_not_flap(seed: int, per_s: float, service_s: float) -> None:
+    """Readings scatter as arrivals do; after the first minutes the number moves up at most a few times, never down
+    and up again."""
+    chance = random.Random(seed)
+    steps: list[tuple[int, Observation]] = []
+    for round_ in range(360):
+        arrivals = max(0.0, chance.gauss(per_s, math.sqrt(per_s / 60)))
+        depth = max(0, round(chance.gauss(0, 2)))
+        running = max(0, round(chance.gauss(per_s * service_s, math.sqrt(per_s * service_s))))
+        reading = source(depth=depth, running=running, arrivals_per_s=arrivals, service_s=service_s)
+        steps.append((NOON + round_ * 10 * SECOND, seen(reading)))
+    verbs = [each.verb for each in run(worker(max=1000), steps)[60:]]
+    assert verbs.count(Verb.DOWN) <= 1
+    assert verbs.count(Verb.UP) <= 3
+
+
+@given(TYPES, OBSERVATIONS, STATES)
+def test_every_decision_explains_itself(type_: WorkerType, observation: Observation, state: State) -> None:
+    made = decide(type_, observation, state, NOON)
+    assert made.sentence.startswith(f"{made.verb}: ")
+    assert made.sentence.endswith(f"kept {made.wanted}" if made.verb == Verb.HOLD else f"→ {made.wanted}")
+    assert "\n" not in made.sentence
+
+
+# --- Cases -----------------------------------------------------------------------------------------
+
+
+def test_arrivals_keep_slots_busy() -> None:
+    """40/s of 1 s each are 40 jobs at a time: at 80 % that is 50 slots, five workers of ten."""
+    made = decide(worker(min=1, max=20), seen(source(arrivals_per_s=40.0, running=40)), settled(1), NOON)
+    assert (made.verb, made.wanted) == (Verb.UP, 5)
+
+
+def test_a_backlog_is_drained_in_time() -> None:
+    made = decide(worker(max=20, drain_s=60.0), seen(source(depth=6000)), settled(1), NOON)
+    assert made.wanted == 10
+
+
+def test_both_tiers_count() -> None:
+    made = decide(worker(max=20), seen(source(depth=6000, cold=5900)), settled(1), NOON)
+    assert made.wanted == 10
+
+
+def test_age_doubles_the_pressure() -> None:
+    young, old = (decide(worker(max=50), seen(source(depth=6000, age_s=age)), settled(1), NOON) for age in (30.0, 30.1))
+    assert (young.wanted, old.wanted) == (10, 20)
+    assert "pressure doubled beyond 30 s" in old.sentence
+
+
+def test_no_more_workers_than_jobs() -> None:
+    made = decide(worker(max=50, per_worker=1), seen(source(depth=3, service_s=600.0)), settled(0), NOON)
+    assert made.wanted == 3
+
+
+def test_a_limit_caps_what_is_useful() -> None:
+    made = decide(worker(max=50), seen(source(depth=100_000, limit=25)), settled(1), NOON)
+    assert made.wanted == 3
+    assert "limits and pauses let 25 run" in made.sentence
+
+
+def test_a_limit_of_the_environment_is_shared() -> None:
+    deep = source(depth=100_000, env="e")
+    made = decide(worker(max=50), seen(deep, deep, rooms={"e": 40}), settled(1), NOON)
+    assert made.wanted == 4
+
+
+def test_a_paused_queue_needs_nobody_but_keeps_one() -> None:
+    made = decide(worker(max=50), seen(source(depth=1000, paused=True)), settled(0), NOON)
+    assert made.wanted == 1
+
+
+def test_unknown_holds_and_says_since_when() -> None:
+    lag = source(depth=None, unknown="lag of group workers")
+    first = decide(worker(max=50), seen(lag), settled(4), NOON)
+    later = decide(worker(max=50), seen(lag), first.state, NOON + 600 * SECOND)
+    assert first.sentence == later.sentence == "hold: lag of group workers unknown since 12:03, kept 4"
+
+
+def test_unknown_starts_one_worker() -> None:
+    made = decide(worker(), seen(unknown="state of the queues"), settled(0), NOON)
+    assert made.sentence == "up: state of the queues unknown since 12:03 and there may be work, 0 → 1"
+
+
+def test_known_work_raises_whatever_else_is_unknown() -> None:
+    made = decide(worker(max=50), seen(source(depth=6000), source(depth=None, unknown="lag")), settled(2), NOON)
+    assert (made.verb, made.wanted) == (Verb.UP, 10)
+
+
+def test_to_zero_when_nothing_was_needed_for_long_enough() -> None:
+    idle = [(NOON + second * SECOND, seen(source())) for second in range(0, 400, 10)]
+    made = run(worker(settle_s=300.0), [(NOON - 10 * SECOND, seen(source(depth=5))), *idle])
+    zero = next(each for each in made if each.wanted == 0)
+    assert zero.at_ms >= NOON + 290 * SECOND
+    assert zero.sentence == "down: nothing waits, runs or arrives, 1 → 0"
+
+
+def test_switched_off_changes_nothing() -> None:
+    off = replace(worker(), enabled=False)
+    made = decide(off, seen(source(depth=6000)), settled(3), NOON)
+    assert made.sentence == "hold: it is switched off, kept 3"
+
+
+@pytest.mark.parametrize(("current", "wanted"), [(99, 10), (0, 2)])
+def test_bounds_win_over_cooldowns(current: int, wanted: int) -> None:
+    """After the bounds were changed."""
+    state = State(began_ms=NOON, wanted=current, up_ms=NOON, changed_ms=NOON)
+    made = decide(worker(min=2, max=10), seen(source(depth=0)), state, NOON + 1)
+    assert made.wanted == wanted
+
+
+def test_a_decision_about_very_many_queues_keeps_those_that_matter() -> None:
+    sources = [source(depth=number) for number in range(1000)] + [source(depth=None)]
+    made = decide(worker(max=50), seen(*sources), settled(1), NOON)
+    kept = made.inputs["sources"]
+    assert (len(kept), made.inputs["more_sources"]) == (50, 951)
+    assert [each["depth"] for each in kept[:3]] == [None, 999, 998]
+    assert made.inputs["known_load"] == sum(range(1000))

@@ -1,0 +1,71 @@
+import { describe, expect, it } from "vitest";
+import { bySeverity, chartHref, conditionWords, openWords, parseAlerts, story, valueWords, worstFirst } from "./alerts";
+import { at, incident, START } from "./fixtures";
+import type { Transition } from "./shapes";
+
+it("keeps in the URL what is looked at", () => {
+  expect(parseAlerts(new URLSearchParams("show=rules"))).toEqual({ show: "rules", incident: null });
+  expect(parseAlerts(new URLSearchParams("show=nonsense&incident=i-1"))).toEqual({ show: "incidents", incident: "i-1" });
+});
+
+describe("in words", () => {
+  it.each([
+    ["OLDEST_AGE > 30 s over 30 s", "Oldest job above 30 s within 30 s"],
+    ["LATENCY p95 > 250 ms over 5 min", "Wait p95 above 250 ms within 5 min"],
+    ["LATENCY avg < 2 min over 1 h", "Mean wait below 2 min within 1 h"],
+    ["NO_DATA for 5 min", "Nothing new in history for 5 min"],
+    ["SOMETHING of a later release", "SOMETHING of a later release"],
+  ])("%s", (condition, words) => expect(conditionWords(condition)).toBe(words));
+
+  it.each<[string | null, number | null, string]>([
+    ["BACKLOG > 1,000 jobs over 5 min", 1234, "1.2k jobs"],
+    ["BACKLOG < 2 jobs over 5 min", 1, "1 job"],
+    ["ERROR_RATE > 20 % over 5 min", 0.25, "25 %"],
+    ["OLDEST_AGE > 30 s over 30 s", 45_000, "45 s"],
+    ["NO_DATA for 5 min", 400, "6 min 40 s"],
+    ["LATENCY avg > 1 s over 5 min", null, "nothing measured"],
+  ])("%s: %d", (condition, value, words) => expect(valueWords(condition, value)).toBe(words));
+
+  it("counts open alerts", () => {
+    expect([openWords(0, false), openWords(1, false), openWords(50, true)]).toEqual(["No open alerts", "1 open alert", "50+ open alerts"]);
+  });
+});
+
+describe("incidents", () => {
+  const warning = incident({ id: "w" });
+  const critical = incident({ id: "c", severity: "critical" });
+  const taken = incident({ id: "t", severity: "critical", state: "acknowledged", fired_at: at(60) });
+  const newer = incident({ id: "n", fired_at: at(60) });
+
+  it("come worst first, then those without anybody, then the newest", () => {
+    expect(worstFirst([warning, taken, newer, critical]).map((each) => each.id)).toEqual(["c", "t", "n", "w"]);
+    expect(bySeverity([warning, taken, newer, critical])).toEqual([
+      { severity: "critical", count: 2 },
+      { severity: "warning", count: 2 },
+    ]);
+  });
+
+  it("lead to the chart of now, or of then", () => {
+    const nowMs = (START + 600) * 1000;
+    expect(chartHref(warning, nowMs)).toBe("/queues/reports?org=acme&project=shop&env=prod&range=30m");
+    const over = incident({ resolved_at: at(300), state: "resolved" });
+    expect(chartHref(over, nowMs + 86_400_000)).toContain(`start=${encodeURIComponent(at(-900))}&end=${encodeURIComponent(at(1200))}`);
+    expect(chartHref(incident({ queue: null }), nowMs)).toBeNull();
+  });
+
+  it("tell how they came and went", () => {
+    const step = (kind: Transition["kind"], seconds: number, told: boolean): Transition => ({ id: `${kind} ${seconds}`, kind, at: at(seconds), value: 45_000, told });
+    const told = story(
+      incident({
+        transitions: [step("firing", 0, false), step("firing", 60, true), step("resolved", 90, true)],
+        ...{ acknowledged_at: at(30), acknowledged_by: "ann", resolved_at: at(90), reason: "resolved by ann" },
+      }),
+    );
+    expect(told.map(({ what, note }) => [what, note])).toEqual([
+      ["Fired", "45 s · silenced: nobody was told"],
+      ["Acknowledged", "by ann"],
+      ["Told: the silence was over", "45 s"],
+      ["Resolved", "resolved by ann"],
+    ]);
+  });
+});

@@ -1,0 +1,119 @@
+/** Alerts in words, in order, and as kept in the URL. Pure. */
+import { formatCount, formatDuration, formatShare, plural } from "./format";
+import { href } from "./place";
+import { PRESETS } from "./range";
+import type { Incident, IncidentDetail, Metric, Severity, Tenant } from "./shapes";
+
+export const SHOWN = ["incidents", "rules", "channels", "silences"] as const;
+export type Shown = (typeof SHOWN)[number];
+
+export interface AlertsView {
+  show: Shown;
+  /** The id of the one that is looked at. */
+  incident: string | null;
+}
+
+export function parseAlerts(params: URLSearchParams): AlertsView {
+  return { show: SHOWN.find((name) => name === params.get("show")) ?? "incidents", incident: params.get("incident") };
+}
+
+export function incidentHref(tenant: Tenant, id: string): string {
+  return href({ name: "alerts" }, tenant, { incident: id });
+}
+
+// ---- In words ----------------------------------------------------------------------------------------
+
+/** What each metric is called on the other pages. */
+export const METRIC_NAMES: Record<Metric, string> = {
+  BACKLOG: "Depth",
+  LATENCY: "Wait",
+  ERROR_RATE: "Failure rate",
+  OLDEST_AGE: "Oldest job",
+  NO_DATA: "Nothing new",
+};
+
+const CONDITION = /^([A-Z_]+)(?: (avg|p\d+))? ([<>]) (.+) over (.+)$/;
+const NO_DATA = /^NO_DATA for (.+)$/;
+
+/** "LATENCY p95 > 250 ms over 5 min" → "Wait p95 above 250 ms within 5 min". What is not understood stays as it is. */
+export function conditionWords(condition: string): string {
+  const silent = NO_DATA.exec(condition);
+  if (silent !== null) return `Nothing new in history for ${silent[1]}`;
+  const [, metric, percentile, sign, limit, window] = CONDITION.exec(condition) ?? [];
+  if (metric === undefined) return condition;
+  const name = percentile === "avg" ? "Mean wait" : `${METRIC_NAMES[metric as Metric] ?? metric}${percentile === undefined ? "" : ` ${percentile}`}`;
+  return `${name} ${sign === ">" ? "above" : "below"} ${limit} within ${window}`;
+}
+
+/** What was measured, in the unit of the condition that it was compared with. */
+export function valueWords(condition: string | null, value: number | null): string {
+  if (value === null) return "nothing measured";
+  const metric = (condition ?? "").split(" ")[0];
+  if (metric === "ERROR_RATE") return formatShare(value);
+  if (metric === "LATENCY" || metric === "OLDEST_AGE") return formatDuration(value);
+  if (metric === "NO_DATA") return formatDuration(value * 1000);
+  return metric === "BACKLOG" ? `${formatCount(value)} ${value === 1 ? "job" : "jobs"}` : formatCount(value);
+}
+
+// ---- Incidents ---------------------------------------------------------------------------------------
+
+const WORST_FIRST: readonly Severity[] = ["critical", "warning", "info"];
+
+/** Worst first, then those that nobody takes care of, then the newest. */
+export function worstFirst(incidents: readonly Incident[]): Incident[] {
+  return [...incidents].sort(
+    (a, b) =>
+      WORST_FIRST.indexOf(a.severity) - WORST_FIRST.indexOf(b.severity) ||
+      Number(a.state === "acknowledged") - Number(b.state === "acknowledged") ||
+      Date.parse(b.fired_at) - Date.parse(a.fired_at),
+  );
+}
+
+/** Severities that there are, worst first. */
+export function bySeverity(incidents: readonly Incident[]): { severity: Severity; count: number }[] {
+  return WORST_FIRST.map((severity) => ({ severity, count: incidents.filter((each) => each.severity === severity).length })).filter(({ count }) => count > 0);
+}
+
+export function openWords(count: number, more: boolean): string {
+  return count === 0 ? "No open alerts" : `${more ? `${count}+ open alerts` : plural(count, "open alert")}`;
+}
+
+const MARGIN_MS = 15 * 60_000;
+
+/** The chart of its queue, with what came before it: up to now of one that is open, else of then. Null: about no queue. */
+export function chartHref(incident: Incident, nowMs: number): string | null {
+  if (incident.queue === null) return null;
+  const page = { name: "queue", queue: incident.queue } as const;
+  const from = Date.parse(incident.fired_at) - MARGIN_MS;
+  const preset = PRESETS.find(({ seconds }) => seconds * 1000 >= nowMs - from) ?? PRESETS.at(-1);
+  if (incident.resolved_at === null) return href(page, incident, { range: preset?.id ?? null });
+  const until = Math.min(nowMs, Date.parse(incident.resolved_at) + MARGIN_MS);
+  return href(page, incident, { start: new Date(from).toISOString(), end: new Date(until).toISOString() });
+}
+
+export interface Step {
+  id: string;
+  at: string;
+  what: string;
+  /** What is to be said beside it. */
+  note: string;
+}
+
+const SILENCED = "silenced: nobody was told";
+
+/** How it came and went, oldest first. */
+export function story(incident: IncidentDetail): Step[] {
+  const steps: Step[] = [];
+  let fired = false;
+  for (const { id, kind, at, value, told } of incident.transitions) {
+    const measured = incident.condition === null ? "" : valueWords(incident.condition, value);
+    const notes = [measured, ...(told ? [] : [SILENCED])];
+    if (kind === "resolved") steps.push({ id, at, what: "Resolved", note: [incident.reason ?? measured, ...(told ? [] : [SILENCED])].filter(Boolean).join(" · ") });
+    else if (kind === "firing") steps.push({ id, at, what: fired ? "Told: the silence was over" : "Fired", note: notes.filter(Boolean).join(" · ") });
+    fired ||= kind === "firing";
+  }
+  if (incident.acknowledged_at !== null) {
+    steps.push({ id: "acknowledged", at: incident.acknowledged_at, what: "Acknowledged", note: `by ${incident.acknowledged_by ?? "somebody"}` });
+  }
+  return steps.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
+}

@@ -1,0 +1,40 @@
+import { afterEach, expect, it, vi } from "vitest";
+import { acknowledgeIncident, healthIncidents, listIncidents } from "./alertsApi";
+import { incident, TENANT } from "./fixtures";
+
+const signal = new AbortController().signal;
+
+afterEach(() => vi.unstubAllGlobals());
+
+/** The addresses that were asked. */
+function answer(body: unknown, status = 200): string[] {
+  const asked: string[] = [];
+  vi.stubGlobal("fetch", async (url: string) => {
+    asked.push(url);
+    return new Response(JSON.stringify(body), { status });
+  });
+  return asked;
+}
+
+it("asks for incidents of one environment, page by page", async () => {
+  const asked = answer({ incidents: [], next: null });
+  await listIncidents(TENANT, "resolved", "a=b&c", signal);
+  const url = new URL(asked[0] ?? "", "http://localhost");
+  expect(url.pathname).toBe("/api/v1/alerts/incidents");
+  expect(Object.fromEntries(url.searchParams)).toEqual({ ...TENANT, state: "resolved", limit: "50", cursor: "a=b&c" });
+});
+
+it("finds the incidents of Headrace's own health among all", async () => {
+  answer({ incidents: [incident(), incident({ id: "h", org: "", project: "", env: "", queue: null, condition: null })], next: null });
+  expect((await healthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
+});
+
+it("tells kindly who comes second", async () => {
+  answer({ title: "Conflict", status: 409, detail: "It is over already." }, 409);
+  await expect(acknowledgeIncident("a/b", signal)).rejects.toMatchObject({ title: "Somebody was faster", detail: "It is over already." });
+});
+
+it("tells any other refusal as it came", async () => {
+  answer({ title: "Forbidden", status: 403, detail: "This key may only read." }, 403);
+  await expect(acknowledgeIncident("i", signal)).rejects.toMatchObject({ title: "Forbidden", detail: "This key may only read." });
+});

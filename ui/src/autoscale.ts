@@ -1,0 +1,98 @@
+/** Worker types and decisions in words, and as the lines of a small chart. Pure. */
+import type { Decision, WorkerType } from "./shapes";
+
+/** Where a type looks: "every organisation", "acme / shop / prod". */
+export function scopeWords({ org, project, env }: Pick<WorkerType, "org" | "project" | "env">): string {
+  const parts = [org, project, env].filter((part) => part !== null);
+  return parts.length === 0 ? "every organisation" : parts.join(" / ");
+}
+
+/** What a type works on. */
+export function workWords(type: Pick<WorkerType, "queues" | "all_queues" | "stream" | "group">): string {
+  if (type.stream !== null) return `stream ${type.stream}, group ${type.group ?? ""}`;
+  return type.all_queues ? "all queues" : type.queues.join(", ");
+}
+
+/** A queue, or a group of a stream, as it was seen; null is not known. */
+export interface Source {
+  name: string;
+  depth: number | null;
+  running: number | null;
+  arrivalsPerS: number | null;
+  serviceMs: number | null;
+  ageMs: number | null;
+  paused: boolean;
+  unknown: string;
+}
+
+export function sourcesOf({ inputs }: Pick<Decision, "inputs">): Source[] {
+  const sources = Array.isArray(inputs["sources"]) ? (inputs["sources"] as unknown[]) : [];
+  return sources
+    .filter((each): each is Record<string, unknown> => typeof each === "object" && each !== null)
+    .map((each) => ({
+      name: String(each["name"] ?? ""),
+      depth: numberOf(each["depth"]),
+      running: numberOf(each["running"]),
+      arrivalsPerS: numberOf(each["arrivals_per_s"]),
+      serviceMs: inMs(each["service_s"]),
+      ageMs: inMs(each["age_s"]),
+      paused: each["paused"] === true,
+      unknown: typeof each["unknown"] === "string" ? each["unknown"] : "",
+    }));
+}
+
+/** Workers that really ran then; null: nobody could tell. */
+export function workersOf({ inputs }: Pick<Decision, "inputs">): number | null {
+  return numberOf(inputs["workers"]);
+}
+
+function numberOf(value: unknown): number | null {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+function inMs(value: unknown): number | null {
+  const seconds = numberOf(value);
+  return seconds === null ? null : seconds * 1000;
+}
+
+// ---- The chart ---------------------------------------------------------------------------------------
+
+export const STEPS_WIDTH = 600;
+export const STEPS_HEIGHT = 120;
+
+export interface Steps {
+  /** Paths of an SVG of this width and height. */
+  wanted: string;
+  workers: string;
+  top: number;
+  /** ISO times. */
+  from: string;
+  until: string;
+}
+
+/** A number holds until the next decision; what is not known is a gap. Null: two decisions at least make a line. */
+export function toSteps(newestFirst: readonly Decision[]): Steps | null {
+  const decisions = [...newestFirst].reverse();
+  const [first, last] = [decisions[0], decisions.at(-1)];
+  if (first === undefined || last === undefined || first === last) return null;
+  const [start, end] = [Date.parse(first.decided_at), Date.parse(last.decided_at)];
+  const top = Math.max(1, ...decisions.flatMap((each) => [each.wanted, workersOf(each) ?? 0]));
+  const x = (each: Decision) => round(((Date.parse(each.decided_at) - start) / Math.max(1, end - start)) * STEPS_WIDTH);
+  const y = (value: number) => round(STEPS_HEIGHT - (value / top) * STEPS_HEIGHT);
+  const path = (read: (each: Decision) => number | null) => {
+    let before: number | null = null;
+    return decisions
+      .map((each) => {
+        const value = read(each);
+        const step = value === null ? (before === null ? "" : `H${x(each)}`) : before === null ? `M${x(each)} ${y(value)}` : `H${x(each)}V${y(value)}`;
+        before = value;
+        return step;
+      })
+      .join("");
+  };
+  return { wanted: path((each) => each.wanted), workers: path(workersOf), top, from: first.decided_at, until: last.decided_at };
+}
+
+function round(value: number): number {
+  return Math.round(value * 10) / 10;
+}

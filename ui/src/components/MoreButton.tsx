@@ -1,0 +1,19 @@
+/** The next page of a list, or why it did not come. */
+import type { More } from "../more";
+
+export function MoreButton({ more, children }: { more: More<unknown>; children: string }) {
+  return (
+    <>
+      {more.next !== null && (
+        <button type="button" class="button more" disabled={more.busy} onClick={more.load} data-testid="more">
+          {more.busy ? "Loading…" : children}
+        </button>
+      )}
+      {more.error !== null && (
+        <p class="failure nothing" role="alert">
+          {more.error.title}. {more.error.detail}
+        </p>
+      )}
+    </>
+  );
+}

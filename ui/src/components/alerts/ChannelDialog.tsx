@@ -1,0 +1,56 @@
+/** Makes a channel. What leads there is sent once and never shown again. */
+import { useState } from "preact/hooks";
+import { addChannel, type ChannelGiven } from "../../alertsApi";
+import type { ChannelType, MadeChannel, Tenant } from "../../shapes";
+import { Dialog } from "../Dialog";
+import { CheckField, SelectField, TextField } from "../Field";
+
+const TYPES: readonly [ChannelType, string][] = [
+  ["slack", "Slack"],
+  ["email", "Mail"],
+  ["webhook", "Webhook"],
+  ["apprise", "Apprise"],
+];
+const URL_HINTS: Record<Exclude<ChannelType, "email">, string> = {
+  slack: "https://hooks.slack.com/services/…",
+  webhook: "https://example.com/hook",
+  apprise: "tgram://…",
+};
+
+interface Props {
+  tenant: Tenant;
+  onMade: (made: MadeChannel) => void;
+  onClose: () => void;
+}
+
+export function ChannelDialog({ tenant, onMade, onClose }: Props) {
+  const [name, setName] = useState("");
+  const [type, setType] = useState<ChannelType>("slack");
+  const [url, setUrl] = useState("");
+  const [to, setTo] = useState("");
+  const [secret, setSecret] = useState("");
+  const [health, setHealth] = useState(false);
+  const addresses = to.split(/[\s,;]+/).filter((each) => each !== "");
+  const where: Partial<ChannelGiven> = type === "email" ? { to: addresses } : { url: url.trim(), ...(type === "webhook" && secret !== "" ? { secret } : {}) };
+  return (
+    <Dialog
+      title="New channel"
+      confirm="Make the channel"
+      disabled={name.trim() === "" || (type === "email" ? addresses.length === 0 : url.trim() === "")}
+      act={async (signal) => onMade(await addChannel(tenant, { name: name.trim(), type, health, ...where }, signal))}
+      onClose={onClose}
+    >
+      <div class="fields">
+        <TextField label="Name" required value={name} onInput={setName} testId="field-name" />
+        <SelectField label="Type" value={type} options={TYPES} onPick={setType} testId="field-type" />
+        {type === "email" ? (
+          <TextField label="Addresses" wide required placeholder="ops@example.com, ann@example.com" value={to} onInput={setTo} testId="field-to" />
+        ) : (
+          <TextField label="URL; never shown again" wide required placeholder={URL_HINTS[type]} value={url} onInput={setUrl} testId="field-url" />
+        )}
+        {type === "webhook" && <TextField label="Secret that messages are signed with; empty: one is made" wide value={secret} onInput={setSecret} testId="field-secret" />}
+        <CheckField label="Is told too when rules cannot be evaluated" checked={health} onCheck={setHealth} />
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,152 @@
+/** Whom alerts are told: channels, and whether they work. What is secret of them is never shown again. */
+import { useState } from "preact/hooks";
+import { removeChannel, testChannel } from "../../alertsApi";
+import { plural } from "../../format";
+import { asApiError } from "../../http";
+import type { Channel, MadeChannel, Tenant } from "../../shapes";
+import { Dialog } from "../Dialog";
+import { Item } from "../Item";
+import { EmptyNotice } from "../Notice";
+import { Time } from "../Time";
+import { ChannelDialog } from "./ChannelDialog";
+import { SecretDialog } from "./SecretDialog";
+
+interface Props {
+  tenant: Tenant;
+  channels: readonly Channel[];
+  operate: boolean;
+  administer: boolean;
+  onDone: () => void;
+}
+
+export function Channels({ tenant, channels, operate, administer, onDone }: Props) {
+  const [making, setMaking] = useState(false);
+  const [made, setMade] = useState<MadeChannel | null>(null);
+  return (
+    <section class="card list" aria-labelledby="channels-title">
+      <header class="list-head">
+        <h2 id="channels-title">Channels</h2>
+        <span class="quiet">whom rules tell</span>
+        {administer && (
+          <button type="button" class="button small end" data-testid="new-channel" onClick={() => setMaking(true)}>
+            New channel
+          </button>
+        )}
+      </header>
+      <ul data-testid="channels" data-count={channels.length}>
+        {channels.map((channel) => (
+          <ChannelItem key={channel.id} channel={channel} operate={operate} administer={administer} onDone={onDone} />
+        ))}
+      </ul>
+      {channels.length === 0 && (
+        <EmptyNotice title="No channels yet">
+          Incidents are seen on this page alone. {administer ? "A channel tells Slack, mail, a webhook, or any service that Apprise knows." : "A key of level admin can make channels."}
+        </EmptyNotice>
+      )}
+      {making && (
+        <ChannelDialog
+          tenant={tenant}
+          onMade={setMade}
+          onClose={() => {
+            setMaking(false);
+            onDone();
+          }}
+        />
+      )}
+      {!making && made !== null && made.secret !== null && <SecretDialog name={made.name} secret={made.secret} onClose={() => setMade(null)} />}
+    </section>
+  );
+}
+
+function ChannelItem({ channel, operate, administer, onDone }: Omit<Props, "tenant" | "channels"> & { channel: Channel }) {
+  const [removing, setRemoving] = useState(false);
+  return (
+    <Item
+      testId="channel"
+      faded={!channel.enabled}
+      title={
+        <>
+          <em class="tag cool">{channel.type}</em>
+          <span>{channel.name}</span>
+          {!channel.enabled && <em class="tag off">switched off</em>}
+        </>
+      }
+      actions={
+        <>
+          {operate && <TestButton channel={channel} onDone={onDone} />}
+          {administer && (
+            <button type="button" class="button small" aria-label={`Remove ${channel.name}`} data-testid="remove-channel" onClick={() => setRemoving(true)}>
+              Remove
+            </button>
+          )}
+        </>
+      }
+    >
+      <code>{channel.target}</code>
+      {channel.health && <span>told too when rules cannot be evaluated</span>}
+      <span>
+        {channel.last_sent_at === null ? (
+          "nothing sent yet"
+        ) : (
+          <>
+            last sent <Time iso={channel.last_sent_at} />
+          </>
+        )}
+      </span>
+      {channel.failures > 0 && (
+        <span class="bad" data-testid="channel-failures">
+          {plural(channel.failures, "failure")} in a row{channel.last_error !== null && `: ${channel.last_error}`}
+          {channel.retry_at !== null && (
+            <>
+              {" "}
+              · next try <Time iso={channel.retry_at} />
+            </>
+          )}
+        </span>
+      )}
+      {removing && (
+        <Dialog
+          title={`Remove the channel “${channel.name}”?`}
+          confirm="Remove"
+          danger
+          act={(signal) => removeChannel(channel.id, signal)}
+          onClose={() => {
+            setRemoving(false);
+            onDone();
+          }}
+        >
+          Nobody is told there any more, and what still waits to be sent is dropped. Rules that name it go on without it.
+        </Dialog>
+      )}
+    </Item>
+  );
+}
+
+/** Sends a message by the way that all take, and says what became of it. */
+function TestButton({ channel, onDone }: { channel: Channel; onDone: () => void }) {
+  const [busy, setBusy] = useState(false);
+  const [outcome, setOutcome] = useState<{ good: boolean; words: string } | null>(null);
+  const test = async () => {
+    setBusy(true);
+    setOutcome(null);
+    try {
+      const { delivered, error } = await testChannel(channel.id, new AbortController().signal);
+      setOutcome({ good: delivered, words: delivered ? "The test arrived." : `Not delivered: ${error ?? "nobody knows why"}` });
+    } catch (cause) {
+      const { title, detail } = asApiError(cause);
+      setOutcome({ good: false, words: `${title}. ${detail}` });
+    }
+    setBusy(false);
+    onDone();
+  };
+  return (
+    <>
+      <span class={`outcome ${outcome?.good === false ? "bad" : "good"}`} role="status" data-testid="test-outcome">
+        {busy ? "Sending…" : outcome?.words}
+      </span>
+      <button type="button" class="button small" disabled={busy} aria-label={`Test ${channel.name}`} data-testid="test-channel" onClick={() => void test()}>
+        Test
+      </button>
+    </>
+  );
+}

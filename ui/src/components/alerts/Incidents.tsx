@@ -1,0 +1,90 @@
+/** What is wrong now, then what was. */
+import { listIncidents } from "../../alertsApi";
+import { worstFirst } from "../../alerts";
+import { useLive, type Live } from "../../live";
+import { unique, useMore } from "../../more";
+import { href, tenantKey } from "../../place";
+import type { ServerClock } from "../../queues";
+import type { Incident, IncidentList, Rule, Tenant } from "../../shapes";
+import { MoreButton } from "../MoreButton";
+import { EmptyNotice } from "../Notice";
+import { IncidentItem } from "./IncidentItem";
+
+const RESOLVED_MS = 10_000;
+
+interface Props {
+  tenant: Tenant;
+  open: Live<IncidentList>;
+  /** Open incidents of Headrace's own health. */
+  health: readonly Incident[];
+  rules: readonly Rule[] | null;
+  clock: ServerClock | null;
+  operate: boolean;
+}
+
+export function Incidents(props: Props) {
+  return (
+    <>
+      <OpenIncidents {...props} />
+      <ResolvedIncidents {...props} />
+    </>
+  );
+}
+
+function OpenIncidents({ tenant, open, health, rules, clock, operate }: Props) {
+  const more = useMore(`open ${tenantKey(tenant)}`, open.data?.next ?? null, (cursor, signal) => page(tenant, "open", cursor, signal));
+  const incidents = worstFirst(unique([...health, ...(open.data?.incidents ?? []), ...more.items]));
+  return (
+    <section class="card list" aria-labelledby="open-title">
+      <header class="list-head">
+        <h2 id="open-title">Open</h2>
+        <span class="quiet">worst first</span>
+      </header>
+      <ul data-testid="open-incidents" data-count={incidents.length}>
+        {incidents.map((incident) => (
+          <IncidentItem key={incident.id} incident={incident} tenant={tenant} clock={clock} operate={operate} onDone={open.refresh} />
+        ))}
+      </ul>
+      {open.data !== null && rules !== null && incidents.length === 0 && <Calm tenant={tenant} rules={rules} />}
+      <MoreButton more={more}>Show older</MoreButton>
+    </section>
+  );
+}
+
+function Calm({ tenant, rules }: { tenant: Tenant; rules: readonly Rule[] }) {
+  const watching = rules.filter((rule) => rule.enabled).length;
+  if (watching > 0) return <EmptyNotice title="Nothing is wrong">{`${watching === 1 ? "One rule watches" : `${watching} rules watch`} this environment, and no condition is met.`}</EmptyNotice>;
+  return (
+    <EmptyNotice title="Nobody watches">
+      No rule of this environment is enabled. <a href={href({ name: "alerts" }, tenant, { show: "rules" })}>Rules</a> say what is worth an alert.
+    </EmptyNotice>
+  );
+}
+
+function ResolvedIncidents({ tenant, clock }: Props) {
+  const key = `resolved ${tenantKey(tenant)}`;
+  const first = useLive(key, (signal) => listIncidents(tenant, "resolved", null, signal), RESOLVED_MS);
+  const newest = first.data?.incidents ?? [];
+  const more = useMore(key, first.data?.next ?? null, (cursor, signal) => page(tenant, "resolved", cursor, signal), newest);
+  const incidents = unique([...newest, ...more.items]);
+  return (
+    <section class="card list" aria-labelledby="resolved-title">
+      <header class="list-head">
+        <h2 id="resolved-title">Resolved</h2>
+        <span class="quiet">newest first</span>
+      </header>
+      <ul data-testid="resolved-incidents" data-count={incidents.length}>
+        {incidents.map((incident) => (
+          <IncidentItem key={incident.id} incident={incident} tenant={tenant} clock={clock} operate={false} onDone={first.refresh} />
+        ))}
+      </ul>
+      {first.data !== null && incidents.length === 0 && <p class="quiet nothing">None yet, or none that is still kept.</p>}
+      <MoreButton more={more}>Show older</MoreButton>
+    </section>
+  );
+}
+
+async function page(tenant: Tenant, state: "open" | "resolved", cursor: string | null, signal: AbortSignal) {
+  const { incidents: items, next } = await listIncidents(tenant, state, cursor, signal);
+  return { items, next };
+}

@@ -1,0 +1,20 @@
+/** One queue by its name, with those that there are to choose from; empty means all. */
+import { listQueues } from "../../api";
+import { useLive } from "../../live";
+import { tenantKey } from "../../place";
+import type { Tenant } from "../../shapes";
+import { TextField } from "../Field";
+
+const NAMES_MS = 30_000;
+
+export function QueueField({ tenant, value, onInput }: { tenant: Tenant; value: string; onInput: (queue: string) => void }) {
+  const { data } = useLive(`names ${tenantKey(tenant)}`, (signal) => listQueues(tenant, signal), NAMES_MS);
+  return (
+    <>
+      <TextField label="Queue; empty: each" value={value} onInput={onInput} list="queue-names" testId="field-queue" />
+      <datalist id="queue-names">
+        {data?.queues.map(({ queue }) => <option key={queue} value={queue} />)}
+      </datalist>
+    </>
+  );
+}

@@ -1,0 +1,57 @@
+/** Makes a silence. Every silence ends. */
+import { useState } from "preact/hooks";
+import { addSilence } from "../../alertsApi";
+import type { Rule, Tenant } from "../../shapes";
+import { parseSpan } from "../../spans";
+import { Dialog } from "../Dialog";
+import { Field, SelectField, TextField } from "../Field";
+import { QueueField } from "./QueueField";
+
+const LENGTHS: readonly [string, string][] = [
+  ["30 min", "30 minutes"],
+  ["1 h", "1 hour"],
+  ["4 h", "4 hours"],
+  ["1 d", "1 day"],
+  ["7 d", "7 days"],
+  ["until", "until …"],
+];
+
+interface Props {
+  tenant: Tenant;
+  rules: readonly Rule[];
+  /** What it is about at first. */
+  ruleId?: string;
+  queue?: string;
+  onClose: () => void;
+}
+
+export function SilenceDialog({ tenant, rules, ruleId = "", queue: firstQueue = "", onClose }: Props) {
+  const [rule, setRule] = useState(rules.some((each) => each.id === ruleId) ? ruleId : "");
+  const [queue, setQueue] = useState(firstQueue);
+  const [length, setLength] = useState("1 h");
+  const [until, setUntil] = useState("");
+  const [reason, setReason] = useState("");
+  const chosen = length === "until" ? Date.parse(until) : Date.now() + (parseSpan(length) ?? 0);
+  return (
+    <Dialog
+      title="New silence"
+      confirm="Make the silence"
+      disabled={!Number.isFinite(chosen)}
+      act={(signal) => addSilence(tenant, { ends_at: new Date(chosen).toISOString(), rule_id: rule === "" ? null : rule, queue: queue === "" ? null : queue, reason: reason.trim() }, signal)}
+      onClose={onClose}
+    >
+      <p class="quiet">Nobody is told of incidents that begin while it lasts. They are recorded and seen here, and those that are still open at its end are told then.</p>
+      <div class="fields">
+        <SelectField label="Rule" value={rule} options={[["", "Every rule"], ...rules.map(({ id, name }) => [id, name] as const)]} onPick={setRule} testId="field-rule" />
+        <QueueField tenant={tenant} value={queue} onInput={setQueue} />
+        <SelectField label="For" value={length} options={LENGTHS} onPick={setLength} testId="field-length" />
+        {length === "until" && (
+          <Field label="Ends at">
+            <input type="datetime-local" required value={until} data-testid="field-until" onInput={(event) => setUntil(event.currentTarget.value)} />
+          </Field>
+        )}
+        <TextField label="Reason" wide value={reason} onInput={setReason} testId="field-reason" />
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,88 @@
+/** Silences: what nobody is told of, and until when. */
+import { useState } from "preact/hooks";
+import { endSilence } from "../../alertsApi";
+import type { Rule, Silence, Tenant } from "../../shapes";
+import { Dialog } from "../Dialog";
+import { Item } from "../Item";
+import { EmptyNotice } from "../Notice";
+import { Time } from "../Time";
+import { SilenceDialog } from "./SilenceDialog";
+
+interface Props {
+  tenant: Tenant;
+  silences: readonly Silence[];
+  rules: readonly Rule[];
+  operate: boolean;
+  onDone: () => void;
+}
+
+export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
+  const [making, setMaking] = useState(false);
+  return (
+    <section class="card list" aria-labelledby="silences-title">
+      <header class="list-head">
+        <h2 id="silences-title">Silences</h2>
+        <span class="quiet">of what nobody is told</span>
+        {operate && (
+          <button type="button" class="button small end" data-testid="new-silence" onClick={() => setMaking(true)}>
+            New silence
+          </button>
+        )}
+      </header>
+      <ul data-testid="silences" data-count={silences.length}>
+        {silences.map((silence) => (
+          <SilenceItem key={silence.id} silence={silence} rules={rules} operate={operate} onDone={onDone} />
+        ))}
+      </ul>
+      {silences.length === 0 && <EmptyNotice title="No silences">Channels are told of every incident. A silence keeps them quiet for a while, as during a deployment.</EmptyNotice>}
+      {making && (
+        <SilenceDialog
+          tenant={tenant}
+          rules={rules}
+          onClose={() => {
+            setMaking(false);
+            onDone();
+          }}
+        />
+      )}
+    </section>
+  );
+}
+
+function SilenceItem({ silence, rules, operate, onDone }: { silence: Silence; rules: readonly Rule[]; operate: boolean; onDone: () => void }) {
+  const [ending, setEnding] = useState(false);
+  const rule = silence.rule_id === null ? "Every rule" : (rules.find((each) => each.id === silence.rule_id)?.name ?? "A rule that is gone");
+  const what = `${rule}, ${silence.queue ?? "every queue"}`;
+  return (
+    <Item
+      testId="silence"
+      title={<span>{what}</span>}
+      actions={
+        operate && (
+          <button type="button" class="button small" aria-label={`End the silence of ${what}`} data-testid="end-silence" onClick={() => setEnding(true)}>
+            End now
+          </button>
+        )
+      }
+    >
+      <span>
+        from <Time iso={silence.starts_at} /> until <Time iso={silence.ends_at} />
+      </span>
+      <span>by {silence.made_by}</span>
+      {silence.reason !== "" && <span>{silence.reason}</span>}
+      {ending && (
+        <Dialog
+          title="End this silence now?"
+          confirm="End it"
+          act={(signal) => endSilence(silence.id, signal)}
+          onClose={() => {
+            setEnding(false);
+            onDone();
+          }}
+        >
+          Channels are told again, also of incidents that began during it and are still open.
+        </Dialog>
+      )}
+    </Item>
+  );
+}

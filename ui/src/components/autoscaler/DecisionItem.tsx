@@ -1,0 +1,89 @@
+/** One decision: its sentence; opened, what it was based on. */
+import { useState } from "preact/hooks";
+import { sourcesOf, workersOf, type Source } from "../../autoscale";
+import { exact, formatCount, formatDuration, formatRate, plural } from "../../format";
+import type { Decision } from "../../shapes";
+import { Time } from "../Time";
+
+const MOST_SHOWN = 50;
+
+export function DecisionItem({ decision }: { decision: Decision }) {
+  const [open, setOpen] = useState(false);
+  return (
+    <li class="letter">
+      <button type="button" class="disclosure" aria-expanded={open} data-testid="decision" onClick={() => setOpen(!open)}>
+        <span>{decision.sentence}</span>
+      </button>
+      <p class="quiet facts">
+        <Time iso={decision.decided_at} />
+        {decision.verb !== "hold" && <strong>{`${decision.current} → ${decision.wanted}`}</strong>}
+        {!decision.known && <em class="tag">not all was known</em>}
+      </p>
+      {open && <Inputs decision={decision} />}
+    </li>
+  );
+}
+
+function Inputs({ decision }: { decision: Decision }) {
+  const sources = sourcesOf(decision);
+  const workers = workersOf(decision);
+  return (
+    <div class="letter-detail" data-testid="inputs">
+      <p class="quiet">{workers === null ? "Headrace does not start these workers, and cannot tell how many run." : `${plural(workers, "worker")} ran.`}</p>
+      {sources.length > 0 && (
+        <table class="table">
+          <thead>
+            <tr>
+              <th scope="col" class="text name">
+                Queue
+              </th>
+              <th scope="col" class="number">
+                Waiting
+              </th>
+              <th scope="col" class="number">
+                Running
+              </th>
+              <th scope="col" class="number wide">
+                Arrivals
+              </th>
+              <th scope="col" class="number wide">
+                Run time
+              </th>
+              <th scope="col" class="number oldest wide">
+                Oldest
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {sources.slice(0, MOST_SHOWN).map((source, index) => (
+              <SourceRow key={index} source={source} />
+            ))}
+          </tbody>
+        </table>
+      )}
+      {sources.length > MOST_SHOWN && <p class="quiet">{sources.length - MOST_SHOWN} more are not shown.</p>}
+    </div>
+  );
+}
+
+function SourceRow({ source }: { source: Source }) {
+  return (
+    <tr>
+      <td class="text name" title={source.name}>
+        {source.name} {source.paused && <em class="tag">paused</em>} {source.unknown !== "" && <em class="tag">{source.unknown}</em>}
+      </td>
+      <td class="number" title={exact(source.depth)}>
+        {formatCount(source.depth)}
+      </td>
+      <td class="number" title={exact(source.running)}>
+        {formatCount(source.running)}
+      </td>
+      <td class="number wide" title={exact(source.arrivalsPerS)}>
+        {formatRate(source.arrivalsPerS)}
+        {source.arrivalsPerS !== null && "/s"}
+      </td>
+      <td class="number wide">{formatDuration(source.serviceMs)}</td>
+      <td class="number oldest wide">{formatDuration(source.ageMs)}</td>
+    </tr>
+  );
+}

@@ -1,0 +1,51 @@
+/** Workers wanted and workers that run, decision by decision. */
+import { STEPS_HEIGHT, STEPS_WIDTH, toSteps, workersOf } from "../../autoscale";
+import { exact } from "../../format";
+import type { Decision } from "../../shapes";
+import { Time } from "../Time";
+
+export function StepChart({ decisions }: { decisions: readonly Decision[] }) {
+  const steps = toSteps(decisions);
+  return (
+    <section class="card chart steps" aria-labelledby="steps-title">
+      <header>
+        <h2 id="steps-title">Workers</h2>
+        <span class="quiet">of the decisions below</span>
+      </header>
+      <dl class="legend">
+        <Entry colour="--series-depth" label="Wanted" value={exact(decisions[0]?.wanted ?? null)} />
+        {steps !== null && steps.workers !== "" && <Entry colour="--series-running" label="Running" value={exact(decisions[0] === undefined ? null : workersOf(decisions[0]))} />}
+      </dl>
+      {steps === null ? (
+        <p class="quiet">A line needs two decisions.</p>
+      ) : (
+        <>
+          <div class="steps-box">
+            <span class="steps-top quiet">{exact(steps.top)}</span>
+            <span class="steps-zero quiet">0</span>
+            <svg viewBox={`0 -4 ${STEPS_WIDTH} ${STEPS_HEIGHT + 8}`} preserveAspectRatio="none" role="img" aria-label={`Wanted workers; at most ${exact(steps.top)}`} data-testid="steps">
+              <path d={steps.workers} stroke="var(--series-running)" stroke-dasharray="5 4" />
+              <path d={steps.wanted} stroke="var(--series-depth)" />
+            </svg>
+          </div>
+          <p class="steps-times quiet">
+            <Time iso={steps.from} />
+            <Time iso={steps.until} />
+          </p>
+        </>
+      )}
+    </section>
+  );
+}
+
+function Entry({ colour, label, value }: { colour: `--${string}`; label: string; value: string }) {
+  return (
+    <div>
+      <dt>
+        <i style={{ background: `var(${colour})` }} aria-hidden="true" />
+        {label}
+      </dt>
+      <dd>{value}</dd>
+    </div>
+  );
+}

@@ -1,0 +1,95 @@
+/** One worker type: how many there should be, how that came about. */
+import { decisions as listDecisions } from "../../api";
+import { scopeWords, workWords } from "../../autoscale";
+import { exact, formatCount, UNKNOWN } from "../../format";
+import { useLive, useTitle } from "../../live";
+import { unique, useMore } from "../../more";
+import { href, useSetParams } from "../../place";
+import type { Tenant, WorkerType } from "../../shapes";
+import { Figure, Figures } from "../Figure";
+import { MoreButton } from "../MoreButton";
+import { Time } from "../Time";
+import { DecisionItem } from "./DecisionItem";
+import { StepChart } from "./StepChart";
+import { TypeTags } from "./WorkerTypes";
+
+const REFRESH_MS = 10_000;
+
+interface Props {
+  tenant: Tenant | null;
+  type: WorkerType;
+  /** Only decisions that were no hold. */
+  changes: boolean;
+}
+
+export function WorkerTypeView({ tenant, type, changes }: Props) {
+  const setParams = useSetParams();
+  const key = `decisions ${type.name} ${changes}`;
+  const first = useLive(key, (signal) => listDecisions(type.name, changes, null, signal), REFRESH_MS);
+  const newest = first.data?.decisions ?? [];
+  const more = useMore(
+    key,
+    first.data?.next ?? null,
+    async (cursor, signal) => {
+      const { decisions: items, next } = await listDecisions(type.name, changes, cursor, signal);
+      return { items, next };
+    },
+    newest,
+  );
+  const shown = unique([...newest, ...more.items]);
+  useTitle(`${type.wanted} · ${type.name} – Headrace`);
+  return (
+    <>
+      <p class="back">
+        <a href={href({ name: "autoscaler" }, tenant)}>All worker types</a>
+      </p>
+      <div class="heading">
+        <h1>{type.name}</h1>
+        <p class="tags">
+          <TypeTags type={type} />
+        </p>
+      </div>
+      <TypeFigures type={type} />
+      <StepChart decisions={shown} />
+      <section class="card list" aria-labelledby="decisions-title">
+        <header class="list-head">
+          <h2 id="decisions-title">Decisions</h2>
+          <span class="quiet">newest first</span>
+          <label class="switch end">
+            <input type="checkbox" checked={changes} data-testid="changes" onChange={(event) => setParams({ changes: event.currentTarget.checked ? "only" : null })} />
+            Only changes
+          </label>
+        </header>
+        <ul data-testid="decisions" data-count={shown.length}>
+          {shown.map((decision) => (
+            <DecisionItem key={decision.id} decision={decision} />
+          ))}
+        </ul>
+        {first.data !== null && shown.length === 0 && <p class="quiet nothing">{changes ? "The number was never changed." : "None is kept."}</p>}
+        <MoreButton more={more}>Show older</MoreButton>
+      </section>
+    </>
+  );
+}
+
+function TypeFigures({ type }: { type: WorkerType }) {
+  return (
+    <Figures label={`Workers of type ${type.name}`}>
+      <Figure name="wanted" label="Wanted" value={formatCount(type.wanted)} title={exact(type.wanted)}>
+        {`from ${formatCount(type.min)} to ${formatCount(type.max)}`}
+      </Figure>
+      <Figure name="current" label="Running" value={type.current === null ? UNKNOWN : formatCount(type.current)} title={exact(type.current)}>
+        {`${type.current === null ? "started elsewhere; " : ""}${formatCount(type.per_worker)} jobs at a time each`}
+      </Figure>
+      <Figure name="work" label="Works on" value={type.stream !== null ? "a stream" : type.all_queues ? "all queues" : `${type.queues.length} ${type.queues.length === 1 ? "queue" : "queues"}`} title={workWords(type)}>
+        <span title={`${workWords(type)}; ${scopeWords(type)}`}>
+          {type.all_queues ? "" : `${workWords(type)}; `}
+          {scopeWords(type)}
+        </span>
+      </Figure>
+      <Figure name="decided" label="Last decision" value={type.fresh ? "fresh" : "old"} title={type.sentence} tone={type.fresh ? "plain" : "warn"}>
+        <Time iso={type.decided_at} />
+      </Figure>
+    </Figures>
+  );
+}

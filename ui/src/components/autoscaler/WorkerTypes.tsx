@@ -1,0 +1,63 @@
+/** Every worker type in a line: how many run, how many should, and why. */
+import { scopeWords, workWords } from "../../autoscale";
+import { href } from "../../place";
+import type { Tenant, WorkerType } from "../../shapes";
+import { EmptyNotice } from "../Notice";
+import { Time } from "../Time";
+import { Item } from "../Item";
+
+export function WorkerTypes({ tenant, types }: { tenant: Tenant | null; types: readonly WorkerType[] }) {
+  if (types.length === 0) return <NoTypes />;
+  return (
+    <section class="card list" aria-label="Worker types">
+      <ul data-testid="worker-types" data-count={types.length}>
+        {types.map((type) => (
+          <Item
+            key={type.name}
+            testId="worker-type"
+            faded={!type.enabled}
+            title={
+              <>
+                <a href={href({ name: "autoscaler" }, tenant, { type: type.name })}>{type.name}</a>
+                <TypeTags type={type} />
+              </>
+            }
+          >
+            <span>
+              <strong>{type.wanted} wanted</strong>
+              {type.current !== null && ` · ${type.current} running`} · {type.min} to {type.max}
+            </span>
+            <span>{workWords(type)}</span>
+            <span>{scopeWords(type)}</span>
+            <span class="across">
+              {type.sentence} · <Time iso={type.decided_at} />
+            </span>
+          </Item>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+export function TypeTags({ type }: { type: WorkerType }) {
+  return (
+    <>
+      {!type.enabled && <em class="tag off">switched off</em>}
+      {!type.known && <em class="tag">not all is known</em>}
+      {!type.fresh && (
+        <em class="tag" title="Does `headrace autoscale run` run?">
+          nobody decides
+        </em>
+      )}
+    </>
+  );
+}
+
+function NoTypes() {
+  return (
+    <EmptyNotice title="Nothing is scaled">
+      Worker types are the <code>[[worker]]</code> tables of a file that the setting <code>autoscale.types</code> names; <code>headrace autoscale run</code>{" "}
+      decides about them. A type appears here with its first decision.
+    </EmptyNotice>
+  );
+}

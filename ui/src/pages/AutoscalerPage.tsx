@@ -1,0 +1,39 @@
+/** The autoscaler: how many workers of each type there should be, and why. Of all environments that the key reaches. */
+import { workerTypes } from "../api";
+import { useLive, useTitle } from "../live";
+import { href } from "../place";
+import type { Tenant } from "../shapes";
+import { WorkerTypes } from "../components/autoscaler/WorkerTypes";
+import { WorkerTypeView } from "../components/autoscaler/WorkerTypeView";
+import { EmptyNotice, LoadingNotice } from "../components/Notice";
+
+const REFRESH_MS = 5000;
+
+interface Props {
+  /** Where the other pages are; this one is not about one environment. */
+  tenant: Tenant | null;
+  params: URLSearchParams;
+}
+
+export function AutoscalerPage({ tenant, params }: Props) {
+  const { data, error } = useLive("autoscale", workerTypes, REFRESH_MS);
+  const chosen = params.get("type");
+  const type = data?.find((each) => each.name === chosen) ?? null;
+  useTitle("Autoscaler – Headrace");
+  if (type !== null) return <WorkerTypeView key={type.name} tenant={tenant} type={type} changes={params.get("changes") === "only"} />;
+  return (
+    <>
+      <div class="heading">
+        <h1>Autoscaler</h1>
+        <p class="quiet">How many workers of each type there should be, and why.</p>
+      </div>
+      {data === null && error === null && <LoadingNotice>Looking for worker types…</LoadingNotice>}
+      {data !== null && chosen !== null && (
+        <EmptyNotice title="There is no such worker type">
+          Its file does not name “{chosen}” any more, or this key does not reach it. <a href={href({ name: "autoscaler" }, tenant)}>All worker types</a>
+        </EmptyNotice>
+      )}
+      {data !== null && chosen === null && <WorkerTypes tenant={tenant} types={data} />}
+    </>
+  );
+}

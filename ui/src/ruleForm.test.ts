@@ -1,0 +1,34 @@
+import { describe, expect, it } from "vitest";
+import { rule } from "./fixtures";
+import { formOf, readForm } from "./ruleForm";
+import type { Rule, RuleFields } from "./shapes";
+
+function chosen({ name, metric, queue, operator, threshold, percentile, window_s, for_s, cooldown_s, severity, auto_resolve, channels }: Rule): RuleFields {
+  return { name, metric, queue, operator, threshold, percentile, window_s, for_s, cooldown_s, severity, auto_resolve, channels };
+}
+
+describe("a rule in a form", () => {
+  it.each([
+    rule(),
+    rule({ metric: "LATENCY", percentile: "p99", threshold: 250, queue: "a/b" }),
+    rule({ metric: "LATENCY", percentile: "avg", threshold: 0.5 }),
+    rule({ metric: "ERROR_RATE", threshold: 0.07, operator: "LESS_THAN", for_s: 90, auto_resolve: false }),
+    rule({ metric: "OLDEST_AGE", threshold: 5_400_000, window_s: 7200, channels: ["channel_1"], severity: "critical" }),
+  ])("comes back as it was: $metric $threshold", (before) => expect(readForm(formOf(before)).fields).toEqual(chosen(before)));
+
+  it("leaves out what a rule about silence does not have", () => {
+    const { fields } = readForm({ ...formOf(rule({ queue: "emails", threshold: 7 })), metric: "NO_DATA" });
+    expect(fields).toMatchObject({ metric: "NO_DATA", queue: null, percentile: "avg" });
+    expect(fields).not.toHaveProperty("threshold");
+    expect(fields).not.toHaveProperty("operator");
+  });
+
+  it.each([
+    ["a number of jobs", { threshold: "" }],
+    ["a number of jobs", { threshold: "many" }],
+    ["a time with its unit", { metric: "OLDEST_AGE" as const, threshold: "30" }],
+    ["in percent", { metric: "ERROR_RATE" as const, threshold: "%" }],
+    ["need a unit", { window: "5" }],
+    ["need a unit", { cooldown: "1500 ms" }],
+  ])("tells what cannot be read: %s", (words, change) => expect(readForm({ ...formOf(rule()), ...change }).wrong).toContain(words));
+});

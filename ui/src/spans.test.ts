@@ -1,0 +1,25 @@
+import { expect, it } from "vitest";
+import { parseSpan, spanText } from "./spans";
+
+it.each<[string, number | null]>([
+  ["250 ms", 250],
+  ["30s", 30_000],
+  ["5 min", 300_000],
+  ["5m", 300_000],
+  ["1 h 30 min", 5_400_000],
+  ["0.5 s", 500],
+  ["2 D", 172_800_000],
+  ["0 s", 0],
+  ["30", null],
+  ["", null],
+  ["5 parsecs", null],
+  ["-5 s", null],
+])("reads “%s”", (text, ms) => expect(parseSpan(text)).toBe(ms));
+
+it.each([0, 1, 250, 1500, 30_000, 90_000, 300_000, 5_400_000, 86_400_000, 90_000_000])("writes %i ms as it is read", (ms) =>
+  expect(parseSpan(spanText(ms))).toBe(ms),
+);
+
+it("writes the largest whole unit", () => {
+  expect([spanText(300_000), spanText(90_000), spanText(1500)]).toEqual(["5 min", "90 s", "1500 ms"]);
+});

@@ -1,0 +1,24 @@
+/** Lengths of time as people type them: "30 s", "5 min", "1 h 30 min". Pure. */
+
+const UNITS: readonly (readonly [name: string, ms: number])[] = [
+  ["d", 86_400_000],
+  ["h", 3_600_000],
+  ["min", 60_000],
+  ["s", 1000],
+  ["ms", 1],
+];
+const UNIT_MS: Record<string, number> = { ...Object.fromEntries(UNITS), m: 60_000 };
+const PART = /(\d+(?:\.\d+)?)\s*(ms|min|[smhd])/gi;
+
+/** In ms; null where it is none. A number without a unit is none: nobody could tell whether s or ms were meant. */
+export function parseSpan(text: string): number | null {
+  const parts = [...text.matchAll(PART)];
+  if (parts.length === 0 || text.replace(PART, "").trim() !== "") return null;
+  return parts.reduce((sum, [, amount, unit]) => sum + Number(amount) * (UNIT_MS[(unit ?? "").toLowerCase()] ?? 0), 0);
+}
+
+/** Exact: in the largest unit that needs no fraction. */
+export function spanText(ms: number): string {
+  const [name, size] = UNITS.find(([, length]) => ms >= length && ms % length === 0) ?? (ms === 0 ? ["s", 1] : ["ms", 1]);
+  return `${ms / size} ${name}`;
+}
