@@ -67,10 +67,11 @@ class Autoscaling:
         lease_s: float = 60.0,
         count_bound: int = 10_000,
         every_s: float = 10.0,
+        shards: int = 2,
     ) -> None:
         self.lease = Lease(pool, lease_s)
         streams = StreamObserver(lambda: connect(valkey_url), count_bound=count_bound)
-        self.observer = Observer(lambda: connect(valkey_url), 2, streams=streams)
+        self.observer = Observer(lambda: connect(valkey_url), shards, streams=streams)
         options = LoopOptions(every_s, lease_s, tick_s=0.05)
         self.scaler = Autoscaler(pool, self.lease, self.observer, types, actuators, options)
         self.now_ms = time.time_ns() // 1_000_000

@@ -116,13 +116,9 @@ class Servers:
 
 
 def group_of(item: pytest.Item) -> str | None:
-    """Tests that share what is costly to start, or that start much, run one after another; the rest as it comes."""
-    folder = item.path.parent.name
-    if folder in ("acceptance", "browser", "chaos"):
-        return "stacks"
-    if "spark" in getattr(item, "fixturenames", ()):
-        return "spark"
-    return None
+    """Tests that start a stack or Spark run one after another: two of them at once are too much for two cores."""
+    starts_much = item.path.parent.name in ("acceptance", "browser", "chaos")
+    return "heavy" if starts_much or "spark" in getattr(item, "fixturenames", ()) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups; the order was made random before that

@@ -107,7 +107,7 @@ class Crew:
 
     def leader(self) -> int | None:
         with connection(self._pool) as conn:
-            rows = conn.execute("SELECT holder FROM alert_lease WHERE until > clock_timestamp()").fetchall()
+            rows = conn.execute("SELECT holder FROM leases WHERE until > clock_timestamp()").fetchall()
         return int(str(rows[0][0]).split(":")[1]) if rows else None
 
     def kill_leader(self, midway: bool = False) -> bool:
@@ -232,7 +232,7 @@ class Run:
     def _judge(self, receiver: Receiver, seconds: float) -> Report:
         with connection(self._pool) as conn:
             told = {str(row[0]) for row in conn.execute("SELECT id FROM alert_transitions WHERE told").fetchall()}
-            [[token]] = conn.execute("SELECT token FROM alert_lease").fetchall()
+            [[token]] = conn.execute("SELECT token FROM leases").fetchall()
         deliveries: dict[str, set[str]] = {}
         kinds: dict[str, Counter[str]] = {queue: Counter() for queue in self._raised}
         for each in receiver.received:

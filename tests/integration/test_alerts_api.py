@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
 from headrace.api.callers import EVERYTHING, Level, Scope
-from headrace.api.services import Services
+from headrace.api.services import MOST_TRIALS, Services
 from headrace.cli.main import headrace
-from headrace.postgres.connect import Pool, open_pool
+from headrace.postgres.connect import Pool, connect, open_pool
 from headrace.warehouse.connect import Client
 from tests.access import client_with_key
 from tests.alerting import ENV, Alerting, History, Receiver, http_receiver
@@ -127,6 +128,17 @@ def test_a_channel_never_shows_its_secrets_again(api: TestClient, receiver: Rece
     assert api.delete(path).status_code == 204
 
 
+def test_a_rule_whose_channel_is_gone_can_be_changed(api: TestClient) -> None:
+    mail = {"type": "email", "to": ["ops@example.com"]}
+    gone, kept = (made(api.post(f"{PATH}/channels", json={"name": name, **mail}))["id"] for name in ("gone", "kept"))
+    rule = made(api.post(f"{PATH}/rules", json={**RULE, "channels": [gone, kept]}))
+    assert api.delete(f"{PATH}/channels/{gone}").status_code == 204
+    changed = made(api.patch(f"{PATH}/rules/{rule['id']}", json={"enabled": False}), 200)
+    assert (changed["enabled"], changed["channels"]) == (False, [kept])
+    refused = api.patch(f"{PATH}/rules/{rule['id']}", json={"channels": [gone]})
+    assert (refused.status_code, gone in refused.json()["detail"]) == (400, True)
+
+
 def test_another_tenant_sees_nothing_and_a_reader_changes_nothing(api: TestClient, services: Services) -> None:
     rule = made(api.post(f"{PATH}/rules", json=RULE))
     channel = made(api.post(f"{PATH}/channels", json={"name": "c", "type": "email", "to": ["a@b.example"]}))
@@ -195,6 +207,33 @@ def test_a_silence_must_end_and_can_be_ended(api: TestClient) -> None:
     assert api.get(f"{PATH}/silences").json()["silences"] == [silence]
     assert api.delete(f"{PATH}/silences/{silence['id']}").status_code == 204
     assert api.get(f"{PATH}/silences").json()["silences"] == []
+
+
+@pytest.mark.parametrize("starts_at", ["0001-01-01T00:00:00+14:00", "2001-01-01T00:00:00Z"])
+def test_a_silence_that_began_long_ago_is_refused(api: TestClient, starts_at: str) -> None:
+    """One from before the year 1 could be written, and then no list with it could be read, by nobody."""
+    ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    refused = api.post(f"{PATH}/silences", json={"starts_at": starts_at, "ends_at": ends_at})
+    assert (refused.status_code, "starts_at" in refused.json()["detail"]) == (400, True)
+    assert api.get(f"{PATH}/silences").json() == {"silences": []}
+
+
+def test_a_reason_may_hold_anything(api: TestClient) -> None:
+    ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    silence = made(api.post(f"{PATH}/silences", json={"ends_at": ends_at, "reason": "deploy\0 'of' \u2603"}))
+    assert silence["reason"] == "deploy 'of' \u2603"
+
+
+def test_few_channels_are_tested_at_once(api: TestClient, services: Services) -> None:
+    mail = {"name": "ops", "type": "email", "to": ["ops@example.com"]}
+    path = f"{PATH}/channels/{made(api.post(f'{PATH}/channels', json=mail))['id']}/test"
+    with ExitStack() as held:
+        for _ in range(MOST_TRIALS):
+            held.enter_context(services.trials)
+        refused = api.post(path)
+    assert (refused.status_code, "Nothing was sent" in refused.json()["detail"]) == (429, True)
+    with connect(services.postgres_url) as conn:
+        assert conn.execute("SELECT count(*) FROM alert_outbox").fetchone() == (0,)
 
 
 def test_the_test_button_goes_the_way_of_all_messages(api: TestClient, alerting: Alerting, receiver: Receiver) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,6 +21,8 @@ from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, connect, connection, open_pool
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Caps
+from headrace.streams.keys import GroupKeys
+from headrace.streams.scripts import GroupStubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 from tests.autoscaling import NOBODY, REF, Autoscaling, Hand, mail
@@ -124,6 +126,16 @@ def test_valkey_away_holds(world: World, mails: Autoscaling, pool: Pool) -> None
         assert "state of the queues (Valkey does not answer) unknown since" in made.sentence
 
 
+def test_who_looks_into_other_shards_does_not_take_a_part_for_all(world: World, pool: Pool, valkey_url: str) -> None:
+    world.enqueue(REF, 500)
+    partial = Autoscaling(pool, valkey_url, [mail()], shards=1)
+    partial.lease.take()
+    partial.look()
+    made = partial.look()
+    assert (made.wanted, made.known) == (1, False)
+    assert "state of the queues (queue.shards is another number than theirs) unknown since" in made.sentence
+
+
 def test_valkey_away_from_the_beginning_means_one_worker(pool: Pool) -> None:
     away = Autoscaling(pool, NOBODY, [mail()])
     away.lease.take()
@@ -147,6 +159,45 @@ def test_a_stream_counts_what_is_undelivered_and_pending(valkey: Valkey, valkey_
     [source] = made.inputs["sources"]
     assert (source["depth"], source["running"], source["arrivals_per_s"]) == (240, 60, 30.0)
     assert made.verb == Verb.UP
+    assert source["unknown"] == ""
+
+
+def test_entries_that_wait_for_their_retry_hold_no_slots(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
+    """Where a service that jobs need is away, all of them fail and wait: more workers would have nothing to do."""
+    valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    keys = GroupKeys("jobs", "workers")
+    stubs, retries = GroupStubs(keys, "headrace:one"), keys.all()[1]
+    for _ in range(300):
+        valkey.xadd("jobs", {"json": "{}"})
+    run(valkey, stubs.nack((each, 3_600_000) for each in run(valkey, stubs.take(300)).entries))
+    jobs = Autoscaling(pool, valkey_url, [JOBS])
+    jobs.lease.take()
+    made = [jobs.look() for _ in range(20)]
+    [source] = made[-1].inputs["sources"]
+    assert (source["depth"], source["running"], source["scheduled"]) == (0, 0, 300)
+    assert {each.wanted for each in made} == {1}  # and not none: there is work
+    assert made[-1].sentence == "hold: 0 wait, 0 run, 0/s arrive, 300 wait for their retry, kept 1"
+    valkey.zadd(retries, dict.fromkeys(cast("list[bytes]", valkey.zrange(retries, 0, -1)), 1))  # their time comes
+    due = jobs.look()
+    [source] = due.inputs["sources"]
+    assert (source["depth"], source["scheduled"], source["arrivals_per_s"]) == (300, 0, 5.0)  # in a minute
+    assert due.verb == Verb.UP
+
+
+def test_a_stream_that_may_not_be_read_holds_and_stops_no_other_type(
+    valkey: Valkey, valkey_url: str, pool: Pool
+) -> None:
+    valkey.acl_setuser("few", enabled=True, passwords=["+pw"], categories=["+@all"], keys=["hr:*"])
+    try:
+        types = [JOBS, mail()]
+        both = Autoscaling(pool, valkey_url.replace("redis://", "redis://few:pw@"), types)
+        both.lease.take()
+        made = both.look()
+    finally:
+        valkey.acl_deluser("few")
+    assert (made.wanted, made.known) == (1, False)
+    assert "lag of group workers (the server refuses to tell) unknown since" in made.sentence
+    assert [each.known for each in stored(pool, "mail")] == [True]
 
 
 def test_a_lag_that_the_server_cannot_tell_holds(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
@@ -234,9 +285,7 @@ def test_workers_are_let_go_when_another_decides(world: World, pool: Pool, valke
     try:
         wait_until(lambda: hand.told and hand.told[-1] == 1, "it works")
         with connection(pool) as conn:
-            conn.execute(
-                "UPDATE autoscale_lease SET holder = 'other', token = token + 1, until = now() + interval '1h'"
-            )
+            conn.execute("UPDATE leases SET holder = 'other', token = token + 1, until = now() + interval '1h'")
         wait_until(lambda: hand.told[-1] == 0, "it lets its workers go")
         count = len(stored(pool))
         hand.told.clear()
@@ -321,11 +370,14 @@ def test_run_once_explain_and_status(cli: Cli, world: World) -> None:
     assert "0..20" in cli.run("status").output
     assert "no worker type" not in cli.run("explain", "mail").output
     assert cli.run("explain", "nothing").exit_code == 1
+    cli.file.write_text(TYPES.replace('"mail"', '"post"'), "utf-8")
+    cli.run("run", "--once")
+    assert "500 wait" in cli.run("explain", "mail").output  # its decisions are kept for as long as others
 
 
 def test_a_dry_run_touches_nothing(cli: Cli, world: World, valkey: Valkey, postgres_url: str) -> None:
     world.enqueue(REF, 500)
-    tables = ("autoscale_lease", "autoscale_types", "autoscale_decisions")
+    tables = ("leases", "autoscale_types", "autoscale_decisions")
 
     def everything() -> Any:
         with connect(postgres_url) as conn:

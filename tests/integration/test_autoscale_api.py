@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
@@ -48,11 +49,17 @@ def waiting(depth: int) -> Observation:
 
 
 def put(
-    pool: Pool, seen: Observation, name: str = "mail", fresh_s: float = 60.0, scope: Scope = HERE, wanted: int = 3
+    pool: Pool,
+    seen: Observation,
+    name: str = "mail",
+    fresh_s: float = 60.0,
+    scope: Scope = HERE,
+    wanted: int = 3,
+    enabled: bool = True,
 ) -> Decision:
     """A decision as the autoscaler stores it."""
-    limits = Scaling(max=20)
-    worker = WorkerType(name, ("emails",), org=scope.org, project=scope.project, env=scope.env, scaling=limits)
+    worker = WorkerType(name, ("emails",), org=scope.org, project=scope.project, env=scope.env, enabled=enabled)
+    worker = replace(worker, scaling=Scaling(max=20))
     now_ms = time.time_ns() // 1_000_000
     decision = decide(worker, seen, State(began_ms=0, changed_ms=0, wanted=wanted), now_ms)
     with connection(pool) as conn:
@@ -90,6 +97,13 @@ def test_an_old_decision_is_an_error_and_no_number(api: TestClient, pool: Pool) 
     put(pool, EMPTY, fresh_s=-1.0)
     answer = api.get(f"{PATH}/mail/keda")
     assert "is old" in problem(answer, 503)
+    assert "value" not in answer.json()
+
+
+def test_a_type_that_is_switched_off_is_an_error_and_no_number(api: TestClient, pool: Pool) -> None:
+    put(pool, waiting(6000), wanted=0, enabled=False)
+    answer = api.get(f"{PATH}/mail/keda")
+    assert "is switched off" in problem(answer, 503)
     assert "value" not in answer.json()
 
 
@@ -173,6 +187,14 @@ def test_a_key_sees_the_types_all_of_whose_work_it_reaches(services: Services, p
                     assert answer.status_code == 200, (scope, name)
                 else:
                     assert problem(answer, 404) == absent.replace("nothing", name), (scope, name)
+
+
+def test_a_name_that_was_another_tenants_shows_nothing_of_it(services: Services, pool: Pool) -> None:
+    put(pool, waiting(6000), scope=Scope("globex"))
+    own = put(pool, waiting(1200), scope=Scope("acme"))
+    for scope in (Scope("acme"), EVERYTHING):
+        answer = client_with_key(services, scope, Level.READ).get(f"{PATH}/mail/decisions").json()
+        assert [each["sentence"] for each in answer["decisions"]] == [own.sentence]
 
 
 def test_a_list_can_be_narrowed(services: Services, pool: Pool) -> None:

@@ -25,6 +25,8 @@ def now_ms(warehouse: Client) -> int:
     History(warehouse).add_table(
         [
             {**where, "at_ms": now_ms - 120_000, "op": "enqueue", "n": 7, "depth": 7, "oldest_ms": now_ms - 120_000},
+            # `enqueue` counts jobs in either tier, `spill` those of them that went to PostgreSQL.
+            {**where, "at_ms": now_ms - 110_000, "op": "enqueue", "n": 3, "depth": 10, "oldest_ms": now_ms - 120_000},
             {**where, "at_ms": now_ms - 110_000, "op": "spill", "n": 3, "depth": 10, "oldest_ms": now_ms - 120_000},
             {**where, "at_ms": now_ms - 60_000, "op": "ack", "n": 4, "depth": 6, "runs": [1000, 3000, 1500, 2500]},
         ]

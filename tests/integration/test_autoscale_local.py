@@ -99,6 +99,19 @@ def test_a_worker_that_dies_at_once_is_not_started_without_end() -> None:
     broken.stop()
 
 
+def test_many_that_die_together_have_failed_once(tmp_path: Path) -> None:
+    """Something that all of them need was away for a moment: they are not kept away for a minute."""
+    there = tmp_path / "there"
+    program = "import os, sys, time; time.sleep(60) if os.path.exists(sys.argv[1]) else sys.exit(1)"
+    shaky = LocalWorkers("shaky", [sys.executable, "-c", program, str(there)])
+    shaky.scale(8)
+    wait_until(lambda: shaky.count() == 0, "all died")
+    there.touch()
+    shaky.mend()
+    assert shaky.count() == 8
+    shaky.stop(0.0)
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_their_autoscaler(world: World, valkey: Valkey, tmp_path: Path, end: signal.Signals) -> None:
     """And finish their jobs, or take them back to the queue."""

@@ -391,7 +391,7 @@ def test_the_command_migrates_both(
         conn.execute("CREATE SCHEMA public")
     try:
         names = applied()
-        assert names[0] == "cold/001_cold.sql"
+        assert names[0] == "postgres/001_leases.sql"
         assert [name for name in names if "/" not in name] == [migration.name for migration in warehouse_migrations()]
         assert applied() == []
         env["HEADRACE_POSTGRES_URL"] = ""

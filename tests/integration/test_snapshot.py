@@ -268,6 +268,24 @@ def test_a_number_is_never_given_twice(valkey: Valkey, live: Sources) -> None:
     assert valkey.get(KEYS.current) == b"v2"
 
 
+def test_a_number_is_above_those_of_versions_that_are_kept(valkey: Valkey, live: Sources) -> None:
+    made = refresher(valkey, live, keep_versions=2)
+    for _ in range(3):
+        made.run_once()
+    valkey.delete(KEYS.number, KEYS.current)
+    made.run_once()
+    assert scrape(reader(valkey))["headrace_queue_metrics_snapshot_version"] == {(): 4}
+
+
+def test_a_switch_that_is_asked_for_twice_is_done_once(valkey: Valkey, live: Sources) -> None:
+    done = refresher(valkey, live).run_once()
+    assert done is not None
+    store(valkey).switch(done.meta)
+    look = store(valkey).look()
+    assert (look.version, look.attempts.ok, look.attempts.superseded) == (1, 1, 0)
+    assert store(valkey).read(1) is not None
+
+
 @pytest.mark.parametrize("lost", ["data", "meta", "half"])
 def test_what_was_not_written_whole_is_not_published(valkey: Valkey, live: Sources, lost: str) -> None:
     def lose(step: str) -> None:

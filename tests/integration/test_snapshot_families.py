@@ -53,6 +53,7 @@ def test_rows_that_make_no_series_are_refused(valkey: Valkey, postgres_url: str,
         ("SELECT 'many' AS n", {}, "no number in n"),
         ("SELECT true AS n", {}, "no number in n"),
         ("SELECT now()::timestamp AS t", {"value": None, "oldest": "t"}, "where a time should be"),
+        ("SELECT 'NaN'::float8 AS t", {"value": None, "oldest": "t"}, "where a time should be"),
     ):
         declared = declared_in(tmp_path, family("shop_things", sql, **more))
         with pytest.raises(BadSeries, match=words):

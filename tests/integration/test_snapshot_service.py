@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from headrace.errors import ServiceUnavailable
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.snapshot.refresher import Refresher, direct
 from headrace.snapshot.service import Service, ServiceOptions
@@ -125,6 +126,20 @@ def test_a_refresh_that_hangs_gives_way(valkey: Valkey, live: Sources) -> None:
         go_on.set()
     look = store(valkey).look()
     assert (look.version, look.attempts.superseded) == (2, 1)
+
+
+def test_one_whose_refreshes_fail_gives_way(valkey: Valkey, live: Sources) -> None:
+    broken = threading.Event()
+
+    def fail(step: str) -> None:
+        if step == "read" and broken.is_set():
+            raise ServiceUnavailable
+
+    options = replace(FAST, lock_ttl_s=60.0)
+    with Running(Service(refresher(valkey, live, fail, lock_ttl_s=60.0), live, options)):
+        wait_until(lambda: version(valkey), "it refreshes")
+        broken.set()
+        wait_until(refresher(valkey, live, owner="other").run_once, "another, which can, refreshes")
 
 
 def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_url: str, live: Sources) -> None:

@@ -276,6 +276,20 @@ def test_one_group_that_cannot_be_read_hides_no_other(group: Valkey) -> None:
     assert watcher.run_once() == 2
 
 
+def test_a_stream_that_may_not_be_read_hides_no_other(group: Valkey, valkey_url: str) -> None:
+    group.acl_setuser("few", enabled=True, passwords=["+pw"], categories=["+@all"], keys=[STREAM, f"{{{STREAM}}}*"])
+    try:
+        with connect(valkey_url.replace("redis://", "redis://few:pw@")) as theirs:
+            secret = watched("secret", GROUP, "org", "project", "streams")
+            assert Watcher(theirs, group, STUBS, [secret, WATCHED]).run_once() == 1
+        url = valkey_url.replace("redis://", "redis://few:pw@")
+        shown = headrace_streams(url, "list", "--stream", "secret", "--stream", STREAM)
+        assert (shown.exit_code, "refused: " in shown.stdout, STREAM in shown.stdout) == (0, True, True)
+    finally:
+        group.acl_deluser("few")
+    assert {event.ref for event in events(group)} == {WATCHED.ref}
+
+
 def test_a_group_of_unknown_depth_is_not_told_as_empty(group: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.streams.watch.COUNT_BOUND", 5)
     entries = add(group, 40)
@@ -344,6 +358,14 @@ def test_dead_letters_are_listed_and_redriven(group: Valkey, valkey_url: str) ->
     assert (listed["dead"], listed["letters"][0]["entry_id"]) == (1, held.id)
     assert document(headrace_streams(valkey_url, "redrive", "--stream", STREAM, "--json")) == {"redriven": 1}
     assert read_depth(group, STREAM, GROUP).undelivered == 1
+
+
+@pytest.mark.parametrize("option", [("dead", "--after"), ("redrive", "--id")])
+def test_what_is_no_id_is_refused_with_a_word_of_what_is(option: tuple[str, str], valkey_url: str) -> None:
+    command, name = option
+    refused = headrace_streams(valkey_url, command, "--stream", STREAM, name, "latest")
+    assert refused.exit_code == 2
+    assert "'latest' is no id of a dead letter" in refused.stderr
 
 
 def test_published_jobs_go_to_the_stream_of_their_type(valkey: Valkey, valkey_url: str) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from headrace.cli.worker import serve_all
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavailable
 from headrace.model.job import LeasedJob, NewJob
@@ -25,9 +26,11 @@ from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import FIRST_ID, WAITING, GroupStubs, Held
 from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import Valkey, connect, connect_async
-from headrace.valkey.scripts import run
+from headrace.valkey.scripts import Call, run
 from headrace.valkey.stream_groups import consumers_of
 from tests.streams import FAST, GROUP, KEYS, STREAM, WATCHED, entry_ids, publish, stats, work_until
+
+T = TypeVar("T")
 
 ALICE, BOB = GroupStubs(KEYS, "headrace:alice"), GroupStubs(KEYS, "headrace:bob")
 
@@ -217,6 +220,100 @@ def test_a_worker_of_something_that_is_no_stream_says_so(valkey: Valkey, valkey_
         asyncio.run(work_until(valkey_url, Tasks(), asyncio.Event()))
 
 
+def test_a_stream_that_cannot_be_served_stops_the_others_in_order(valkey: Valkey, valkey_url: str) -> None:
+    """What runs then is finished and acknowledged, not left to its lease."""
+    tasks = Tasks()
+
+    async def scenario() -> None:
+        stop = asyncio.Event()
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            valkey.set("other", "no stream any more")
+            await stop.wait()
+            await asyncio.sleep(0.05)
+
+        publish(valkey, NewJob("note"))
+        async with connect_async(valkey_url) as client:
+            keys = (KEYS, GroupKeys("other", GROUP))
+            workers = [StreamWorker(client, each, WATCHED.ref, tasks, FAST) for each in keys]
+            await asyncio.wait_for(serve_all(workers, stop), 30)
+
+    with pytest.raises(NotAStream, match="other"):
+        asyncio.run(scenario())
+    assert stats(valkey) == {"dequeue": 1, "ack": 1}
+    assert read_depth(valkey, STREAM, GROUP).load == 0
+
+
+def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(valkey: Valkey, valkey_url: str) -> None:
+    tasks, stop, late_runs, acked = Tasks(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Slow(StreamWorker):
+        async def _run(self, call: Call[T]) -> T:
+            answer = await super()._run(call)
+            if call.script.name == "ack":
+                acked.set()
+                await asyncio.sleep(0.05)
+            return answer
+
+    @tasks.task()
+    async def late(job: LeasedJob) -> None:
+        late_runs.set()
+        await acked.wait()
+
+    @tasks.task()
+    async def last(job: LeasedJob) -> None:
+        await late_runs.wait()
+        stop.set()
+
+    async def scenario() -> None:
+        publish(valkey, NewJob("late"), NewJob("last"))
+        async with connect_async(valkey_url) as client:
+            worker = Slow(client, KEYS, WATCHED.ref, tasks, replace(FAST, concurrency=2, lease_s=30.0, grace_s=0.0))
+            await asyncio.wait_for(worker.run_forever(stop), 30)
+
+    asyncio.run(scenario())
+    assert stats(valkey) == {"dequeue": 2, "ack": 1, "reclaim": 1}
+    assert [name for name, _, _ in consumers_of(valkey, STREAM, GROUP)] == [WAITING]
+
+
+def test_heartbeats_outlive_what_a_server_refuses_for_a_while(valkey: Valkey, valkey_url: str) -> None:
+    """A worker whose slots are all taken asks for nothing: only its heartbeats meet the refusal."""
+    tasks, runs, go_on = Tasks(), asyncio.Event(), asyncio.Event()
+
+    @tasks.task()
+    async def long(job: LeasedJob) -> None:
+        runs.set()
+        await go_on.wait()
+
+    def idle_ms() -> int:
+        [found] = cast("list[dict[str, int]]", valkey.xpending_range(STREAM, GROUP, "-", "+", 1))
+        return found["time_since_delivered"]
+
+    async def idle_until(enough: Callable[[int], bool]) -> None:
+        while not enough(idle_ms()):
+            await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        publish(valkey, NewJob("long"))
+        running = asyncio.create_task(
+            work_until(valkey_url, tasks, go_on, replace(FAST, concurrency=1, lease_s=30.0, heartbeat_s=0.05))
+        )
+        await runs.wait()
+        valkey.config_set("min-replicas-to-write", 1)
+        await idle_until(lambda idle: idle > 300)
+        valkey.config_set("min-replicas-to-write", 0)
+        await asyncio.wait_for(idle_until(lambda idle: idle < 300), 10)
+        go_on.set()
+        await running
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        valkey.config_set("min-replicas-to-write", 0)
+    assert read_depth(valkey, STREAM, GROUP).load == 0
+
+
 def test_what_runs_is_told_and_forgotten_when_the_worker_leaves(valkey: Valkey, valkey_url: str) -> None:
     tasks, seen = Tasks("our-plugin"), list[str]()
 
@@ -388,6 +485,17 @@ def test_dead_letters_run_again_with_all_their_attempts(group: Valkey) -> None:
     assert count_dead(group, KEYS) == 0
 
 
+def test_an_entry_of_very_many_fields_can_be_buried(group: Valkey) -> None:
+    """Else it would end every worker that tries."""
+    group.xadd(STREAM, {f"field {number}": "x" for number in range(5000)})
+    [held] = take(group, ALICE)
+    assert run(group, ALICE.bury([(held, "undecodable")])) == [True]
+    [letter] = dead_letters(group, KEYS)
+    assert len(letter.fields) == 3500
+    assert letter.reason == "undecodable (Of its 5000 fields the first 3500 are kept.)"
+    assert redrive(group, KEYS) == 1
+
+
 def test_redriving_into_a_stream_of_several_groups_must_be_meant(group: Valkey) -> None:
     publish(group, NewJob("note"))
     run(group, ALICE.bury([(take(group, ALICE)[0], "why")]))
@@ -449,3 +557,37 @@ def test_a_worker_goes_on_when_its_server_comes_back(tmp_path: Path) -> None:
         again.stop()
         server.stop()
     assert ran == ["outlives", "after"]
+
+
+def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away() -> None:
+    async def scenario() -> None:
+        stop = asyncio.Event()
+        async with connect_async("redis://127.0.0.1:1/0") as client:
+            running = asyncio.create_task(
+                StreamWorker(client, KEYS, WATCHED.ref, Tasks(), FAST, registry=Registry(client)).run_forever(stop)
+            )
+            await asyncio.sleep(0.1)
+            assert not running.done()  # until it is told to, it does
+            stop.set()
+            await asyncio.wait_for(running, 30)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_with_results_waits_for_a_server_that_is_away_as_long_as_its_grace(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path / "data", tmp_path)
+    server.start()
+    server.wait_ready(30)
+    tasks, finished = Tasks(), asyncio.Event()
+
+    @tasks.task()
+    async def last(job: LeasedJob) -> None:
+        await asyncio.to_thread(server.stop)
+        finished.set()
+
+    try:
+        with connect(server.url) as client:
+            publish(client, NewJob("last"))
+        asyncio.run(work_until(server.url, tasks, finished, replace(FAST, grace_s=0.5)))
+    finally:
+        server.stop()

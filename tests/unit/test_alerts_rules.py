@@ -191,6 +191,7 @@ def test_the_signature_covers_time_and_body() -> None:
     [
         *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "::1"),
         *("fe80::1", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "224.0.0.1", "255.255.255.255"),
+        "fec0::1",
     ],
 )
 def test_private_addresses_in_every_dress_are_refused(address: str) -> None:

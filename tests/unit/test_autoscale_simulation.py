@@ -147,13 +147,20 @@ def test_jobs_that_do_not_end_are_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [Reading(20_000, 2, 5, 5, 0), Reading(20_000, 1, 5, 3, 0), Reading(90_000, 1, 9, 9, 0)]
+    "other", [Reading(20_000, 2, 5, 5, 0), Reading(20_000, 1, 5, 3, 0), Reading(140_000, 1, 9, 9, 0)]
 )
 def test_counters_that_began_anew_or_were_not_read_for_long_tell_nothing(other: Reading) -> None:
     meter = Meter(60.0)
     meter.add(Reading(0, 1, 5, 5, 0))
     meter.add(Reading(10_000, 1, 5, 5, 0))
     assert meter.add(other).arrivals_per_s is None
+
+
+def test_readings_as_far_apart_as_the_window_is_long_tell_rates() -> None:
+    """autoscale.every may be as long as autoscale.window, and a reading comes when the one before is done."""
+    meter = Meter(60.0)
+    known = [meter.add(Reading(number * 60_500, 1, number * 121, number * 121, 4)) for number in range(4)]
+    assert [each.arrivals_per_s for each in known] == [None, 2.0, 2.0, 2.0]
 
 
 # --- On the command line ---------------------------------------------------------------------------

@@ -72,7 +72,10 @@ def test_no_file_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("worker = 1", "names no worker type"), ("[[job]]", "it may have [[worker]]"), ("[[", "not valid TOML")],
+    [
+        *(("worker = 1", "names no worker type"), ("worker = [1]", "names no worker type")),
+        *(("[[job]]", "it may have [[worker]]"), ("[[", "not valid TOML")),
+    ],
 )
 def test_files_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "workers.toml"

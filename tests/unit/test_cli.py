@@ -164,6 +164,13 @@ def test_settings_are_read_once(here: Path) -> None:
     assert seen[0] is seen[1]
 
 
+@pytest.mark.parametrize("app", [":tasks", "", ".tasks:tasks"])
+def test_an_app_without_a_module_is_refused(app: str) -> None:
+    refused = CliRunner().invoke(main.headrace, ["worker", app])
+    assert refused.exit_code == 2
+    assert "it names no module" in refused.output
+
+
 def test_plain_tables_are_aligned() -> None:
     assert aligned([["a", "b", ""], ["long", "x", "y"]]) == ["a     b", "long  x  y"]
 

@@ -239,9 +239,13 @@ def test_what_was_lost_is_in_the_totals() -> None:
     assert found.per_s(Op.ENQUEUE) == 20.0
 
 
+def rendered(of: Window, points: Points, watermark_ms: int | None) -> list[Any]:
+    return json.loads(f"[{','.join(render(of, points, watermark_ms))}]")
+
+
 def test_points_are_whole_json() -> None:
     points = filled(3, Event(5000, 7, waiting_ms=30, enqueued=4))
-    shown = [json.loads(point) for point in render(window(3), points, (START_S + 10) * 1000)]
+    shown = rendered(window(3), points, (START_S + 10) * 1000)
     assert [point["timestamp"] for point in shown] == [f"2027-01-15T08:00:{second}Z" for second in ("00", "05", "10")]
     assert [point["complete"] for point in shown] == [True, True, False]
     assert shown[1]["throughput"]["enqueued_per_s"] == 0.8
@@ -257,6 +261,6 @@ def test_points_are_whole_json() -> None:
 def test_utilization_may_pass_100() -> None:
     """A limit was lowered below what runs."""
     points = fill(window(1), series([]), gauges(0, running=12, limit=8), START_S * 1000)
-    [point] = map(json.loads, render(window(1), points, None))
+    [point] = rendered(window(1), points, None)
     assert point["concurrency"]["utilization_pct"] == 150.0
     assert point["complete"] is False

@@ -112,6 +112,12 @@ def test_those_that_wait_longest_come_first_and_the_others_are_summed_up() -> No
     assert aged.series == [Series(("3", "q"), 997.0), Series(("", ""), 998.0)]
 
 
+def test_a_series_without_labels_is_told_with_the_others() -> None:
+    rows = [Ranked(Series(("", ""), 7.0), 1.0), *(Ranked(Series((str(i), ""), 1.0), 10.0 + i) for i in range(3))]
+    assert limited(JOBS, rows, 2).series == [Series(("0", ""), 1.0), Series(("", ""), 1 + 1 + 7)]
+    assert limited(JOBS, rows, 4).series == [row.series for row in rows]
+
+
 def test_without_too_many_nothing_is_summed_up() -> None:
     assert limited(JOBS, [Ranked(Series(("a", "b"), 1.0), None)], 1).series == [Series(("a", "b"), 1.0)]
     assert oldest_first([3, 1, 2], float, 3) == ([3, 1, 2], [])
@@ -270,11 +276,17 @@ def test_two_families_of_one_name_are_refused(tmp_path: Path) -> None:
     counter = text(name='"shop_orders_total"', type='"counter"')
     with pytest.raises(InvalidFamily, match="Two families"):
         declared_in(tmp_path, f"{text()}\n{counter}")
+    same_samples = text(name='"shop_orders_total"', keep_name="true")
+    with pytest.raises(InvalidFamily, match="Two families"):
+        declared_in(tmp_path, f"{same_samples}\n{counter}")
     with pytest.raises(InvalidFamily, match="Two families"):
         declared_in(tmp_path, text(name='"convoy_event_queue_total"', keep_name="true"), ["convoy"])
 
 
-@pytest.mark.parametrize(("content", "reason"), [("[family", "not valid TOML"), ("a = 1", "something else")])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [("[family", "not valid TOML"), ("a = 1", "something else"), ("family = [1]", "family 1 of .* is no table")],
+)
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, reason: str) -> None:
     with pytest.raises(InvalidFamily, match=reason):
         declared_in(tmp_path, content)
@@ -312,6 +324,8 @@ def test_meta_comes_back_and_half_of_it_does_not() -> None:
             read_meta({other: value for other, value in fields.items() if other != name})
     with pytest.raises(SnapshotDamaged):
         read_meta({**fields, b"bytes": b"many"})
+    with pytest.raises(SnapshotDamaged):
+        read_meta({**fields, b"owner": b"\xff"})
 
 
 def test_long_messages_are_shortened() -> None:

@@ -85,7 +85,9 @@ def test_what_our_workers_counted_is_told() -> None:
 def test_our_own_streams_are_told_apart() -> None:
     assert is_ours("hr:{0}:metrics")
     assert is_ours(GroupKeys("jobs", "workers").dead)
+    assert is_ours(GroupKeys("jobs", "a:b").samples)
     assert not is_ours("browser:jobs")
+    assert not is_ours("acme:hr:jobs")  # of a department
 
 
 def test_the_streams_of_the_settings() -> None:

@@ -29,6 +29,13 @@ it("finds the incidents of Headrace's own health among all", async () => {
   expect((await healthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
 });
 
+it("finds them behind any number of others", async () => {
+  const health = incident({ id: "h", org: "", project: "", env: "", queue: null, condition: null });
+  const pages: Record<string, unknown> = { "": { incidents: [incident()], next: "a=b&c" }, "a=b&c": { incidents: [health], next: null } };
+  vi.stubGlobal("fetch", async (url: string) => new Response(JSON.stringify(pages[new URL(url, "http://localhost").searchParams.get("cursor") ?? ""])));
+  expect((await healthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
+});
+
 it("tells kindly who comes second", async () => {
   answer({ title: "Conflict", status: 409, detail: "It is over already." }, 409);
   await expect(acknowledgeIncident("a/b", signal)).rejects.toMatchObject({ title: "Somebody was faster", detail: "It is over already." });

@@ -8,14 +8,23 @@ const ALERTS = "/api/v1/alerts";
 const TEST_TIMEOUT_MS = REQUEST_TIMEOUT_MS + 5000;
 
 export function listIncidents(tenant: Tenant, state: "open" | "resolved", cursor: string | null, signal: AbortSignal): Promise<IncidentList> {
-  const next = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
-  return getShape(`${ALERTS}/incidents?${tenantQuery(tenant)}&state=${state}&limit=50${next}`, signal, "incidents");
+  return getShape(`${ALERTS}/incidents?${tenantQuery(tenant)}&state=${state}&limit=50${after(cursor)}`, signal, "incidents");
+}
+
+function after(cursor: string | null): string {
+  return cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
 }
 
 /** Those of Headrace's own health that are open. They stand among those of all tenants, for keys that reach them all. */
 export async function healthIncidents(signal: AbortSignal): Promise<Incident[]> {
-  const found = await getShape<IncidentList>(`${ALERTS}/incidents?state=open&limit=500`, signal, "incidents");
-  return found.incidents.filter((incident) => incident.condition === null);
+  const found: Incident[] = [];
+  let cursor: string | null = null;
+  do {
+    const page: IncidentList = await getShape(`${ALERTS}/incidents?state=open&limit=500${after(cursor)}`, signal, "incidents");
+    found.push(...page.incidents.filter((incident) => incident.condition === null));
+    cursor = page.next;
+  } while (cursor !== null);
+  return found;
 }
 
 export function showIncident(id: string, signal: AbortSignal): Promise<IncidentDetail> {

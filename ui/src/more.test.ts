@@ -1,5 +1,5 @@
-import { expect, it } from "vitest";
-import { unique } from "./more";
+import { describe, expect, it } from "vitest";
+import { follow, joined, unique } from "./more";
 
 it("keeps the first of what pages have in common, where it stood", () => {
   const pages = [
@@ -9,4 +9,27 @@ it("keeps the first of what pages have in common, where it stood", () => {
     { id: "c", from: "an older page" },
   ];
   expect(unique(pages).map(({ id, from }) => `${id} of ${from}`)).toEqual(["b of the fresh page", "a of the fresh page", "c of an older page"]);
+});
+
+describe("pages after the first", () => {
+  const list = ["a", "b", "c", "d"].map((id) => ({ id }));
+  const page = async (cursor: string | null) => ({ items: list.slice(Number(cursor), Number(cursor) + 1), next: Number(cursor) < 3 ? String(Number(cursor) + 1) : null });
+  const { signal } = new AbortController();
+
+  it.each<[string | null, number, string[], string | null]>([
+    ["1", 1, ["b"], "2"],
+    ["1", 2, ["b", "c"], "3"],
+    ["2", 9, ["c", "d"], null],
+    [null, 9, [], null],
+  ])("are followed from %s, %i of them", async (cursor, count, ids, next) => expect(await follow(page, cursor, count, signal)).toEqual({ items: ids.map((id) => ({ id })), next }));
+
+  it("keep what newer ones push off the first", () => {
+    const held = joined([{ id: "f" }, { id: "e" }], { items: [{ id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
+    expect(held).toEqual({ items: [{ id: "f" }, { id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
+    expect(held && joined([{ id: "g" }, { id: "f" }], held)?.items.map(({ id }) => id)).toEqual(["g", "f", "e", "d", "c"]);
+  });
+
+  it("are given up where nothing joins them to the first", () => {
+    expect(joined([{ id: "z" }, { id: "y" }], { items: [{ id: "d" }, { id: "c" }], next: "2" })).toBeNull();
+  });
 });

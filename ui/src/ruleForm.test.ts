@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { rule } from "./fixtures";
-import { formOf, readForm } from "./ruleForm";
+import { formOf, readForm, withoutGone } from "./ruleForm";
 import type { Rule, RuleFields } from "./shapes";
 
 function chosen({ name, metric, queue, operator, threshold, percentile, window_s, for_s, cooldown_s, severity, auto_resolve, channels }: Rule): RuleFields {
@@ -15,6 +15,10 @@ describe("a rule in a form", () => {
     rule({ metric: "ERROR_RATE", threshold: 0.07, operator: "LESS_THAN", for_s: 90, auto_resolve: false }),
     rule({ metric: "OLDEST_AGE", threshold: 5_400_000, window_s: 7200, channels: ["channel_1"], severity: "critical" }),
   ])("comes back as it was: $metric $threshold", (before) => expect(readForm(formOf(before)).fields).toEqual(chosen(before)));
+
+  it("names no channel that is gone", () => {
+    expect(readForm(formOf(withoutGone(rule({ channels: ["gone", "kept"] }), [{ id: "kept" }]))).fields?.channels).toEqual(["kept"]);
+  });
 
   it("leaves out what a rule about silence does not have", () => {
     const { fields } = readForm({ ...formOf(rule({ queue: "emails", threshold: 7 })), metric: "NO_DATA" });

@@ -1,5 +1,5 @@
 /** A rule as it is typed, and back. What is possible is decided by the server; here only what cannot be read is told. Pure. */
-import type { Metric, Operator, Percentile, Rule, RuleFields, Severity } from "./shapes";
+import type { Channel, Metric, Operator, Percentile, Rule, RuleFields, Severity } from "./shapes";
 import { parseSpan, spanText } from "./spans";
 
 export interface RuleForm {
@@ -38,6 +38,11 @@ export function formOf(rule: Rule | null): RuleForm {
     cooldown: spanText(rule.cooldown_s * 1000),
     autoResolve: rule.auto_resolve,
   };
+}
+
+/** A channel may be removed while rules name it. They go on without it. */
+export function withoutGone(rule: Rule, channels: readonly Pick<Channel, "id">[]): Rule {
+  return { ...rule, channels: rule.channels.filter((id) => channels.some((channel) => channel.id === id)) };
 }
 
 function thresholdText({ metric, threshold }: Rule): string {

@@ -22,7 +22,7 @@ FIELDS = {"slack": {"url"}, "email": {"to"}, "webhook": {"url", "secret"}, "appr
 COMMON = {"name", "type", "health", "enabled"}
 MAX_RECIPIENTS = 20
 MAX_URL = 2000
-MIN_SECRET = 16
+MIN_SECRET, MAX_SECRET = 16, 500
 MAIL = re.compile(r"[^\s@<>,;:\"()\[\]\\]+@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 # Of Apprise: these act on this very machine.
@@ -79,8 +79,8 @@ def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> No
             raise _wrong(given, f"{bad[0]!r} is not an address of mail")
         return
     url: Any = config.get("url")
-    if not isinstance(url, str) or not 0 < len(url) <= MAX_URL:
-        raise _wrong(given, f"url must be text of 1 to {MAX_URL} characters")
+    if not isinstance(url, str) or not 0 < len(url) <= MAX_URL or not url.isprintable():
+        raise _wrong(given, f"url must be text of 1 to {MAX_URL} visible characters")
     if kind == "apprise":
         _check_apprise(given, url)
     else:
@@ -89,8 +89,8 @@ def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> No
         except ValueError as error:
             raise _wrong(given, f"url {error}") from None
     secret: Any = config.get("secret", "x" * MIN_SECRET)
-    if not isinstance(secret, str) or len(secret) < MIN_SECRET:
-        raise _wrong(given, f"secret must be text of at least {MIN_SECRET} characters")
+    if not isinstance(secret, str) or not MIN_SECRET <= len(secret) <= MAX_SECRET or not secret.isprintable():
+        raise _wrong(given, f"secret must be text of {MIN_SECRET} to {MAX_SECRET} visible characters")
 
 
 def _check_apprise(given: Mapping[str, Any], url: str) -> None:

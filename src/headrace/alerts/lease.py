@@ -1,74 +1,19 @@
-"""One evaluator at a time, wherever it runs: a row in PostgreSQL that ends by itself.
-
-A process that was paused for longer than its lease does not know that another has taken over. So each new holder gets a
-higher number, and every transaction of an evaluator first looks for its own number in the row (`fence`): the late one
-finds another and writes nothing.
-"""
+"""One evaluator at a time, wherever it runs."""
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
-import time
 from importlib.resources import files
-from uuid import uuid4
 
-from headrace.errors import HeadraceError
-from headrace.postgres.connect import Connection, Pool, connection
-from headrace.postgres.queries import load_query
-
-log = logging.getLogger(__name__)
+from headrace.postgres import lease
 
 SQL = files("headrace.alerts") / "sql"
-NAME = "evaluator"
 
 
-class EvaluatorFenced(HeadraceError):
+class EvaluatorFenced(lease.Fenced):
     """Another process evaluates the rules now. Nothing was written."""
 
 
-class Lease:
-    def __init__(self, pool: Pool, lease_s: float) -> None:
-        self._pool = pool
-        self._lease_s = lease_s
-        self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        self._token: int | None = None
-        self._asked_at = float("-inf")
-
-    @property
-    def held(self) -> bool:
-        """As far as this process can know: `fence` knows."""
-        return self._token is not None and time.monotonic() - self._asked_at < self._lease_s
-
-    def take(self) -> bool:
-        """Take it or renew it. Raises DatabaseUnavailable."""
-        asked_at, before = time.monotonic(), self._token
-        with connection(self._pool) as conn:
-            asked = {"name": NAME, "holder": self._holder, "lease_s": self._lease_s}
-            row = conn.execute(load_query(SQL, "take_lease"), asked).fetchone()
-        self._token = None if row is None else int(row[0])
-        self._asked_at = asked_at
-        if self._token != before:
-            word = "this process evaluates the rules" if self._token else "another process evaluates the rules"
-            log.info(word, extra={"action": "lease"})
-        return self._token is not None
-
-    def fence(self, conn: Connection) -> None:
-        """At the beginning of each transaction that writes. Raises EvaluatorFenced."""
-        asked = {"name": NAME, "holder": self._holder, "token": self._token}
-        if self._token is None or conn.execute(load_query(SQL, "fence"), asked).fetchone() is None:
-            self._token = None
-            raise EvaluatorFenced
-
-    def leave(self) -> None:
-        """Let another go on at once."""
-        if self._token is None:
-            return
-        try:
-            with connection(self._pool) as conn:
-                asked = {"name": NAME, "holder": self._holder, "token": self._token}
-                conn.execute(load_query(SQL, "leave_lease"), asked)
-        except HeadraceError:
-            pass  # it ends by itself
-        self._token = None
+class Lease(lease.Lease):
+    name = "evaluator"
+    does = "evaluates the rules"
+    fenced = EvaluatorFenced

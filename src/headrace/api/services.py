@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import BoundedSemaphore
 
 from fastapi import Request
 
@@ -26,6 +27,8 @@ POOL_WAIT_S = 2.0
 STATEMENT_TIMEOUT_S = 5.0
 SNAPSHOT_TIMEOUT_S = 1.0
 """A scrape waits no longer for Valkey: the last good copy is in memory."""
+
+MOST_TRIALS = 4
 
 FAILURES_PER_S = 0.2
 FAILURES_BURST = 20
@@ -73,6 +76,11 @@ class Services:
     def failures(self) -> Buckets:
         """Per address that sends keys that are not valid."""
         return Buckets(FAILURES_PER_S, FAILURES_BURST)
+
+    @cached_property
+    def trials(self) -> BoundedSemaphore:
+        """Channels that are tried at once: each takes a thread for seconds, and the other routes need some."""
+        return BoundedSemaphore(MOST_TRIALS)
 
     @cached_property
     def snapshots(self) -> Reader:

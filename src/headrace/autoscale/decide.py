@@ -34,10 +34,11 @@ class Source:
 
     name: str  # for people
     depth: int | None  # waits and could run now, in both tiers; of a stream, what was not delivered
-    running: int | None  # held by workers; of a stream, what is pending
+    running: int | None  # held by workers; of a stream, what is pending and does not wait for its retry
     arrivals_per_s: float | None
     service_s: float | None  # None: the type says what is assumed
     cold: int = 0  # of depth, in PostgreSQL
+    scheduled: int = 0  # of a stream, what waits for its retry: it needs no slot yet, but somebody who will be there
     age_s: float | None = None  # of what waits longest; None: nothing waits, or it is not known
     limit: int | None = None  # most that may run at once
     paused: bool = False
@@ -135,7 +136,8 @@ def demand_of(scaling: Scaling, seen: Observation) -> Demand:
         by_env[source.env] = by_env.get(source.env, 0.0) + min(wants, _runnable(source))
     for env, wants in by_env.items():
         allowed += min(wants, seen.rooms.get(env, math.inf))
-    return Demand(slots, allowed, sum(source.load for source in seen.sources), too_old)
+    known_load = sum(source.load + source.scheduled for source in seen.sources)
+    return Demand(slots, allowed, known_load, too_old)
 
 
 def _slots(scaling: Scaling, source: Source, old: bool) -> float:
@@ -255,11 +257,14 @@ def _load_words(scaling: Scaling, seen: Observation, demand: Demand | None) -> s
     waiting = sum(source.depth or 0 for source in seen.sources)
     running = sum(source.running or 0 for source in seen.sources)
     arriving = sum(source.arrivals_per_s or 0.0 for source in seen.sources)
-    if not waiting and not running and not arriving:
+    scheduled = sum(source.scheduled for source in seen.sources)
+    if not waiting and not running and not arriving and not scheduled:
         return "nothing waits, runs or arrives"
     ages = [source.age_s for source in seen.sources if source.age_s is not None]
     oldest = f", oldest {_span(max(ages))}" if ages else ""
     words = f"{waiting} wait{oldest}, {running} run, {arriving:.3g}/s arrive"
+    if scheduled:
+        words += f", {scheduled} wait for their retry"
     if demand.too_old:
         words += f", pressure doubled beyond {_span(scaling.age_s)}"
     if demand.allowed < demand.slots - ALMOST:

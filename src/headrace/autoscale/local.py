@@ -43,7 +43,7 @@ class LocalWorkers:
         self._children: list[_Child] = []
         self._wanted = 0
         self._failures = 0
-        self._retry_at = float("-inf")
+        self._failed_at = self._retry_at = float("-inf")
 
     @property
     def pids(self) -> list[int]:
@@ -122,7 +122,9 @@ class LocalWorkers:
         lived_s = time.monotonic() - child.started
         if lived_s >= SHORT_LIFE_S:
             self._failures = 0
-        wait_s = self._failed()
+        # Many that were started together and die together have failed once, not again and again.
+        again = lived_s >= SHORT_LIFE_S or child.started >= self._failed_at
+        wait_s = self._failed() if again else max(0.0, self._retry_at - time.monotonic())
         log.warning(
             "worker %s of %s ended by itself after %.0f s (code %s); it is replaced in %.0f s",
             *(child.process.pid, self._name, lived_s, child.process.returncode, wait_s),
@@ -133,7 +135,8 @@ class LocalWorkers:
         """How long to wait now: not at all after the first of several failures in a row."""
         self._failures += 1
         wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(self._failures - 2, 20)) if self._failures > 1 else 0.0
-        self._retry_at = time.monotonic() + wait_s
+        self._failed_at = time.monotonic()
+        self._retry_at = self._failed_at + wait_s
         return wait_s
 
     def _kill_late(self) -> None:

@@ -52,7 +52,8 @@ class Meter:
         """The counters began anew, or so long ago was the last reading that nobody knows what ran meanwhile."""
         last = self._readings[-1]
         goes_on = reading.epoch == last.epoch and reading.ended >= last.ended
-        return not goes_on or not 0 <= reading.at_ms - last.at_ms <= self._window_ms
+        # Twice: where readings are as far apart as the window is long, each comes a little late.
+        return not goes_on or not 0 <= reading.at_ms - last.at_ms <= 2 * self._window_ms
 
     def _service(self, span_s: float) -> float | None:
         """Little's law: those that run at a time, per those that end in a time. Slots that jobs hold for long without

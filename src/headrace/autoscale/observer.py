@@ -15,18 +15,20 @@ from headrace.autoscale.meter import Meter, Rates, Reading
 from headrace.autoscale.run_times import RunTimes
 from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.worker_types import WorkerType
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ServiceUnavailable, ShardMismatch
 from headrace.model.event import Op
 from headrace.model.names import EnvRef, QueueRef
+from headrace.queue import keys
+from headrace.queue.queue import refuse_other_shards
 from headrace.queue.state import EnvLimits, QueueState, read_limits, read_states
-from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import ScriptError, Valkey, available
 
 log = logging.getLogger(__name__)
 
 TAKEN = (Op.DEQUEUE, Op.EXPIRE, Op.CANCEL)
 """What takes a job out of those that wait."""
 ENDED = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)
-QUEUES_UNKNOWN = "state of the queues (Valkey does not answer)"
+WHY = {ServiceUnavailable: "Valkey does not answer", ShardMismatch: "queue.shards is another number than theirs"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Observer:
     ) -> dict[str, Observation]:
         """By the names of the types. `workers`: how many of each really run, where somebody can tell."""
         of_queues = [each for each in types if each.stream is None]
-        live = self._read(of_queues, now_ms) if of_queues else None
+        live = self._read(of_queues, now_ms) if of_queues else ""
         return {
             each.name: self._of_queues(each, live, workers.get(each.name), now_ms)
             if each.stream is None
@@ -71,19 +73,28 @@ class Observer:
             for each in types
         }
 
-    def _read(self, types: Sequence[WorkerType], now_ms: int) -> Live | None:
-        """None: Valkey does not answer."""
+    def _read(self, types: Sequence[WorkerType], now_ms: int) -> Live | str:
+        """Text: what is not known, and why."""
         try:
             if self._client is None:
-                self._client = self._connect()
+                self._client = self._checked(self._connect())
             states = read_states(self._client, self._shards, lambda env: any(each.covers(env) for each in types))
             envs = sorted({state.ref.environment for state in states})
             limits = dict(zip(envs, read_limits(self._client, self._shards, envs), strict=True)) if envs else {}
-        except HeadraceError as error:
+        except (HeadraceError, ScriptError) as error:
             log.warning("Queues cannot be read: %s", error, extra={"action": "queues_unknown"})
             self._client = None
-            return None
+            why = next((words for kind, words in WHY.items() if isinstance(error, kind)), "Valkey refuses to tell")
+            return f"state of the queues ({why})"
         return Live(states, limits, self._rates(states, now_ms))
+
+    def _checked(self, client: Valkey) -> Valkey:
+        """Who looks into other shards than there are sees a part of the queues, and would take it for all."""
+        with available():
+            found = client.get(keys.SHARDS)
+        assert found is None or isinstance(found, bytes)
+        refuse_other_shards(found, self._shards)
+        return client
 
     def _rates(self, states: Iterable[QueueState], now_ms: int) -> dict[QueueRef, Rates]:
         found: dict[QueueRef, Rates] = {}
@@ -98,9 +109,9 @@ class Observer:
         self._last_ms = now_ms
         return found
 
-    def _of_queues(self, worker: WorkerType, live: Live | None, workers: int | None, now_ms: int) -> Observation:
-        if live is None:
-            return Observation(workers=workers, unknown=QUEUES_UNKNOWN)
+    def _of_queues(self, worker: WorkerType, live: Live | str, workers: int | None, now_ms: int) -> Observation:
+        if isinstance(live, str):
+            return Observation(workers=workers, unknown=live)
         ours = [state for state in live.states if serves(worker, state.ref)]
         sources = [self._source(state, live.rates[state.ref], now_ms) for state in ours]
         return Observation(sources, rooms(live, {state.ref for state in ours}), workers)

@@ -60,6 +60,7 @@ def find_type(conn: Connection, name: str) -> KnownType | None:
 def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh_s: float) -> None:
     made = {
         "type": worker.name,
+        **_whose(worker),
         "at_ms": decision.at_ms,
         "verb": decision.verb,
         "current": decision.current,
@@ -69,8 +70,7 @@ def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh
     }
     conn.execute(load_query(SQL, "add_decision"), {**made, "inputs": json.dumps(decision.inputs)})
     row = {
-        **{"name": worker.name, "org": worker.org, "project": worker.project, "env": worker.env},
-        **{"config": json.dumps(worker.document()), "state": json.dumps(asdict(decision.state))},
+        **{"name": worker.name, "config": json.dumps(worker.document()), "state": json.dumps(asdict(decision.state))},
         **{"workers": decision.inputs["workers"], "fresh_s": fresh_s},
     }
     conn.execute(load_query(SQL, "put_type"), {**made, **row})
@@ -82,16 +82,28 @@ def forget_types(conn: Connection, names: Sequence[str]) -> None:
 
 
 def list_decisions(
-    conn: Connection, type_name: str, *, before: int | None = None, changes: bool = False, limit: int = 100
+    conn: Connection,
+    type_name: str,
+    *,
+    of: KnownType | None = None,
+    before: int | None = None,
+    changes: bool = False,
+    limit: int = 100,
 ) -> list[StoredDecision]:
-    """Newest first. `changes`: only those that were no hold."""
+    """Newest first. `of`: only those made while the type was about the same environments as now; the name may have been
+    another tenant's. `changes`: only those that were no hold."""
     asked = {"type": type_name, "before": before, "changes": changes, "limit": limit}
+    asked |= {"anybodys": of is None, **_whose(of)}
     cursor = conn.cursor(row_factory=class_row(StoredDecision))
     return cursor.execute(load_query(SQL, "list_decisions"), asked).fetchall()
 
 
 def tidy_decisions(conn: Connection, keep_s: float) -> None:
     conn.execute(load_query(SQL, "tidy_decisions"), {"keep_s": keep_s})
+
+
+def _whose(of: WorkerType | KnownType | None) -> dict[str, str | None]:
+    return {part: getattr(of, part, None) for part in ("org", "project", "env")}
 
 
 def _rows(conn: Connection, query: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:

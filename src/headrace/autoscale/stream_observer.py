@@ -5,24 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.autoscale.decide import Observation, Source
-from headrace.autoscale.meter import Meter, Reading
+from headrace.autoscale.meter import Meter, Rates, Reading
 from headrace.autoscale.worker_types import WorkerType
-from headrace.errors import HeadraceError, NoSuchGroup, ServiceUnavailable
-from headrace.streams.depth import COUNT_BOUND, Depth, read_depth
-from headrace.valkey.connect import Valkey, available
+from headrace.errors import HeadraceError, NoSuchGroup, NotAStream, ServiceUnavailable
+from headrace.model.event import COUNT_COLUMN, Op
+from headrace.streams.depth import COUNT_BOUND
+from headrace.streams.keys import GroupKeys
+from headrace.streams.scripts import FIRST_ID, GroupStubs, Survey
+from headrace.streams.watch import oldest_ms, running_of
+from headrace.valkey.connect import ScriptError, Valkey
+from headrace.valkey.scripts import run
+from headrace.valkey.stream_groups import of_group
 
 log = logging.getLogger(__name__)
+
+RETRIED = (Op.NACK, Op.RECLAIM)
+WHY = {NoSuchGroup: "there is no such group", NotAStream: "the key holds no stream"}
 
 
 @dataclass
 class _Counters:
     meter: Meter
     added: int = 0
+    retried: int = 0
     ended: int = 0
-    epoch: int = 0  # grows when the stream begins anew
+    epoch: int = 0  # grows when the stream, or what is counted beside it, begins anew
 
 
 class StreamObserver:
@@ -31,55 +40,56 @@ class StreamObserver:
         self._window_s = window_s
         self._count_bound = count_bound
         self._client: Valkey | None = None
-        self._counters: dict[tuple[str, str], _Counters] = {}
+        self._counters: dict[GroupKeys, _Counters] = {}
 
     def observe(self, worker: WorkerType, workers: int | None, now_ms: int) -> Observation:
-        stream, group = worker.stream or "", worker.group or ""
-        what = f"lag of group {group}"
+        keys = GroupKeys(worker.stream or "", worker.group or "")
+        what = f"lag of group {keys.group}"
         try:
             if self._client is None:
                 self._client = self._connect()
-            depth = read_depth(self._client, stream, group, count_bound=self._count_bound)
-            added = _entries_added(self._client, stream)
-        except HeadraceError as error:
-            log.warning("The stream %s cannot be read: %s", stream, error, extra={"action": "stream_unknown"})
+            with of_group(keys.stream, keys.group):
+                survey = run(self._client, GroupStubs(keys).survey(self._count_bound, FIRST_ID, 1))
+        except (HeadraceError, ScriptError) as error:
+            log.warning("The stream %s cannot be read: %s", keys.stream, error, extra={"action": "stream_unknown"})
             if isinstance(error, ServiceUnavailable):
                 self._client = None
                 return Observation(workers=workers, unknown=f"{what} (Valkey does not answer)")
-            why = "there is no such group" if isinstance(error, NoSuchGroup) else "the key holds no stream"
+            why = next((words for kind, words in WHY.items() if isinstance(error, kind)), "the server refuses to tell")
             return Observation(workers=workers, unknown=f"{what} ({why})")
-        return Observation([self._source(depth, added, now_ms)], workers=workers)
+        return Observation([self._source(keys, survey, now_ms)], workers=workers)
 
-    def _source(self, depth: Depth, added: int, now_ms: int) -> Source:
-        rates = self._counted(depth, added).meter.add(self._reading(depth, now_ms))
-        waits_since = depth.oldest_undelivered_ms
+    def _source(self, keys: GroupKeys, survey: Survey, now_ms: int) -> Source:
+        known = self._counters.setdefault(keys, _Counters(Meter(self._window_s)))
+        rates = known.meter.add(_reading(known, survey, now_ms))
+        waits_since = oldest_ms(survey)
         return Source(
-            name=f"group {depth.group} of stream {depth.stream}",
-            depth=depth.undelivered,
-            running=depth.pending,
+            name=f"group {keys.group} of stream {keys.stream}",
+            depth=None if survey.undelivered is None else survey.undelivered + survey.due,
+            running=running_of(survey),
+            scheduled=survey.waiting - survey.due,
             arrivals_per_s=rates.arrivals_per_s,
             service_s=rates.service_s,
             age_s=None if waits_since is None else max(0, now_ms - waits_since) / 1000,
-            unknown=f"lag of group {depth.group}" if depth.undelivered is None else f"arrival rate of {depth.stream}",
+            unknown=_unknown(keys, survey, rates),
         )
 
-    def _counted(self, depth: Depth, added: int) -> _Counters:
-        known = self._counters.setdefault((depth.stream, depth.group), _Counters(Meter(self._window_s)))
-        if added < known.added:
-            known.epoch, known.ended = known.epoch + 1, 0
-        known.added = added
-        if depth.load is not None:
-            # The two numbers are read one after the other, and must not make the count go back.
-            known.ended = max(known.ended, added - depth.load)
-        return known
 
-    def _reading(self, depth: Depth, now_ms: int) -> Reading:
-        known = self._counters[depth.stream, depth.group]
-        return Reading(now_ms, known.epoch, known.added, known.ended, depth.pending)
+def _reading(known: _Counters, survey: Survey, now_ms: int) -> Reading:
+    """What our own workers count is only needed of attempts that failed: the server knows the rest of any group."""
+    counts = dict(zip(COUNT_COLUMN, survey.counts, strict=True))
+    retried = sum(counts[op] for op in RETRIED)
+    if survey.entries_added < known.added or retried < known.retried:
+        known.epoch, known.ended = known.epoch + 1, 0
+    known.added, known.retried = survey.entries_added, retried
+    if survey.undelivered is not None:
+        # An entry that is delivered again after it was done must not make the count go back.
+        known.ended = max(known.ended, known.added - survey.undelivered - survey.pending + retried)
+    came_due = retried - (survey.waiting - survey.due)
+    return Reading(now_ms, known.epoch, known.added + came_due, known.ended, running_of(survey))
 
 
-def _entries_added(client: Valkey, stream: str) -> int:
-    """That ever were."""
-    with available():
-        found: dict[str, Any] = client.xinfo_stream(stream)
-    return int(found["entries-added"])
+def _unknown(keys: GroupKeys, survey: Survey, rates: Rates) -> str:
+    if survey.undelivered is None:
+        return f"lag of group {keys.group}"
+    return "" if rates.arrivals_per_s is not None else f"arrival rate of {keys.stream}"

@@ -104,7 +104,7 @@ def read_types(file: Path) -> list[WorkerType]:
     if unknown := found.keys() - {"worker"}:
         raise InvalidWorkerType(f"The file {file} has {sorted(unknown)[0]!r}; it may have [[worker]] tables.")
     tables: Any = found.get("worker", [])
-    if not isinstance(tables, list) or not tables:
+    if not isinstance(tables, list) or {type(each) for each in cast("list[Any]", tables)} != {dict}:
         raise InvalidWorkerType(f"The file {file} names no worker type. Write [[worker]] and its keys below.")
     types = [make_type(cast("dict[str, Any]", table)) for table in cast("list[Any]", tables)]
     names = [each.name for each in types]

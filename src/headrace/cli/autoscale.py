@@ -89,12 +89,13 @@ def explain(invocation: Invocation, type_name: str | None, limit: int, changes: 
     """Show the last decisions, what they were based on, and why."""
     with _transaction(invocation.settings) as conn:
         known = [each.name for each in records.list_types(conn)]
-        if type_name is not None and type_name not in known:
-            raise HeadraceError(f"Nothing was ever decided about a worker type {type_name!r}. {_known_words(known)}")
         found = {
             name: records.list_decisions(conn, name, changes=changes, limit=limit)
             for name in ([type_name] if type_name else known)
         }
+    # One that the file does not name any more is explained for as long as its decisions are kept.
+    if type_name is not None and type_name not in known and not found[type_name]:
+        raise HeadraceError(f"Nothing is kept about a worker type {type_name!r}. {_known_words(known)}")
     if as_json:
         print_json({"types": {name: [decision_document(each) for each in made] for name, made in found.items()}})
         return

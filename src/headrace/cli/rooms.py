@@ -6,4 +6,5 @@ from importlib.resources import files
 
 from headrace.postgres.migrate import Rooms
 
-POSTGRES_ROOMS: Rooms = {room: files("headrace") / room / "schema" for room in ("cold", "api", "alerts", "autoscale")}
+ROOMS = ("postgres", "cold", "api", "alerts", "autoscale")
+POSTGRES_ROOMS: Rooms = {room: files("headrace") / room / "schema" for room in ROOMS}

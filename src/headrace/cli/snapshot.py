@@ -16,6 +16,7 @@ from headrace.cli.humane import ABSENT, plain, size_text, time_text
 from headrace.cli.logs import configure_logs
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.signals import stop_event
+from headrace.cli.streams import configured, streams_url
 from headrace.errors import HeadraceError
 from headrace.settings import Settings
 from headrace.snapshot.declared import HEADRACE, read_declared
@@ -27,6 +28,7 @@ from headrace.snapshot.refresher import Refresher, direct
 from headrace.snapshot.service import Service, ServiceOptions
 from headrace.snapshot.sources import SourceOptions, Sources
 from headrace.snapshot.store import Look, Store, StoreOptions
+from headrace.snapshot.streams import Streams
 from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
@@ -139,7 +141,7 @@ def open_parts(settings: Settings) -> Generator[Parts]:
         presets=presets,
     )
     with open_store(settings) as (client, store):
-        yield Parts(store, Sources(client, options, declared, _history(settings, endpoints)))
+        yield Parts(store, Sources(client, options, declared, _history(settings, endpoints), _streams(settings)))
 
 
 def _history(settings: Settings, endpoints: Endpoints) -> Callable[[], Client] | None:
@@ -147,6 +149,11 @@ def _history(settings: Settings, endpoints: Endpoints) -> Callable[[], Client] |
         return None
     answer_s = math.ceil(settings.metrics.queue_snapshot.query_timeout) + 1
     return lambda: connect_clickhouse(endpoints.clickhouse, settings.warehouse.database, answer_s)
+
+
+def _streams(settings: Settings) -> Streams | None:
+    groups = configured(settings)
+    return Streams(lambda: connect(streams_url(settings)), groups) if groups else None
 
 
 def _about(meta: Meta | None, look: Look) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from headrace.streams.depth import Depth, read_depth
 from headrace.streams.jobs import Codec
 from headrace.streams.keys import GroupKeys
 from headrace.streams.watch import Watched, Watcher, watched
-from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.connect import ScriptError, Valkey, connect
 from headrace.valkey.stream_groups import groups_of, server_time_ms, streams_in
 
 COLUMNS = (
@@ -49,6 +50,17 @@ _stream_option = click.option("--stream", "names", multiple=True, help="This str
 _group_option = click.option("--group", help="This group; else streams.group, or every group for `list`.")
 _one_stream = click.option("--stream", required=True, help="Of this stream.")
 _one_group = click.option("--group", help="And this group; else streams.group.")
+
+
+class LetterId(click.ParamType[str]):
+    """As `headrace streams dead` shows it."""
+
+    name = "id"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value and not re.fullmatch(r"\d{1,20}-\d{1,20}", value):
+            self.fail(f"{value!r} is no id of a dead letter, such as 1700000000000-0.", param, ctx)
+        return value
 
 
 @dataclass(frozen=True)
@@ -144,7 +156,7 @@ def publish(invocation: Invocation, task: str, payload: str, stream: str | None,
 @streams.command()
 @_one_stream
 @_one_group
-@click.option("--after", default="", metavar="ID", help="Only letters after this one.")
+@click.option("--after", default="", type=LetterId(), metavar="ID", help="Only letters after this one.")
 @click.option("--limit", default=20, type=click.IntRange(1, 1000), help="At most so many; 20 unless told.")
 @json_option
 @pass_invocation
@@ -165,7 +177,7 @@ def dead(invocation: Invocation, stream: str, group: str | None, after: str, lim
 @streams.command()
 @_one_stream
 @_one_group
-@click.option("--id", "ids", multiple=True, help="This letter only; may be repeated.")
+@click.option("--id", "ids", multiple=True, type=LetterId(), metavar="ID", help="This letter only; may be repeated.")
 @click.option("--every-group", is_flag=True, help="Although other groups of the stream run them again, too.")
 @json_option
 @pass_invocation
@@ -230,7 +242,7 @@ def _groups(client: Valkey, stream: str, group: str | None) -> list[str]:
         return [group]
     try:
         return groups_of(client, stream) or [""]
-    except (NoSuchGroup, NotAStream):
+    except (NoSuchGroup, NotAStream, ScriptError):
         return [""]  # `_row` says why
 
 
@@ -247,6 +259,8 @@ def _row(client: Valkey, settings: Settings, stream: str, group: str) -> Row:
         return Row(stream, group, problem="no such stream or group" if group else "no such stream, or no group of it")
     except NotAStream:
         return Row(stream, group, problem="not a stream")
+    except ScriptError as error:
+        return Row(stream, group, problem=f"refused: {error}")
 
 
 def _oldest_ms(depth: Depth, now_ms: int) -> int | None:

@@ -32,7 +32,7 @@ from headrace.errors import EmbeddedError
 from headrace.settings import Settings, mask
 
 POLL_S = 0.1
-CATCH_UP_S = 60.0
+CATCH_UP_S = 180.0  # Spark may have just begun to start, on a machine that has much else to do
 DEMO_WORKERS = 2
 DEMO_TYPES = Path(__file__).with_name("demo_workers.toml")
 

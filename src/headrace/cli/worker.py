@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
@@ -87,6 +87,8 @@ def moving(settings: Settings) -> Generator[None]:
 
 def load_tasks(app: str) -> Tasks:
     module, _, variable = app.partition(":")
+    if not module or module.startswith("."):
+        raise click.BadParameter(f"cannot load {app!r}: it names no module. Give it as module:variable.")
     sys.path.insert(0, "")  # as `python -m` would: a project's own modules are found
     try:
         tasks = getattr(importlib.import_module(module), variable or "tasks")
@@ -120,7 +122,22 @@ async def _serve_streams(
             StreamWorker(client, each.keys, each.ref, tasks, options, codec, registry)
             for each, registry in zip(groups, registries, strict=True)
         ]
-        await asyncio.gather(*(each.run_forever(stop) for each in workers))
+        await serve_all(workers, stop)
+
+
+async def serve_all(workers: Sequence[StreamWorker], stop: asyncio.Event) -> None:
+    """One that fails stops the others, in order: they finish or return what they hold."""
+
+    async def serve(worker: StreamWorker) -> None:
+        try:
+            await worker.run_forever(stop)
+        finally:
+            stop.set()
+
+    ended = await asyncio.gather(*map(serve, workers), return_exceptions=True)
+    for error in ended:
+        if error is not None:
+            raise error
 
 
 def _options(settings: Settings, concurrency: int, lease_s: float, queues: tuple[str, ...] = ()) -> WorkerOptions:

@@ -60,11 +60,11 @@ def _document(subject: Mapping[str, str], history: History) -> bytes:
         "headline": _headline(history.headline),
         "percentiles": _range_percentiles(history.headline),
     }
-    points = timeseries.render(window, history.points, watermark_ms)
+    parts = timeseries.render(window, history.points, watermark_ms)
     # Put together once: the whole may have millions of characters.
-    points[0] = f'{_text(head)[:-1]},"timeseries":[{points[0]}'
-    points[-1] += "]}"
-    return ",".join(points).encode()
+    parts[0] = f'{_text(head)[:-1]},"timeseries":[{parts[0]}'
+    parts[-1] += "]}"
+    return ",".join(parts).encode()
 
 
 def _text(answer: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, cast
 
 from headrace.history.fill import Known, Points
@@ -34,7 +35,8 @@ MOVES = {
 
 
 def render(window: Window, points: Points, watermark_ms: int | None) -> list[str]:
-    """Each point as a JSON object."""
+    """Parts of the text of all points, in order, with a comma between any two: of a section and the next, and of a
+    point and the next. The first of a point opens its object, the last closes it."""
     sections = (
         _heads(window, watermark_ms),
         _throughput(points, window.step_s),
@@ -45,7 +47,7 @@ def render(window: Window, points: Points, watermark_ms: int | None) -> list[str
         _failures(points),
         _moves(points),
     )
-    return list(map(",".join, zip(*sections, strict=True)))
+    return list(chain.from_iterable(zip(*sections, strict=True)))
 
 
 def number(value: float | None) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import random
 import time
 import traceback
@@ -22,12 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.errors import LeaseLost, QueueUnavailable
+from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable
 from headrace.model.job import LeasedJob
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry, RunningTask
 from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Bury, Task, Tasks
+from headrace.valkey.connect import ScriptError
 from headrace.valkey.scripts import Call, run_async
 
 T = TypeVar("T")
@@ -110,17 +112,19 @@ class Worker:
         self._wake = asyncio.Event()  # there is a result, or it is time to stop
         self._empty_until = [0.0] * self._stubs.shards
         self._pace = Pace()
+        self._has_taken = False
+        self._give_up_at = math.inf  # a server that is away then is waited for no longer
 
     async def run_forever(self, stop: asyncio.Event) -> None:
-        await self._until_available(self._client.check_shards)
         # As many threads as jobs: the default pool has few, and tasks that are not async would wait for one.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._options.concurrency))
-        loops = [
-            asyncio.create_task(self._every(SWEEP_S, self._sweep)),
-            asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
-            asyncio.create_task(self._wake_on(stop)),
-        ]
+        loops = [asyncio.create_task(self._wake_on(stop))]
         try:
+            await self._until_available(self._client.check_shards)
+            loops += [
+                asyncio.create_task(self._every(SWEEP_S, self._sweep)),
+                asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
+            ]
             while not stop.is_set():
                 await self._turn()
             await self._finish()
@@ -147,6 +151,7 @@ class Worker:
         room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
         if room <= 0 or (self._waiting and room < ahead // 2):
             return 0
+        self._has_taken = True
         shards = self._shards_to_ask()
         share = -(-room // len(shards))
         calls = [self._stubs.dequeue(shard, share, self._options.lease_ms, self._options.queues) for shard in shards]
@@ -235,10 +240,11 @@ class Worker:
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await self._until_available(self._report)
-        await self._until_available(self._report)
         unfinished = [job for job, _ in self._running.values()]
         for task in list(self._running):
             task.cancel()
+        # Not before: what ended during the last report would be neither reported nor returned.
+        await self._until_available(self._report)
         await self._until_available(lambda: self._give_back(unfinished))
 
     async def _give_back(self, jobs: list[LeasedJob]) -> None:
@@ -271,19 +277,27 @@ class Worker:
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        self._give_up_at = time.monotonic() + (self._options.grace_s if self._has_taken else 0.0)
         self._wake.set()
 
     async def _every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
+        """Whatever the server said: a loop that ended would end the heartbeats of jobs that run."""
         while True:
-            await self._until_available(do)
+            try:
+                await self._until_available(do)
+            except (HeadraceError, ScriptError) as error:
+                log.warning("%s", error, extra={"action": "refused"})
             await asyncio.sleep(seconds)
 
     async def _until_available(self, do: Callable[[], Awaitable[None]]) -> None:
+        """What a worker that stops cannot say in time is left to the others, which reclaim its jobs after the lease."""
         while True:
             try:
                 return await do()
             except QueueUnavailable as error:
                 log.warning("%s", error, extra={"action": "unavailable"})
+                if time.monotonic() >= self._give_up_at:
+                    return None
                 await asyncio.sleep(RECONNECT_S)
 
     async def _run(self, call: Call[T]) -> T:

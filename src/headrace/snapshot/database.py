@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
@@ -106,7 +107,7 @@ def _time(each: Declared, value: object) -> float | None:
             return None
         case datetime() if value.tzinfo is not None:
             return value.timestamp()
-        case int() | float() | Decimal():
+        case int() | float() | Decimal() if math.isfinite(value):
             return float(value)
         case _:
             raise BadSeries(

@@ -69,10 +69,11 @@ def read_declared(presets: Sequence[str], file: Path | None) -> list[Declared]:
 def refuse_same_names(described: Iterable[Described]) -> None:
     seen: dict[str, str] = {}
     for each in described:
-        base = each.name.removesuffix(TOTAL) if each.type == COUNTER else each.name
-        if base in seen:
-            raise InvalidFamily(f"Two families are called {each.name} (or {seen[base]}). Nothing was started.")
-        seen[base] = each.name
+        # A counter takes two: its samples have the one, OpenMetrics announces it by the other.
+        names = {each.name, each.name.removesuffix(TOTAL)} if each.type == COUNTER else {each.name}
+        if taken := sorted(names & seen.keys()):
+            raise InvalidFamily(f"Two families are called {each.name} (or {seen[taken[0]]}). Nothing was started.")
+        seen |= dict.fromkeys(names, each.name)
 
 
 def _read(file: Traversable | Path, preset: str | None) -> list[Declared]:
@@ -89,6 +90,8 @@ def _read(file: Traversable | Path, preset: str | None) -> list[Declared]:
 
 
 def _family(table: dict[str, Any], where: str, preset: str | None) -> Declared:
+    if not isinstance(cast(object, table), dict):
+        raise _refused(where, "it is no table")
     name = _get(table, "name", where, _text)
     where = f"{where} ({name})"
     if unknown := table.keys() - KEYS:

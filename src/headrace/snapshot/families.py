@@ -96,6 +96,10 @@ def oldest_first(items: Sequence[T], oldest: Callable[[T], float | None], top: i
 def limited(described: Described, rows: Sequence[Ranked], top: int) -> Family:
     """At most `top` series, and one more that tells all the others together."""
     named, rest = oldest_first(rows, lambda row: row.oldest_s, top)
+    if rest:
+        # One without any label that says something has the labels of the others, so it is one of them.
+        rest += [row for row in named if not any(row.series.labels)]
+        named = [row for row in named if any(row.series.labels)]
     family = Family(described, [row.series for row in named])
     if rest:
         values = [row.series.value for row in rest]

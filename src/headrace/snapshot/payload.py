@@ -60,8 +60,8 @@ def checksum_of(data: bytes) -> str:
 
 def read_meta(fields: Mapping[bytes, bytes]) -> Meta:
     """Raises SnapshotDamaged."""
-    told = {name.decode(): value.decode() for name, value in fields.items()}
     try:
+        told = {name.decode(): value.decode() for name, value in fields.items()}
         return Meta(
             version=int(told["version"]),
             generated_at_unix=float(told["generated_at_unix"]),

@@ -70,14 +70,20 @@ class Service:
         except (InvalidFamily, MigrationError):
             raise  # it would be refused again and again
         except HeadraceError as error:
-            self._failures += 1
             log.warning("The snapshot could not be refreshed: %s", error, extra={"action": "refresh_failed"})
+            self._give_way()
         except Exception:
-            self._failures += 1
             log.exception("The snapshot could not be refreshed", extra={"action": "refresh_failed"})
+            self._give_way()
         finally:
             self._began = None
         return began
+
+    def _give_way(self) -> None:
+        """What fails here may work on another machine, which need not wait for the next try."""
+        self._failures += 1
+        self._leads = False
+        self._refresher.leave()
 
     def _refresh_now(self) -> None:
         done = self._refresher.run_once()

@@ -14,6 +14,7 @@ from headrace.snapshot.declared import HEADRACE, Declared, read_declared, refuse
 from headrace.snapshot.families import Described, Family, InvalidFamily, refuse_duplicates
 from headrace.snapshot.queues import OTHERS, PER_QUEUE, Live, Naming, families_of
 from headrace.snapshot.recent import History, read_history
+from headrace.snapshot.streams import STREAMS, Streams
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client
 from headrace.warehouse.reads import Reads
@@ -48,8 +49,10 @@ class Sources:
         options: SourceOptions,
         declared: Sequence[Declared] | None = None,
         history: Callable[[], Client] | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self._valkey = valkey
+        self._streams = streams
         self._options = options
         self._declared = list(read_declared(options.presets, None) if declared is None else declared)
         refuse_same_names([*(each.described for each in self._declared), *self._own()])
@@ -84,7 +87,7 @@ class Sources:
         return done
 
     def _own(self) -> list[Described]:
-        return [*PER_QUEUE, *OTHERS] if HEADRACE in self._options.presets else []
+        return [*PER_QUEUE, *OTHERS, *STREAMS] if HEADRACE in self._options.presets else []
 
     def _by_database(self) -> list[tuple[str, list[Declared]]]:
         """What is in one database is read in one transaction."""
@@ -108,6 +111,9 @@ class Sources:
         live = Live(states, read_metrics(self._valkey, shards), limits, recent, watermark_s)
         done.rows += len(states) + len(recent or ())
         done.families += families_of(live, self._options.naming)
+        if self._streams is not None:
+            done.families += self._streams.read()
+            done.rows += len(self._streams.groups)
 
     def _read_history(self) -> History | None:
         if self._history is None:

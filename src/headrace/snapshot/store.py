@@ -76,7 +76,7 @@ class Store:
         self._keys = Keys(self._options.prefix)
 
     def begin(self, owner: str) -> Begun:
-        keys = [self._keys.lease, self._keys.number, self._keys.current]
+        keys = [self._keys.lease, self._keys.number, self._keys.current, self._keys.versions]
         return run(self._client, Call(script("begin"), keys, [owner, self._lease_ms()], _begun))
 
     def renew(self, owner: str) -> bool:

@@ -23,6 +23,7 @@ from headrace.model.names import QueueRef
 from headrace.queue import keys
 
 SIDE = ":hr:"
+OURS = re.compile(r".*:hr:[^:]+:(samples|dead)|hr:\{\d+\}:metrics", re.DOTALL)
 TAGGED = re.compile(r"\{[^}]+\}")
 
 
@@ -62,4 +63,4 @@ def told(shard: int, ref: QueueRef) -> list[str]:
 
 def is_ours(key: str) -> bool:
     """Whether a stream is one that Headrace itself keeps, rather than one with jobs."""
-    return SIDE in key or re.fullmatch(r"hr:\{\d+\}:metrics", key) is not None
+    return OURS.fullmatch(key) is not None

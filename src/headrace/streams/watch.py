@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
 
-from headrace.errors import HeadraceError, MemoryFull, QueueUnavailable
+from headrace.errors import HeadraceError
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
 from headrace.queue.scripts import Stubs
@@ -26,7 +26,7 @@ from headrace.streams.depth import COUNT_BOUND
 from headrace.streams.ids import time_of
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import FIRST_ID, GroupStubs, Survey, script
-from headrace.valkey.connect import Valkey, available
+from headrace.valkey.connect import ScriptError, Valkey, available
 from headrace.valkey.scripts import Call, run
 from headrace.valkey.stream_groups import of_group
 from headrace.valkey.streams import trim_before
@@ -64,9 +64,18 @@ def gauges(survey: Survey) -> Gauges | None:
     """None: unknown."""
     if survey.undelivered is None:
         return None
-    since = [at for at in (time_of(survey.first_undelivered), survey.due_since_ms) if at is not None]
-    running = max(0, survey.pending - survey.waiting)  # an entry that waits may have been deleted
-    return Gauges(survey.undelivered + survey.due, survey.waiting - survey.due, running, min(since, default=None))
+    depth, scheduled = survey.undelivered + survey.due, survey.waiting - survey.due
+    return Gauges(depth, scheduled, running_of(survey), oldest_ms(survey))
+
+
+def running_of(survey: Survey) -> int:
+    return max(0, survey.pending - survey.waiting)  # an entry that waits may have been deleted
+
+
+def oldest_ms(survey: Survey) -> int | None:
+    """Since when the entry waits that has waited longest."""
+    since = (time_of(survey.first_undelivered), survey.due_since_ms)
+    return min((at for at in since if at is not None), default=None)
 
 
 def totals(survey: Survey) -> dict[Op, int]:
@@ -103,14 +112,14 @@ class Watcher:
         try:
             for shard in sorted({self._stubs.shard_of(group.ref) for group in self._groups}):
                 run(self._target, self._stubs.tick(shard, TICK_MS))
-        except (QueueUnavailable, MemoryFull) as error:
+        except (HeadraceError, ScriptError) as error:
             log.warning("%s", error, extra={"action": "unavailable"})
         return told
 
     def _try(self, group: Watched) -> bool:
         try:
             reason = self._tell_all(group)
-        except HeadraceError as error:
+        except (HeadraceError, ScriptError) as error:
             reason = str(error)
         if reason and self._silent.get(group) != reason:  # once, not every few seconds
             log.warning("%s: nothing is told of it: %s", group.ref.queue, reason, extra={"action": "silent"})

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import time
@@ -20,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.errors import LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
+from headrace.errors import HeadraceError, LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob, new_job_id
 from headrace.model.names import QueueRef
 from headrace.queue.registry import Registry, RunningTask
@@ -30,7 +31,7 @@ from headrace.streams.ids import time_of
 from headrace.streams.jobs import Codec, Undecodable
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, Held
-from headrace.valkey.connect import AsyncValkey
+from headrace.valkey.connect import AsyncValkey, ScriptError
 from headrace.valkey.scripts import Call, run_async
 from headrace.valkey.stream_groups import make_group, of_group
 
@@ -88,15 +89,17 @@ class StreamWorker:
         self._cursor = FIRST_ID
         self._pace = Pace()
         self._wake = asyncio.Event()  # there is a result, or it is time to stop
+        self._has_taken = False
+        self._give_up_at = math.inf  # a server that is away then is waited for no longer
 
     async def run_forever(self, stop: asyncio.Event) -> None:
-        await self._until_available(self._make_group)
-        loops = [
-            asyncio.create_task(self._every(self._options.lease_s / 4, self._sweep)),
-            asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
-            asyncio.create_task(self._wake_on(stop)),
-        ]
+        loops = [asyncio.create_task(self._wake_on(stop))]
         try:
+            await self._until_available(self._make_group)
+            loops += [
+                asyncio.create_task(self._every(self._options.lease_s / 4, self._sweep)),
+                asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
+            ]
             while not stop.is_set():
                 await self._turn()
             await self._finish()
@@ -127,6 +130,7 @@ class StreamWorker:
         room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
         if room <= 0 or (self._waiting and room < ahead // 2):
             return 0
+        self._has_taken = True
         taken = await self._run(self._stubs.take(room))
         if taken.gone:
             log.warning("%d entries were deleted while they waited", taken.gone, extra={"action": "gone"})
@@ -142,7 +146,7 @@ class StreamWorker:
             self._results.buried.append((held, f"undecodable: {error}"))
             return
         if held.delivery > job.max_attempts:
-            reason = f"It was delivered {held.delivery - 1} times and none of these ended: workers died with it."
+            reason = f"It was delivered {held.delivery - 1} times, as often as it may be; its last worker died with it."
             self._results.buried.append((held, reason))
             return
         self._waiting.append((held, job))
@@ -221,10 +225,11 @@ class StreamWorker:
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await self._until_available(self._report)
-        await self._until_available(self._report)
         unfinished = [held for held, _ in self._running.values()]
         for task in list(self._running):
             task.cancel()
+        # Not before: what ended during the last report would be neither reported nor returned.
+        await self._until_available(self._report)
         await self._give_back(unfinished)
         await self._until_available(lambda: self._do(self._stubs.tidy(self._gone_ms, leaving=True)))
 
@@ -268,15 +273,21 @@ class StreamWorker:
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        self._give_up_at = time.monotonic() + (self._options.grace_s if self._has_taken else 0.0)
         self._wake.set()
 
     async def _every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
+        """Whatever the server said: a loop that ended would end the heartbeats of jobs that run."""
         while True:
-            await self._until_available(do)
+            try:
+                await self._until_available(do)
+            except (HeadraceError, ScriptError) as error:
+                log.warning("%s", error, extra={"action": "refused"})
             await asyncio.sleep(seconds)
 
     async def _until_available(self, do: Callable[[], Awaitable[None]]) -> None:
-        """What fails because the group is gone is left to the next turn, which makes it again."""
+        """What fails because the group is gone is left to the next turn, which makes it again; what a worker that stops
+        cannot say in time is left to the others, which return its entries after the lease."""
         while True:
             try:
                 return await do()
@@ -284,6 +295,8 @@ class StreamWorker:
                 return None
             except (QueueUnavailable, MemoryFull) as error:
                 log.warning("%s", error, extra={"action": "unavailable"})
+                if time.monotonic() >= self._give_up_at:
+                    return None
                 await asyncio.sleep(RECONNECT_S)
 
     async def _do(self, call: Call[T]) -> None:

@@ -20,7 +20,15 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-from redis.exceptions import OutOfMemoryError, RedisClusterException, ResponseError
+from redis.exceptions import (
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
+    TryAgainError,
+)
 
 from headrace.errors import (
     HeadraceError,
@@ -49,6 +57,10 @@ REFUSALS: dict[str, type[HeadraceError]] = {
     "FENCED": MoverFenced,
 }
 """What our scripts refuse, by the first word of their answer."""
+
+FOR_NOW = ("BUSY", "MISCONF", "NOREPLICAS")
+FOR_NOW_ERRORS = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+"""What a server refuses because of the state it is in: it has done nothing, and may do it later."""
 
 
 def connect(url: str, timeout_s: float = TIMEOUT_S) -> Valkey:
@@ -100,8 +112,11 @@ def available() -> Generator[None]:
     except OutOfMemoryError as error:
         raise MemoryFull from error
     except ResponseError as error:
-        if ours := REFUSALS.get(str(error).partition(" ")[0]):
+        word = str(error).partition(" ")[0]
+        if ours := REFUSALS.get(word):
             raise ours from error
+        if word in FOR_NOW or isinstance(error, FOR_NOW_ERRORS):
+            raise QueueUnavailable(f"Valkey cannot do this now, and has changed nothing: {error}") from error
         raise
 
 

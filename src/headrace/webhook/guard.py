@@ -29,6 +29,8 @@ def is_public(address: str) -> bool:
             inner = ipaddress.ip_address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
+        if found.is_site_local:  # no longer given out, and not private to Python
+            return False
     return found.is_global and not found.is_multicast and not found.is_reserved
 
 
@@ -39,7 +41,7 @@ def checked_address(host: str, port: int, *, allow_private: bool) -> str:
     if not allow_private and (private := [each for each in addresses if not is_public(each)]):
         raise AddressRefused(
             f"{host} is {private[0]}, which is not a public address. Nothing was sent. Where such addresses are meant, "
-            "set allow_private, in [alerts] or [autoscale]."
+            "set alerts.allow_private or autoscale.allow_private."
         )
     return addresses[0]
 

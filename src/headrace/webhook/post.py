@@ -27,13 +27,24 @@ class _Pinned(http.client.HTTPConnection):
         super().__init__(host, port, timeout=timeout_s)
         self._address = address
         self._context = context
+        self._wire: socket.socket | None = None  # `sock` is let go before the answer is read, if the receiver closes
+        self._is_late = False
         if context is not None:
             self.default_port = 443
 
     def connect(self) -> None:
-        self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        self.sock = self._wire = socket.create_connection((self._address, self.port), self.timeout)
         if self._context is not None:
-            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
+            self.sock = self._wire = self._context.wrap_socket(self.sock, server_hostname=self.host)
+        if self._is_late:  # it was cut before there was anything to cut
+            raise TimeoutError("timed out")
+
+    def cut(self) -> None:
+        """From another thread: whatever it waits for ends now."""
+        self._is_late = True
+        if self._wire is not None:
+            with suppress(OSError):
+                self._wire.shutdown(socket.SHUT_RDWR)
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, allow_private: bool) -> None:
@@ -60,18 +71,16 @@ def _exchange(
     connection: _Pinned, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
 ) -> tuple[int, str]:
     # A receiver that sends a byte now and then never runs into the time limit of a single read.
-    limit = threading.Timer(timeout_s, _cut, [connection])
+    limit = threading.Timer(timeout_s, connection.cut)
     limit.daemon = True
     limit.start()
     try:
         connection.request("POST", path, body, {"User-Agent": "headrace", **headers})
         answer = connection.getresponse()
-        return answer.status, answer.read(MAX_ANSWER).decode(errors="replace")
+        said = b""
+        with suppress(OSError, http.client.HTTPException):  # its status says whether it was taken
+            said = answer.read(MAX_ANSWER)
+        return answer.status, said.decode(errors="replace")
     finally:
         limit.cancel()
         connection.close()
-
-
-def _cut(connection: _Pinned) -> None:
-    with suppress(OSError, AttributeError):
-        connection.sock.shutdown(socket.SHUT_RDWR)

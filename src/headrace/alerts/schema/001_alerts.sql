@@ -7,14 +7,6 @@ CREATE TABLE alert_revision (
 );
 INSERT INTO alert_revision (revision) VALUES (1);
 
--- Who evaluates. `token` grows with every new holder, and every write of an evaluator checks that its own is here still.
-CREATE TABLE alert_lease (
-  name   text PRIMARY KEY,
-  holder text NOT NULL,
-  token  bigint NOT NULL,
-  until  timestamptz NOT NULL
-);
-
 CREATE TABLE alert_channels (
   id         text PRIMARY KEY,
   org        text NOT NULL,
@@ -120,7 +112,7 @@ CREATE TABLE alert_silences (
   starts_at  timestamptz NOT NULL,
   ends_at    timestamptz NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now(),
-  CHECK (ends_at > starts_at)
+  CHECK (ends_at > starts_at AND starts_at > '2000-01-01' AND ends_at < '3000-01-01') -- what every evaluator can read
 );
 CREATE INDEX alert_silences_end ON alert_silences (ends_at);
 

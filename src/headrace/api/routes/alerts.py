@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
@@ -45,9 +45,9 @@ from headrace.api.auth import AdminTenant, Level, OperateTenant, SignedIn
 from headrace.api.callers import Caller
 from headrace.api.models import Name
 from headrace.api.pages import MAX_PAGE, Cursor, CursorText
-from headrace.api.problems import Problem, responses
+from headrace.api.problems import RETRY_AFTER_S, Problem, responses
 from headrace.api.segments import SegmentRoute
-from headrace.api.services import Services, services
+from headrace.api.services import MOST_TRIALS, Services, services
 from headrace.api.within import Where
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, DuplicateKey, connection
@@ -131,7 +131,7 @@ def change_rule(id: Name, by: SignedIn, to: To, auditor: Auditor, given: RuleCha
         auditor.record("alerts.rule.change", before.environment, before.queue, id=id, change=said),
         _transaction(to) as conn,
     ):
-        rule = _changed(before, said)
+        rule = _changed(_without_gone(conn, before), said)
         records.put_rule(conn, rule)
     return rule_shown(rule)
 
@@ -143,6 +143,12 @@ def remove_rule(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
         found = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
     with auditor.record("alerts.rule.remove", found.environment, found.queue, id=id), _transaction(to) as conn:
         records.remove_rule(conn, id)
+
+
+def _without_gone(conn: Connection, rule: Rule) -> Rule:
+    """A channel may be removed while rules name it. They go on without it, and can be changed without it."""
+    there = {channel.id for channel in records.list_channels(conn, asdict(rule.environment))}
+    return replace(rule, channels=tuple(channel for channel in rule.channels if channel in there))
 
 
 def _changed(before: Rule, said: dict[str, Any]) -> Rule:
@@ -215,7 +221,7 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
     """Send a message to a channel by the way that all take, and wait up to ten seconds for it. Needs level operate."""
     with _transaction(to) as conn:
         found = _channel(conn, id, by, Level.OPERATE)
-    with auditor.record("alerts.channel.test", found.environment, id=id) as entry:
+    with _trial(to), auditor.record("alerts.channel.test", found.environment, id=id) as entry:
         with _transaction(to) as conn:
             message_id = manual.add_test_message(conn, found)
         deadline = time.monotonic() + TEST_WAIT_S
@@ -229,6 +235,17 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
     if not delivered and error is None:
         error = "It still waits to be sent: does `headrace alerts run` run, and is the channel enabled?"
     return Tested(id=message_id, delivered=delivered, error=error)
+
+
+@contextmanager
+def _trial(to: Services) -> Generator[None]:
+    if not to.trials.acquire(blocking=False):
+        detail = f"{MOST_TRIALS} channels are being tested, as many as may be at once. Nothing was sent; try again."
+        raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
+    try:
+        yield
+    finally:
+        to.trials.release()
 
 
 def _channel(conn: Connection, id: str, by: Caller, level: Level = Level.READ) -> Channel:
@@ -255,14 +272,17 @@ def add_silence(tenant: OperateTenant, by: SignedIn, to: To, auditor: Auditor, g
     starts_at = given.starts_at or now
     if not max(now, starts_at) < given.ends_at or (given.ends_at - now).total_seconds() > MAX_SILENCE_S:
         raise Problem(400, "ends_at must be after starts_at, in the future, and within a year. Nothing was changed.")
-    said = given.model_dump(mode="json", exclude_none=True)
+    if (now - starts_at).total_seconds() > MAX_SILENCE_S:
+        raise Problem(400, "starts_at must not be more than a year ago. Nothing was changed.")
+    reason = given.reason.replace("\0", "")  # PostgreSQL holds none, in the audit log neither
+    said = {**given.model_dump(mode="json", exclude_none=True), "reason": reason}
     with auditor.record("alerts.silence.add", tenant, given.queue, silence=said) as entry, _transaction(to) as conn:
         if given.rule_id is not None:
             rule = _reached(records.find_rule(conn, given.rule_id), "rule", given.rule_id, by)
             if rule.environment != tenant:
                 raise Problem(400, "rule_id: the rule is one of another environment. Nothing was changed.")
         where = (tenant.org, tenant.project, tenant.env)
-        what = (given.rule_id, given.queue, given.reason.replace("\0", ""))
+        what = (given.rule_id, given.queue, reason)
         silence = Silence(records.new_id("silence"), *where, *what, by.name, starts_at, given.ends_at)
         records.add_silence(conn, silence)
         entry.note(id=silence.id)

@@ -57,7 +57,7 @@ def list_decisions(
     before = CURSOR.place(order, cursor)
     with connection(to.postgres) as conn:
         known = _reached(conn, id, by)
-        found = records.list_decisions(conn, known.name, before=before, changes=changes, limit=limit + 1)
+        found = records.list_decisions(conn, id, of=known, before=before, changes=changes, limit=limit + 1)
     page = found[:limit]
     more = CURSOR.text(order, page[-1].id) if len(found) > limit else None
     return DecisionList(decisions=[decision_shown(each) for each in page], next=more)
@@ -71,6 +71,8 @@ def show_keda_value(id: Name, by: SignedIn, to: To) -> KedaValue:
         known = _reached(conn, id, by)
     if not known.fresh:
         raise _not_known(f"The last decision about {id!r} is old: does `headrace autoscale run` run, and its servers?")
+    if not known.worker.enabled:
+        raise _not_known(f"The worker type {id!r} is switched off, so nothing is decided about it.")
     if not known.known:
         raise _not_known(f"It is not known how many workers there should be: {known.sentence}.")
     return keda_value(known)

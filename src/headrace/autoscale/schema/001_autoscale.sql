@@ -1,13 +1,5 @@
 -- Worker types as the autoscaler last saw them, and every decision about them.
 
--- Who decides. `token` grows with every new holder, and every write of an autoscaler checks that its own is here still.
-CREATE TABLE autoscale_lease (
-  name   text PRIMARY KEY,
-  holder text NOT NULL,
-  token  bigint NOT NULL,
-  until  timestamptz NOT NULL
-);
-
 CREATE TABLE autoscale_types (
   name        text PRIMARY KEY,
   org         text, -- NULL: of every organisation, and so on
@@ -28,6 +20,9 @@ COMMENT ON TABLE autoscale_types IS 'One row per worker type of the file that th
 CREATE TABLE autoscale_decisions (
   id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   type       text NOT NULL,
+  org        text, -- whose the type was then: a name may be given to another
+  project    text,
+  env        text,
   decided_at timestamptz NOT NULL,
   verb       text NOT NULL CHECK (verb IN ('up', 'down', 'hold')),
   current    integer NOT NULL, -- wanted before

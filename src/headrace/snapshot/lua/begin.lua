@@ -1,6 +1,6 @@
 -- begin: take or renew the lease, and a number with it. Whoever got a higher one later wins (see switch).
 --@flags allow-oom
--- KEYS       lease, number, current
+-- KEYS       lease, number, current, versions
 -- ARGV       owner, lease ms
 -- Returns    {number, server time in ms, ''}, or {0, server time, who holds the lease}
 local time = redis.call('TIME')
@@ -8,8 +8,9 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return {0, now, holder} end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
--- Beside what is served: somebody may have removed the one key and not the other.
+-- Above what is served and what is kept: somebody may have removed the one key and not the others.
 local current = tonumber(string.sub(redis.call('GET', KEYS[3]) or '', 2)) or 0
-local number = math.max(tonumber(redis.call('GET', KEYS[2])) or 0, current) + 1
+local kept = tonumber(redis.call('ZRANGE', KEYS[4], 0, 0, 'REV', 'WITHSCORES')[2]) or 0
+local number = math.max(tonumber(redis.call('GET', KEYS[2])) or 0, current, kept) + 1
 redis.call('SET', KEYS[2], string.format('%.0f', number))
 return {number, now, ''}

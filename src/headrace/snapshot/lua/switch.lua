@@ -6,7 +6,9 @@
 local version = tonumber(ARGV[1])
 local current = tonumber(string.sub(redis.call('GET', KEYS[1]) or '', 2)) or 0
 local newest = tonumber(redis.call('GET', KEYS[2])) or 0
-if version ~= newest or version <= current then
+-- The client of a cluster asks again when an answer was lost.
+if version == current then return 1 end
+if version ~= newest or version < current then
   redis.call('HINCRBY', KEYS[4], 'superseded', 1)
   redis.call('DEL', KEYS[5], KEYS[6])
   return 0

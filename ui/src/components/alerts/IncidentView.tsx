@@ -47,7 +47,7 @@ export function IncidentView({ tenant, id, rules, clock, operate, onDone }: Prop
         {incident !== null && operate && incident.resolved_at === null && (
           <div class="actions">
             <IncidentActions incident={incident} onDone={done} />
-            {incident.condition !== null && <SilenceButton tenant={tenant} incident={incident} rules={rules ?? []} />}
+            {incident.condition !== null && rules !== null && <SilenceButton tenant={tenant} incident={incident} rules={rules} />}
           </div>
         )}
       </div>

@@ -2,7 +2,7 @@
 import { listIncidents } from "../../alertsApi";
 import { worstFirst } from "../../alerts";
 import { useLive, type Live } from "../../live";
-import { unique, useMore } from "../../more";
+import { unique, useFreshMore, useMore } from "../../more";
 import { href, tenantKey } from "../../place";
 import type { ServerClock } from "../../queues";
 import type { Incident, IncidentList, Rule, Tenant } from "../../shapes";
@@ -10,6 +10,7 @@ import { MoreButton } from "../MoreButton";
 import { EmptyNotice } from "../Notice";
 import { IncidentItem } from "./IncidentItem";
 
+const OLDER_MS = 10_000;
 const RESOLVED_MS = 10_000;
 
 interface Props {
@@ -32,8 +33,12 @@ export function Incidents(props: Props) {
 }
 
 function OpenIncidents({ tenant, open, health, rules, clock, operate }: Props) {
-  const more = useMore(`open ${tenantKey(tenant)}`, open.data?.next ?? null, (cursor, signal) => page(tenant, "open", cursor, signal));
+  const more = useFreshMore(`older ${tenantKey(tenant)}`, open.data?.next ?? null, (cursor, signal) => page(tenant, "open", cursor, signal), OLDER_MS);
   const incidents = worstFirst(unique([...health, ...(open.data?.incidents ?? []), ...more.items]));
+  const done = () => {
+    open.refresh();
+    more.refresh();
+  };
   return (
     <section class="card list" aria-labelledby="open-title">
       <header class="list-head">
@@ -42,7 +47,7 @@ function OpenIncidents({ tenant, open, health, rules, clock, operate }: Props) {
       </header>
       <ul data-testid="open-incidents" data-count={incidents.length}>
         {incidents.map((incident) => (
-          <IncidentItem key={incident.id} incident={incident} tenant={tenant} clock={clock} operate={operate} onDone={open.refresh} />
+          <IncidentItem key={incident.id} incident={incident} tenant={tenant} clock={clock} operate={operate} onDone={done} />
         ))}
       </ul>
       {open.data !== null && rules !== null && incidents.length === 0 && <Calm tenant={tenant} rules={rules} />}

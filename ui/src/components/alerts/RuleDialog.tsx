@@ -1,7 +1,7 @@
 /** Makes a rule, or changes one. What is not possible is told by the server, in the dialog. */
 import { useState } from "preact/hooks";
 import { addRule, changeRule } from "../../alertsApi";
-import { formOf, readForm, UNITS, type RuleForm, type Unit } from "../../ruleForm";
+import { formOf, readForm, UNITS, withoutGone, type RuleForm, type Unit } from "../../ruleForm";
 import type { Channel, Metric, Operator, Percentile, Rule, Severity, Tenant } from "../../shapes";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
@@ -41,7 +41,7 @@ interface Props {
 }
 
 export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
-  const [form, setForm] = useState(() => formOf(rule));
+  const [form, setForm] = useState(() => formOf(rule && withoutGone(rule, channels)));
   const change = (part: Partial<RuleForm>) => setForm((old) => ({ ...old, ...part }));
   const { fields, wrong } = readForm(form);
   const unit = UNITS[form.metric];

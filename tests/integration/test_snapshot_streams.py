@@ -1,0 +1,41 @@
+"""Watched streams on /metrics: true depths, and what is unknown is said to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.snapshot.queues import Naming
+from headrace.snapshot.sources import SourceOptions, Sources
+from headrace.snapshot.streams import Streams
+from headrace.valkey.connect import Valkey, connect
+from tests.snapshots import reader, refresher, scrape
+
+GROUP = (("group", "workers"), ("stream", "browser:jobs"))
+GONE = (("group", "workers"), ("stream", "gone"))
+
+
+def told(valkey: Valkey, url: str) -> dict[str, Any]:
+    groups = [("browser:jobs", "workers"), ("gone", "workers")]
+    sources = Sources(valkey, SourceOptions(naming=Naming()), streams=Streams(lambda: connect(url), groups))
+    refresher(valkey, sources).run_once()
+    return scrape(reader(valkey))
+
+
+def test_groups_are_told_with_what_they_have_yet_to_do(valkey: Valkey, valkey_url: str) -> None:
+    valkey.xgroup_create("browser:jobs", "workers", mkstream=True)
+    for _ in range(5):
+        valkey.xadd("browser:jobs", {"json": "{}"})
+    valkey.xreadgroup("workers", "one", {"browser:jobs": ">"}, count=2)
+    found = told(valkey, valkey_url)
+    assert found["headrace_stream_undelivered_entries"] == {GROUP: 3}
+    assert found["headrace_stream_pending_entries"] == {GROUP: 2}
+    assert found["headrace_stream_depth_known"] == {GROUP: 1, GONE: 0}
+    assert 0 <= found["headrace_stream_oldest_undelivered_age_seconds"][GROUP] < 60
+    assert 0 <= found["headrace_stream_oldest_pending_age_seconds"][GROUP] < 60
+
+
+def test_a_server_that_does_not_answer_hides_no_queue(valkey: Valkey) -> None:
+    found = told(valkey, "redis://127.0.0.1:1/0")
+    assert set(found["headrace_stream_depth_known"].values()) == {0}
+    assert "headrace_stream_undelivered_entries" not in found
+    assert found["headrace_queues"] == {(): 0}
