@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 from psycopg import sql
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.embedded.clickhouse import EmbeddedClickHouse
@@ -115,18 +116,28 @@ class Servers:
             self.cluster.stop()
 
 
-def group_of(item: pytest.Item) -> str | None:
-    """Tests that start a stack or Spark run one after another: two of them at once are too much for two cores."""
-    starts_much = item.path.parent.name in ("acceptance", "browser", "chaos")
-    return "heavy" if starts_much or "spark" in getattr(item, "fixturenames", ()) else None
+SPARK = ("pipeline", "pipeline_job", "spark_cluster", "source", "history", "backfill", "streams_history")
+HEAVY = (
+    *("tests/acceptance/", "tests/browser/", "tests/chaos/"),
+    *(f"tests/integration/test_{module}.py" for module in SPARK),
+)
+"""What starts a stack or Spark: one after another, because two of them at once are too much for two cores."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups; the order was made random before that
+class InTurn(LoadScopeScheduling):
+    """For tests in several processes: the heavy ones by one of them, the others file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "heavy" if nodeid.startswith(HEAVY) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InTurn:
+    return InTurn(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # the order was made random before that
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: str(item.path.parent))  # or the browser's stack would be started several times
-    for item in items:
-        if (group := group_of(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
