@@ -19,7 +19,7 @@ from headrace.cold.store import Limits
 from headrace.cold.tiers import Tiers
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import choose_port
-from headrace.errors import CommitUnclear, MoverFenced, QueueCold, QueueFull, SpillRefused
+from headrace.errors import CommitUnclear, MoverFenced, QueueCold, QueueFull, QueueUnavailable, SpillRefused
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres import connect as postgres_connect
@@ -411,7 +411,8 @@ def test_a_server_that_refuses_every_write_makes_no_row_poison(valkey_url: str, 
         bench.ack(bench.dequeue())
         bench.client.redis.config_set("min-replicas-to-write", 1)
         try:
-            bench.mover.visit(REF)
+            with pytest.raises(QueueUnavailable, match="NOREPLICAS"):
+                bench.mover.visit(REF)
         finally:
             bench.client.redis.config_set("min-replicas-to-write", 0)
         assert bench.sql("SELECT count(*) FROM cold_quarantine") == [(0,)]
