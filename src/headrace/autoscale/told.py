@@ -91,10 +91,10 @@ class ToldWorkers:
                 *(self._name, wish.wanted, error, wait_s),
                 extra={"action": "not_told"},
             )
-            if not isinstance(error, HeadraceError):
-                raise error
         if wish is self._wish:  # else a newer one is due already
             self._due = time.monotonic() + wait_s
+        if error is not None and not isinstance(error, HeadraceError):
+            raise error
 
     def _tell(self, wish: _Wish) -> None:
         to = self._receiver
