@@ -13,23 +13,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
 import random
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable
+from headrace.errors import LeaseLost, QueueUnavailable
 from headrace.model.job import LeasedJob
+from headrace.queue.patience import Patience
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry, RunningTask
 from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Bury, Task, Tasks
-from headrace.valkey.connect import ScriptError
 from headrace.valkey.scripts import Call, run_async
 
 T = TypeVar("T")
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 SWEEP_BATCH = 1000
 TICK_MS = 5000
-RECONNECT_S = 1.0
 MAX_ERROR_CHARS = 8000
 
 # Jobs are held ready for about this long at the current pace. More would not be faster, and a job that waits in a
@@ -109,21 +107,19 @@ class Worker:
         self._waiting: deque[LeasedJob] = deque()  # held, not started
         self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # with when it started
         self._results: defaultdict[int, Results] = defaultdict(Results)
-        self._wake = asyncio.Event()  # there is a result, or it is time to stop
         self._empty_until = [0.0] * self._stubs.shards
         self._pace = Pace()
-        self._has_taken = False
-        self._give_up_at = math.inf  # a server that is away then is waited for no longer
+        self._patience = Patience(options.poll_s, options.grace_s)
 
     async def run_forever(self, stop: asyncio.Event) -> None:
         # As many threads as jobs: the default pool has few, and tasks that are not async would wait for one.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._options.concurrency))
-        loops = [asyncio.create_task(self._wake_on(stop))]
+        loops = [asyncio.create_task(self._patience.wake_on(stop))]
         try:
-            await self._until_available(self._client.check_shards)
+            await self._patience.until_available(self._client.check_shards)
             loops += [
-                asyncio.create_task(self._every(SWEEP_S, self._sweep)),
-                asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
+                asyncio.create_task(self._patience.every(SWEEP_S, self._sweep)),
+                asyncio.create_task(self._patience.every(self._options.heartbeat_s, self._heartbeat)),
             ]
             while not stop.is_set():
                 await self._turn()
@@ -132,18 +128,17 @@ class Worker:
             for loop in loops:
                 loop.cancel()
             if self._registry is not None:
-                await self._until_available(self._registry.leave)
+                await self._patience.until_available(self._registry.leave)
 
     async def _turn(self) -> None:
         """Report what is done and take more, both at once; wait if there was nothing to do."""
         try:
             took, _ = await asyncio.gather(self._take(), self._report())
         except QueueUnavailable as error:
-            log.warning("%s", error, extra={"action": "unavailable"})
-            await asyncio.sleep(RECONNECT_S)
+            await self._patience.wait_out(error)
             return
         if not took and not self._results:
-            await self._pause()
+            await self._patience.pause()
 
     async def _take(self) -> int:
         """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
@@ -151,7 +146,7 @@ class Worker:
         room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
         if room <= 0 or (self._waiting and room < ahead // 2):
             return 0
-        self._has_taken = True
+        self._patience.has_taken = True
         shards = self._shards_to_ask()
         share = -(-room // len(shards))
         calls = [self._stubs.dequeue(shard, share, self._options.lease_ms, self._options.queues) for shard in shards]
@@ -181,7 +176,7 @@ class Worker:
         self._running.pop(task, None)
         self._pace.ended()
         self._start_waiting()
-        self._wake.set()
+        self._patience.wake.set()
 
     async def _run_job(self, job: LeasedJob) -> None:
         started = time.monotonic()
@@ -235,17 +230,17 @@ class Worker:
         # Out of reach first: a job that ends meanwhile must not start one that is on its way back.
         not_started = list(self._waiting)
         self._waiting.clear()
-        await self._until_available(lambda: self._give_back(not_started))
+        await self._patience.until_available(lambda: self._give_back(not_started))
         deadline = time.monotonic() + self._options.grace_s
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await self._until_available(self._report)
+            await self._patience.until_available(self._report)
         unfinished = [job for job, _ in self._running.values()]
         for task in list(self._running):
             task.cancel()
         # Not before: what ended during the last report would be neither reported nor returned.
-        await self._until_available(self._report)
-        await self._until_available(lambda: self._give_back(unfinished))
+        await self._patience.until_available(self._report)
+        await self._patience.until_available(lambda: self._give_back(unfinished))
 
     async def _give_back(self, jobs: list[LeasedJob]) -> None:
         for shard, of_shard in self._by_shard(jobs).items():
@@ -266,39 +261,6 @@ class Worker:
             await self._run(self._stubs.release(shard, SWEEP_BATCH))
             await self._run(self._stubs.expire(shard, SWEEP_BATCH))
             await self._run(self._stubs.tick(shard, TICK_MS))
-
-    async def _pause(self) -> None:
-        """Until a job ends, it is time to stop, or the queue is worth asking again."""
-        try:
-            await asyncio.wait_for(self._wake.wait(), self._options.poll_s)
-        except TimeoutError:
-            pass
-        self._wake.clear()
-
-    async def _wake_on(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._give_up_at = time.monotonic() + (self._options.grace_s if self._has_taken else 0.0)
-        self._wake.set()
-
-    async def _every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
-        """Whatever the server said: a loop that ended would end the heartbeats of jobs that run."""
-        while True:
-            try:
-                await self._until_available(do)
-            except (HeadraceError, ScriptError) as error:
-                log.warning("%s", error, extra={"action": "refused"})
-            await asyncio.sleep(seconds)
-
-    async def _until_available(self, do: Callable[[], Awaitable[None]]) -> None:
-        """What a worker that stops cannot say in time is left to the others, which reclaim its jobs after the lease."""
-        while True:
-            try:
-                return await do()
-            except QueueUnavailable as error:
-                log.warning("%s", error, extra={"action": "unavailable"})
-                if time.monotonic() >= self._give_up_at:
-                    return None
-                await asyncio.sleep(RECONNECT_S)
 
     async def _run(self, call: Call[T]) -> T:
         return await run_async(self._client.redis, call)

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.errors import HeadraceError, LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
+from headrace.errors import LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob, new_job_id
 from headrace.model.names import QueueRef
+from headrace.queue.patience import Patience
 from headrace.queue.registry import Registry, RunningTask
 from headrace.queue.tasks import Bury, Task, Tasks
 from headrace.queue.worker import PREFETCH_S, Pace, WorkerOptions, call_handler, short_traceback
@@ -31,7 +31,7 @@ from headrace.streams.ids import time_of
 from headrace.streams.jobs import Codec, Undecodable
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, Held
-from headrace.valkey.connect import AsyncValkey, ScriptError
+from headrace.valkey.connect import AsyncValkey
 from headrace.valkey.scripts import Call, run_async
 from headrace.valkey.stream_groups import make_group, of_group
 
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 RECLAIM_BATCH = 100
 RECLAIM_CALLS = 100  # of one sweep; the next one goes on where it stopped
-RECONNECT_S = 1.0
 GONE_AFTER_LEASES = 10  # a consumer of ours that gave no sign for so long has left
 
 
@@ -88,17 +87,15 @@ class StreamWorker:
         self._results = Results()
         self._cursor = FIRST_ID
         self._pace = Pace()
-        self._wake = asyncio.Event()  # there is a result, or it is time to stop
-        self._has_taken = False
-        self._give_up_at = math.inf  # a server that is away then is waited for no longer
+        self._patience = Patience(options.poll_s, options.grace_s, (QueueUnavailable, MemoryFull), (NoSuchGroup,))
 
     async def run_forever(self, stop: asyncio.Event) -> None:
-        loops = [asyncio.create_task(self._wake_on(stop))]
+        loops = [asyncio.create_task(self._patience.wake_on(stop))]
         try:
-            await self._until_available(self._make_group)
+            await self._patience.until_available(self._make_group)
             loops += [
-                asyncio.create_task(self._every(self._options.lease_s / 4, self._sweep)),
-                asyncio.create_task(self._every(self._options.heartbeat_s, self._heartbeat)),
+                asyncio.create_task(self._patience.every(self._options.lease_s / 4, self._sweep)),
+                asyncio.create_task(self._patience.every(self._options.heartbeat_s, self._heartbeat)),
             ]
             while not stop.is_set():
                 await self._turn()
@@ -107,7 +104,7 @@ class StreamWorker:
             for loop in loops:
                 loop.cancel()
             if self._registry is not None:
-                await self._until_available(self._registry.leave)
+                await self._patience.until_available(self._registry.leave)
 
     async def _turn(self) -> None:
         """Report what is done and take more, both at once; wait if there was nothing to do."""
@@ -115,14 +112,13 @@ class StreamWorker:
             took, _ = await asyncio.gather(self._take(), self._report())
         except NoSuchGroup as error:  # it was deleted, or its server lost its data
             log.warning("%s It is made again.", error, extra={"action": "no_group"})
-            await self._until_available(self._make_group)
+            await self._patience.until_available(self._make_group)
             return
         except QueueUnavailable as error:
-            log.warning("%s", error, extra={"action": "unavailable"})
-            await asyncio.sleep(RECONNECT_S)
+            await self._patience.wait_out(error)
             return
         if not took and not self._results:
-            await self._pause()
+            await self._patience.pause()
 
     async def _take(self) -> int:
         """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
@@ -130,7 +126,7 @@ class StreamWorker:
         room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
         if room <= 0 or (self._waiting and room < ahead // 2):
             return 0
-        self._has_taken = True
+        self._patience.has_taken = True
         taken = await self._run(self._stubs.take(room))
         if taken.gone:
             log.warning("%d entries were deleted while they waited", taken.gone, extra={"action": "gone"})
@@ -163,7 +159,7 @@ class StreamWorker:
         self._running.pop(task, None)
         self._pace.ended()
         self._start_waiting()
-        self._wake.set()
+        self._patience.wake.set()
 
     async def _run_job(self, held: Held, job: LeasedJob) -> None:
         started = time.monotonic()
@@ -224,18 +220,18 @@ class StreamWorker:
         deadline = time.monotonic() + self._options.grace_s
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await self._until_available(self._report)
+            await self._patience.until_available(self._report)
         unfinished = [held for held, _ in self._running.values()]
         for task in list(self._running):
             task.cancel()
         # Not before: what ended during the last report would be neither reported nor returned.
-        await self._until_available(self._report)
+        await self._patience.until_available(self._report)
         await self._give_back(unfinished)
-        await self._until_available(lambda: self._do(self._stubs.tidy(self._gone_ms, leaving=True)))
+        await self._patience.until_available(lambda: self._do(self._stubs.tidy(self._gone_ms, leaving=True)))
 
     async def _give_back(self, held: list[Held]) -> None:
         if held:
-            await self._until_available(lambda: self._do(self._stubs.giveback(held)))
+            await self._patience.until_available(lambda: self._do(self._stubs.giveback(held)))
 
     async def _heartbeat(self) -> None:
         """Also for those that have not begun, or have ended and are not reported yet."""
@@ -262,42 +258,6 @@ class StreamWorker:
 
     async def _make_group(self) -> None:
         await make_group(self._client, self._keys.stream, self._keys.group)
-
-    async def _pause(self) -> None:
-        """Until a job ends, it is time to stop, or the stream is worth asking again."""
-        try:
-            await asyncio.wait_for(self._wake.wait(), self._options.poll_s)
-        except TimeoutError:
-            pass
-        self._wake.clear()
-
-    async def _wake_on(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._give_up_at = time.monotonic() + (self._options.grace_s if self._has_taken else 0.0)
-        self._wake.set()
-
-    async def _every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
-        """Whatever the server said: a loop that ended would end the heartbeats of jobs that run."""
-        while True:
-            try:
-                await self._until_available(do)
-            except (HeadraceError, ScriptError) as error:
-                log.warning("%s", error, extra={"action": "refused"})
-            await asyncio.sleep(seconds)
-
-    async def _until_available(self, do: Callable[[], Awaitable[None]]) -> None:
-        """What fails because the group is gone is left to the next turn, which makes it again; what a worker that stops
-        cannot say in time is left to the others, which return its entries after the lease."""
-        while True:
-            try:
-                return await do()
-            except NoSuchGroup:
-                return None
-            except (QueueUnavailable, MemoryFull) as error:
-                log.warning("%s", error, extra={"action": "unavailable"})
-                if time.monotonic() >= self._give_up_at:
-                    return None
-                await asyncio.sleep(RECONNECT_S)
 
     async def _do(self, call: Call[T]) -> None:
         await self._run(call)

@@ -1,0 +1,77 @@
+"""What workers do over and over, and how long they wait for a server that is away: until they are told to stop, then
+for their grace, or not at all if they never took anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+
+from headrace.errors import HeadraceError, QueueUnavailable
+from headrace.valkey.connect import ScriptError
+
+log = logging.getLogger(__name__)
+
+RECONNECT_S = 1.0
+
+Failures = tuple[type[HeadraceError], ...]
+
+
+class Patience:
+    def __init__(
+        self,
+        poll_s: float,
+        grace_s: float,
+        waits_out: Failures = (QueueUnavailable,),
+        leaves: Failures = (),  # to the worker's next turn
+    ) -> None:
+        self._poll_s = poll_s
+        self._grace_s = grace_s
+        self._waits_out = waits_out
+        self._leaves = leaves
+        self._give_up_at = math.inf
+        self.has_taken = False
+        self.wake = asyncio.Event()  # there is a result, or it is time to stop
+
+    async def wake_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._give_up_at = time.monotonic() + (self._grace_s if self.has_taken else 0.0)
+        self.wake.set()
+
+    async def pause(self) -> None:
+        """Until a job ends, it is time to stop, or there may be more to take."""
+        try:
+            await asyncio.wait_for(self.wake.wait(), self._poll_s)
+        except TimeoutError:
+            pass
+        self.wake.clear()
+
+    async def every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
+        """Whatever the server said: a loop that ended would end the heartbeats of jobs that run."""
+        while True:
+            try:
+                await self.until_available(do)
+            except (HeadraceError, ScriptError) as error:
+                log.warning("%s", error, extra={"action": "refused"})
+            await asyncio.sleep(seconds)
+
+    async def until_available(self, do: Callable[[], Awaitable[None]]) -> None:
+        """What a worker that stops cannot say in time is left to the others, which reclaim its jobs after the lease."""
+        while True:
+            try:
+                return await do()
+            except self._leaves:
+                return None
+            except self._waits_out as error:
+                if not await self.wait_out(error):
+                    return None
+
+    async def wait_out(self, error: HeadraceError) -> bool:
+        """False: it is waited for no longer."""
+        log.warning("%s", error, extra={"action": "unavailable"})
+        if time.monotonic() >= self._give_up_at:
+            return False
+        await asyncio.sleep(RECONNECT_S)
+        return True
