@@ -29,7 +29,7 @@ from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from tests.integration.test_pipeline import compare, work
-from tests.unit.test_pipeline_rules import numbered
+from tests.unit.test_pipeline_rules import MS, numbered, summaries
 
 REF = QueueRef("acme", "p", "e", "q")
 
@@ -173,3 +173,28 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
     assert Lease(valkey, "other").take()
     with pytest.raises(AnotherPipeline):
         Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options).do()
+
+
+def test_a_gap_that_a_dead_process_left_is_healed_by_the_next(
+    valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: Path
+) -> None:
+    SyncClient(valkey_url).enqueue_many(REF, [NewJob("t", b"x")])
+    shard = REF.environment.shard(2)
+    options = PipelineOptions(valkey_url, "", "", 2, tmp_path / "checkpoint", SpoolOptions(tmp_path / "unused"))
+
+    def begun() -> Housekeeping:
+        return Housekeeping(valkey, Lease(valkey, "me"), Monitor(), spool, options)
+
+    def batch(keeping: Housekeeping, seq: int) -> None:
+        sink = SpoolSink(spool, {shard: Mark(0, 0)}, also=keeping.marks, after_put=keeping.took)
+        sink.take(summaries({"shard": shard, "at_ms": MS + seq, "seq": seq}), 0, 0)
+
+    first = begun()
+    batch(first, 5)  # 1 to 4 are missing; and here it dies
+    second = begun()
+    assert second.heal() == 1
+    assert begun().heal() == 1  # it was done, but that is not on disk before the next batch
+    batch(second, 6)
+    assert begun().heal() == 0
+    batch(second, 9)  # a gap after one that was healed is another one
+    assert begun().heal() == 1

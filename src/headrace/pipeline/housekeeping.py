@@ -12,7 +12,7 @@ from headrace.pipeline.lease import RENEW_S, Lease
 from headrace.pipeline.offsets import BEGINNING
 from headrace.pipeline.options import PipelineOptions
 from headrace.pipeline.positions import newest_after, shards_of
-from headrace.pipeline.sink import Taken, read_marks
+from headrace.pipeline.sink import GAP, Taken, read_gaps, read_marks
 from headrace.pipeline.vitals import Monitor
 from headrace.queue.resync import resync_shard
 from headrace.queue.scripts import Stubs
@@ -34,7 +34,8 @@ class Housekeeping:
         self._spool = spool
         self._options = options
         self._lock = threading.Lock()
-        self._broken: set[int] = set()
+        self._broken = read_gaps(spool.marks())  # a process that ended between a gap and its healing left it to us
+        self._healed: set[int] = set()
         self._resync_after: dict[int, float] = {}
         self._next_look = 0.0
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
@@ -44,7 +45,13 @@ class Housekeeping:
         """Called in the thread of the sink."""
         with self._lock:
             self._broken |= taken.broken
+            self._healed -= taken.broken
         self._tell(taken)
+
+    def marks(self) -> dict[str, str]:
+        """For the next batch: gaps that need not be healed again. Should it not come, healing twice harms nobody."""
+        with self._lock:
+            return dict.fromkeys((f"{GAP}{shard}" for shard in self._healed - self._broken), "")
 
     def do(self) -> None:
         """What is due. Raises AnotherPipeline; Valkey being away is for the query to notice."""
@@ -89,6 +96,8 @@ class Housekeeping:
                 with self._lock:
                     self._broken.add(shard)
                 raise
+            with self._lock:
+                self._healed.add(shard)
             self._resync_after[shard] = time.monotonic() + RESYNC_EVERY_S
             log.warning("shard %d missed events; its queues said where they stand", shard, extra={"action": "resync"})
         return told

@@ -185,7 +185,10 @@ def start_query(
     sink = SpoolSink(
         spool,
         marks_at(begun.counted),
-        also=lambda: {checkpoint.QUERY: checkpoint.query_id(options.checkpoint) or ""},
+        also=lambda: {
+            checkpoint.QUERY: checkpoint.query_id(options.checkpoint) or "",
+            **(keeping.marks() if keeping else {}),
+        },
         before_put=keeping.lease.hold if keeping else lambda: None,
         after_put=taken,
     )

@@ -30,6 +30,7 @@ from headrace.warehouse import pipeline_batches, queue_metrics, set_aside
 from headrace.warehouse.pipeline_batches import PipelineBatch
 
 SHARD = "shard/"
+GAP = "gap/"  # in front of a shard whose queues have not yet said where they stand after events were missing
 
 
 @dataclass(frozen=True)
@@ -101,17 +102,26 @@ class SpoolSink:
             (pipeline_batches.TABLE, pipeline_batches.to_arrow(batch)),
         ]
         token = token_of(shards)
+        broken = frozenset(shard for shard, loss in losses.items() if any(loss))
         self._before_put()
         self._spool.put_many(
             [record for name, table in tables for record in records_of(name, table, token)],
-            marks={**self._also(), **write_marks({shard: mark for shard, mark in after.items() if mark.at})},
+            marks={
+                **self._also(),
+                **dict.fromkeys((f"{GAP}{shard}" for shard in broken), "1"),
+                **write_marks({shard: mark for shard, mark in after.items() if mark.at}),
+            },
         )
-        self._after_put(Taken(batch, frozenset(shard for shard, loss in losses.items() if any(loss))))
+        self._after_put(Taken(batch, broken))
 
 
 def read_marks(marks: Mapping[str, str]) -> dict[int, Mark]:
     found = {name.removeprefix(SHARD): text.split("/") for name, text in marks.items() if name.startswith(SHARD)}
     return {int(shard): Mark(int(at), int(seq)) for shard, (at, seq) in found.items()}
+
+
+def read_gaps(marks: Mapping[str, str]) -> set[int]:
+    return {int(name.removeprefix(GAP)) for name, text in marks.items() if name.startswith(GAP) and text}
 
 
 def write_marks(marks: Mapping[int, Mark]) -> dict[str, str]:
