@@ -27,7 +27,7 @@ from headrace.pipeline.archive import (
     tidy,
 )
 from headrace.pipeline.decode import SCHEMA
-from headrace.pipeline.replay import read_shard
+from headrace.pipeline.replay import Continuity, Hour, read_shard
 from tests.events import event_table
 
 START = 1_800_000_000_000  # 2027-01-15T08:00:00Z
@@ -260,6 +260,21 @@ def test_files_that_are_tidied_away_while_they_are_read_are_found_again(
     [summary] = read_shard(uri, START, 0)
     assert looks == [3, 1]
     assert summary["events"].to_pylist() == [5]
+
+
+def test_files_around_an_hour_may_be_tidied_away_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = str(tmp_path)
+    for part in (events(0), events(0, 1)[1:], events(0, 1, 3600)[2:], events(0, 1, 3600, 7200)[3:]):
+        ArchiveWriter(uri).write(part)
+    seq_in = Archive.__dict__["_seq"]
+
+    def tidied_meanwhile(self: Archive, path: str, place: int) -> int:
+        tidy(uri, START, 30, START + HOUR_MS)
+        return seq_in(self, path, place)
+
+    monkeypatch.setattr(Archive, "_seq", tidied_meanwhile)
+    hour = Hour(START + HOUR_MS, SCHEMA.empty_table(), 1, 0, {0: (3, 3)})
+    assert Continuity(uri).missing(hour) is None
 
 
 def test_many_events_are_read_in_pieces_and_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

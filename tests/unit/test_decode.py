@@ -7,6 +7,7 @@ import pytest
 from headrace.errors import ImpossibleEntry
 from headrace.model.event import COLUMNS
 from headrace.pipeline.decode import SAMPLE_BYTES, decode, seq_of
+from headrace.pipeline.offsets import packed
 from headrace.valkey.streams import Entry
 
 GOOD = {"version": "1", "seq": "1", "org": "o", "project": "p", "env": "e", "queue": "q", "op": "enqueue", "n": "1"}
@@ -76,10 +77,20 @@ def test_a_newer_version_is_set_aside_in_bulk() -> None:
     assert rows["aside"].to_pylist()[:2] == ["unknown version", None]
 
 
-@pytest.mark.parametrize("entry_id", [b"9999999999999-0", b"18446744073709551615-1", b"1000-99999999"])
+@pytest.mark.parametrize("entry_id", [b"9999999999999-0", b"18446744073709551615-1", b"1000-9999999999999"])
 def test_an_impossible_time_is_told(entry_id: bytes) -> None:
     with pytest.raises(ImpossibleEntry, match="XDEL"):
         decode(0, [entry(1), (entry_id, entry(2)[1])])
+
+
+def test_events_of_a_clock_that_was_set_back_go_on_in_one_millisecond() -> None:
+    """More than a million of them stopped the pipeline for good."""
+    ids = [b"1000-1048575", b"1000-1048576", b"1000-3000000"]
+    rows = decode(0, [(entry_id, entry(number)[1]) for number, entry_id in enumerate(ids, 1)])
+    assert rows["aside"].null_count == 3
+    assert rows["at_ms"].to_pylist() == [1000] * 3
+    places = [packed(entry_id.decode()) for entry_id in ids]
+    assert places == sorted(set(places))
 
 
 def test_the_number_of_an_entry() -> None:

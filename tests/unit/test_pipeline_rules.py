@@ -20,6 +20,7 @@ from headrace.pipeline.payload import from_payload
 from headrace.pipeline.sink import Mark, SpoolSink, Taken, read_marks, token_of, watermark_ms, write_marks
 from headrace.pipeline.transforms import Plan, Summary, joined, missing, summarise, summary_of
 from headrace.pipeline.vitals import Monitor, page
+from headrace.settings import Settings
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.warehouse import pipeline_batches, queue_metrics
@@ -110,6 +111,20 @@ def test_what_is_taken_is_not_taken_again(spool: Spool) -> None:
     with pytest.raises(HeadraceError, match="read again"):
         sink.take(later(1, 2))
     assert sink.take(later(2, 3, after_ms=100)).batch.lost_events == 0
+
+
+def test_a_weekend_without_clickhouse_fits_into_the_spool() -> None:
+    """By the number of records. It was full after eighty minutes, with most of its gigabyte unused."""
+    defaults = Settings()
+    seconds = defaults.spool.max_size // 2 * defaults.pipeline.trigger
+    assert seconds > 60 * 3600
+
+
+def test_no_batch_takes_less_than_no_time(spool: Spool) -> None:
+    """A clock that was set back while it ran: in ClickHouse it took half a billion years."""
+    found: list[Taken] = []
+    SpoolSink(spool, {}, after_put=found.append, now_ms=lambda: MS - 5).take(numbered(1), 0, MS)
+    assert found[0].batch.duration_ms == 0
 
 
 def later(*seqs: int, after_ms: int = 50) -> list[Summary]:

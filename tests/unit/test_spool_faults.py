@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ from random import Random
 
 import pytest
 
-from headrace.errors import SpoolBusy, SpoolDiskFull, SpoolFull, SpoolWriteFailed
+from headrace.errors import SpoolBusy, SpoolDiskFull, SpoolFull, SpoolReadFailed, SpoolWriteFailed
 from headrace.spool.journal import Kind, encode_note
 from headrace.spool.record import NewRecord, Record
 from headrace.spool.segment import decode_header
@@ -48,6 +50,62 @@ def leased(spool: Spool) -> Record:
     record = spool.lease()
     assert record is not None
     return record
+
+
+# The disk cannot be read
+
+
+class UnreadableFiles(CrashFiles):
+    """Reading or opening a segment fails with this error."""
+
+    read_error: int | None = None
+    open_error: int | None = None
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        if self.read_error is not None:
+            raise OSError(self.read_error, os.strerror(self.read_error))
+        return super().read(handle, length, offset)
+
+    def open_read(self, path: Path) -> int:
+        if self.open_error is not None:
+            raise OSError(self.open_error, os.strerror(self.open_error))
+        return super().open_read(path)
+
+
+def unreadable_spool() -> tuple[UnreadableFiles, Spool]:
+    files = UnreadableFiles()
+    spool = opened(files, inmemory_blocks=0)
+    for number in range(9):
+        spool.put(b"%d" % number + PAYLOAD)
+    return files, spool
+
+
+@pytest.mark.parametrize("fault", [{"open_error": errno.EMFILE}, {"read_error": errno.EIO}])
+def test_a_record_that_cannot_be_read_now_is_kept_and_comes_again(fault: dict[str, int]) -> None:
+    """A process with too many open files, or a disk that was away for a moment, cost every record that was leased."""
+    files, spool = unreadable_spool()
+    vars(files).update(fault)
+    for _ in range(3):
+        with pytest.raises(SpoolReadFailed, match="It is kept"):
+            spool.lease()
+        with pytest.raises(SpoolReadFailed):
+            spool.lease_many(5)
+    assert (spool.stats().corrupt, spool.stats().in_flight, spool.stats().size) == (0, 0, 9)
+    vars(files).update(read_error=None, open_error=None)
+    records = [leased(spool), *spool.lease_many(10)]
+    assert [(int(record.payload[:1]), record.attempts) for record in records] == [(number, 0) for number in range(9)]
+    assert spool.stats().conserved
+
+
+def test_a_bad_sector_costs_its_record_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, spool = unreadable_spool()
+    files.read_error = errno.EIO
+    with pytest.raises(SpoolReadFailed):
+        spool.lease()
+    monkeypatch.setattr("headrace.spool.leasing.PATIENCE_S", 0.0)
+    assert spool.lease() is None
+    assert (spool.stats().corrupt, spool.stats().size) == (9, 0)
+    assert spool.stats().conserved
 
 
 # The disk is full

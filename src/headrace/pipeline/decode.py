@@ -31,7 +31,9 @@ _OPS = pa.array([*(str(op) for op in COUNT_COLUMN), RESYNC, TICK])
 _OURS = f"{VERSION}{SEPARATOR}".encode()
 
 LAST_MS = 2**32 * 1000  # what ClickHouse's DateTime can hold; an id within it fits into one number, too
-LAST_SEQ = 2**AT_SEQUENCE_BITS - 1
+# While a clock that was set back catches up with the stream, all events are of one millisecond, numbered on. Those
+# beyond 2^20 pass for events of the next ones, and still sort as they should.
+LAST_SEQ = 2 ** (2 * AT_SEQUENCE_BITS) - 1
 SAMPLE_BYTES = 1024  # of an entry that is set aside
 
 SCHEMA = pa.schema(

@@ -106,8 +106,11 @@ class Housekeeping:
         watermark = self._monitor.read().watermark_ms
         if watermark is None:
             return
+        now_ms = min(
+            time.time_ns() // 1_000_000, watermark
+        )  # of events: our clock may be wrong, and what is gone is gone
         try:
-            archive.tidy(uri, time.time_ns() // 1_000_000, self._options.archive_keep_days, watermark - HOUR_MS)
+            archive.tidy(uri, now_ms, self._options.archive_keep_days, watermark - HOUR_MS)
         except OSError as error:
             log.warning("the archive could not be tidied: %s", error, extra={"action": "tidy_failed"})
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,7 +16,9 @@ from headrace.pipeline.archive import HOUR_MS, Archive
 from headrace.pipeline.buckets import SCHEMA
 from headrace.pipeline.transforms import SUMMARY, Plan, between, collected, joined, summarise, total
 
-READS = 3  # of a shard's hour: its files may be tidied away while they are read
+READS = 3  # of files that may be tidied away while they are read
+
+T = TypeVar("T")
 
 
 class ArchiveIncomplete(HeadraceError):
@@ -85,12 +88,19 @@ def replay(session: SparkSession, uri: str, hour_ms: int) -> Hour:
 
 
 def read_shard(uri: str, hour_ms: int, shard: int) -> list[pa.RecordBatch]:
+    def read() -> list[pa.RecordBatch]:
+        return list(summarise(Archive(uri).events(hour_ms, shard), Plan()))
+
+    return _again_if_tidied(read)
+
+
+def _again_if_tidied(read: Callable[[], T]) -> T:
     for _ in range(READS - 1):
         try:
-            return list(summarise(Archive(uri).events(hour_ms, shard), Plan()))
+            return read()
         except FileNotFoundError:
             continue
-    return list(summarise(Archive(uri).events(hour_ms, shard), Plan()))
+    return read()
 
 
 class Continuity:
@@ -103,7 +113,8 @@ class Continuity:
         """In words; None if nothing is. The hour is over and was read, so every shard has events after it."""
         if hour.lost:
             return f"{hour.lost} events within it"
-        for shard, (before, after) in self._archive.neighbours(hour.start_ms).items():
+        around = _again_if_tidied(lambda: self._archive.neighbours(hour.start_ms))
+        for shard, (before, after) in around.items():
             first, last = hour.seqs.get(shard, (after, before))  # a shard in which nothing happened
             if before is None and first is not None and first > 1:
                 return f"what precedes its first event of shard {shard}"

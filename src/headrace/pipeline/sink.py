@@ -86,7 +86,7 @@ class SpoolSink:
             batch_id=batch_id,
             events=sum(read.events for read in shards.values()),
             rows=rows.num_rows,
-            duration_ms=now - started_ms,
+            duration_ms=max(now - started_ms, 0),  # the clock may have been set back, and the column takes no less
             oldest_event_ms=min(read.first_at for read in shards.values()) >> AT_SEQUENCE_BITS,
             newest_event_ms=max(read.last_at for read in shards.values()) >> AT_SEQUENCE_BITS,
             lost_events=sum(lost for lost, _ in losses.values()),

@@ -2,17 +2,19 @@
 
 A lease is noted before the record is handed out. Neighbours on disk are read and checked together, also for those who
 lease one by one: what was read ahead waits here, and counts only while it is next. A record that cannot be read any
-more is counted, quarantined, and costs nobody but itself.
+more is counted, quarantined, and costs nobody but itself. One that the system cannot read just now (a disk that is away
+for a moment, no more open files) is kept; only if its disk cannot give it for a minute is it damaged.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
-from headrace.errors import UnknownRecord
+from headrace.errors import SpoolReadFailed, UnknownRecord
 from headrace.spool.aside import DEAD, set_aside
 from headrace.spool.files import write_error
 from headrace.spool.journal import ACKED, LEASED, Kind
@@ -28,6 +30,7 @@ from headrace.spool.upkeep import Upkeep
 log = logging.getLogger(__name__)
 
 AHEAD_RECORDS, AHEAD_BYTES = 64, 256 * 1024  # read, checked and decompressed at once, for those who lease one by one
+PATIENCE_S = 60.0  # how long a disk may fail to read a record that is then taken for damaged
 
 
 class Ahead:
@@ -47,6 +50,7 @@ class Leasing:
         self._state = state
         self._upkeep = upkeep
         self._ahead: Ahead | None = None
+        self._unread: dict[int, float] = {}  # records that the disk could not give, and since when
 
     # Handing out
 
@@ -58,7 +62,7 @@ class Leasing:
                 record = self._lease_ahead(self._ahead) if self._ahead is not None else None
                 taken = self._take_next(deadline) if record is None else None
             if taken is not None:
-                record = self._as_record(*taken)
+                record = self._as_record_or_release(*taken)
                 if record is None:
                     continue  # damaged on disk since it was written; counted
             if record is None or not (record.attempts and self._is_worn_out(record)):
@@ -141,10 +145,25 @@ class Leasing:
         with self._upkeep.reading:
             records = segment.read_run(index, tried)
         if len(records) < count:  # one does not hold
-            each = (self._as_record(number, segment, None, times) for number, times in zip(numbers, tried, strict=True))
-            records = [record for record in each if record is not None]
+            records = self._one_by_one(numbers, segment, tried)
         if state.options.max_attempts is not None:
             records = [record for record in records if not self._is_worn_out(record)]
+        return records
+
+    def _one_by_one(self, numbers: range, segment: Segment, tried: Iterable[int]) -> list[Record]:
+        """Those that hold. What comes after one that cannot be read now goes back."""
+        records: list[Record] = []
+        for number, times in zip(numbers, tried, strict=True):
+            try:
+                record = self._as_record_or_release(number, segment, None, times)
+            except SpoolReadFailed:
+                for other in range(number + 1, numbers.stop):
+                    self.release(other)
+                if records:
+                    return records
+                raise
+            if record is not None:
+                records.append(record)
         return records
 
     def _is_worn_out(self, record: Record) -> bool:
@@ -156,7 +175,17 @@ class Leasing:
 
     # Reading, and what cannot be read
 
+    def _as_record_or_release(
+        self, sequence: int, segment: Segment | None, block: Block | None, attempts: int
+    ) -> Record | None:
+        try:
+            return self._as_record(sequence, segment, block, attempts)
+        except SpoolReadFailed:
+            self.release(sequence)
+            raise
+
     def _as_record(self, sequence: int, segment: Segment | None, block: Block | None, attempts: int) -> Record | None:
+        """None: it is damaged. Raises SpoolReadFailed if that is not known."""
         if block is not None:
             return Record(sequence, block.payload, block.token, block.meta, attempts, block.put_at)
         segment = cast(Segment, segment)
@@ -164,15 +193,31 @@ class Leasing:
         try:
             with self._upkeep.reading:
                 records = segment.read_ahead(index, attempts, AHEAD_RECORDS, AHEAD_BYTES)
-        except (Unreadable, OSError) as error:
+        except OSError as error:
+            if not self._is_gone(sequence, error):
+                with self._upkeep.reading:
+                    segment.stop_reading()  # a disk that came back is found by a new handle only
+                raise SpoolReadFailed(f"{SpoolReadFailed.__doc__} ({error})") from error
             self._lose(sequence, segment, index, str(error))
             return None
+        except Unreadable as error:
+            self._lose(sequence, segment, index, str(error))
+            return None
+        self._unread.pop(sequence, None)
         if len(records) > 1:
             self._ahead = Ahead(segment, index + 1, records[:0:-1])
         return records[0]
 
+    def _is_gone(self, sequence: int, error: OSError) -> bool:
+        """A bad sector, and not a disk that hangs on a cable or a network, or a process with too many open files."""
+        if error.errno != errno.EIO:
+            return isinstance(error, FileNotFoundError)
+        now = time.monotonic()
+        return now - self._unread.setdefault(sequence, now) >= PATIENCE_S
+
     def _lose(self, sequence: int, segment: Segment, index: int, reason: str) -> None:
         """Damaged since it was written."""
+        self._unread.pop(sequence, None)
         state, store = self._state, cast(Store, self._state.store)
         start, end = segment.span(index)
         kept = 0

@@ -343,13 +343,16 @@ class Segment:
             self._files.close(self._writer)
             self._writer = None
 
-    def close(self) -> None:
-        self.stop_writing()
-        self.journal.close()
+    def stop_reading(self) -> None:
         if self._reader is not None:
             self._files.close(self._reader)
             self._reader = None
         self._window = b""
+
+    def close(self) -> None:
+        self.stop_writing()
+        self.journal.close()
+        self.stop_reading()
 
     def remove(self) -> None:
         """The segment first: a journal without a segment means nothing, but a segment without its journal would bring
