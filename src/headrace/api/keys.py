@@ -37,6 +37,8 @@ REFRESH_S = 2.0
 LOOK_AGAIN_S = 0.1
 """An unknown key is a reason to read the keys again, but not more often than this."""
 
+PATIENCE_S = 2.0
+
 SIGNING = "session"
 
 
@@ -181,10 +183,15 @@ class KeyRing:
         return self._copy.signing_secret
 
     def refresh_if_old(self) -> None:
-        """Read again, unless that was tried a moment ago. Whoever is at it already is waited for."""
-        with self._reading:
+        """Read again, unless that was begun a moment ago. Whoever is at it already is waited for, but not for long: a
+        PostgreSQL that is silent must not take the threads of those who do not need it."""
+        if not self._reading.acquire(timeout=PATIENCE_S):
+            return
+        try:
             if time.monotonic() - self._tried >= LOOK_AGAIN_S:
                 self._read()
+        finally:
+            self._reading.release()
 
     def refresh(self) -> None:
         """Read now. Never raises for a server that is away: the last copy stays."""
@@ -192,6 +199,7 @@ class KeyRing:
             self._read()
 
     def _read(self) -> None:
+        self._tried = time.monotonic()  # not when it ends: a key that is made meanwhile may not be among these
         try:
             self._copy = self._read_copy()
             self._failing = False
@@ -199,8 +207,7 @@ class KeyRing:
             if not self._failing:
                 log.warning("The keys cannot be read; those known stay valid. %s", error, extra={"action": "keys"})
             self._failing = True
-        finally:
-            self._tried = time.monotonic()
+            self._tried = time.monotonic()  # those who waited for this need not fail one after another
 
     def _read_copy(self) -> Copy:
         with connection(self._pool) as conn:

@@ -31,8 +31,15 @@ def _plain(text: str) -> str:
     return text
 
 
+def _visible(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("text of visible characters only")
+    return text
+
+
 Name = Annotated[str, AfterValidator(_named), Field(min_length=1, max_length=MAX_NAME_BYTES)]
 NameOrEmpty = Annotated[str, AfterValidator(_named_or_empty), Field(max_length=MAX_NAME_BYTES)]
+Visible = Annotated[str, AfterValidator(_visible)]
 ErrorText = Annotated[str, AfterValidator(_plain), Field(max_length=MAX_ERROR_TEXT)]
 
 

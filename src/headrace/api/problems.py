@@ -14,8 +14,10 @@ from uuid import uuid4
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from headrace.errors import (
     ColdFull,
@@ -36,6 +38,7 @@ from headrace.errors import (
     UnknownJob,
     UnknownQueue,
 )
+from headrace.warehouse.reads import HistoryMissing
 
 log = logging.getLogger(__name__)
 
@@ -115,14 +118,28 @@ def unexpected(request: Request, error: Exception) -> JSONResponse:
     return document(500, detail, instance=f"urn:uuid:{error_id}", error_id=str(error_id))
 
 
-def _http_problem(_request: Request, error: Exception) -> JSONResponse:
+def _http_problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if error.status_code == 405 and (methods := _methods(request)):
+        allowed = ", ".join(sorted(methods))
+        detail = f"This address does not answer {request.method}, but {allowed}. Nothing was done."
+        return document(405, detail, {"Allow": allowed})
     return document(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
+def _methods(request: Request) -> set[str]:
+    """Of all routes of this path; whoever refuses a method knows one of them."""
+    path = request.scope.get("raw_path", b"").decode("latin-1") or request.scope["path"]
+    every = [(str(route.path), route.methods or ()) for route in iter_route_contexts(request.app.routes)]
+    return {method for template, methods in every if compile_path(template)[0].match(path) for method in methods}
+
+
+def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors())
+    kind = request.headers.get("content-type", "")
+    if "json" not in kind.lower() and any(one["loc"][0] == "body" for one in error.errors()):
+        said += f". Send the body as JSON, with Content-Type: application/json (it came with {kind or 'none'})"
     return document(400, f"The request was not understood: {said}.")
 
 
@@ -140,5 +157,5 @@ def _headrace_problem(request: Request, error: Exception) -> JSONResponse:
 def _told(error: HeadraceError) -> str:
     """The words of a driver may hold addresses, so the caller gets those of the class. Which jobs were refused is said
     by the error alone."""
-    is_drivers = isinstance(error, ServiceUnavailable | DatabaseFull)
+    is_drivers = isinstance(error, ServiceUnavailable | DatabaseFull | HistoryMissing)
     return str(type(error)()) if is_drivers and not isinstance(error, SpillRefused) else str(error)

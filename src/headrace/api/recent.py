@@ -1,4 +1,7 @@
-"""Answers that cost something are kept for a moment, per question. One asks, the others wait for what it learns."""
+"""Answers that cost something are kept for a moment, per question. One asks, the others wait for what it learns.
+
+Not for long: each of them holds a thread, and routes that need no answer of this kind would lack it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from headrace.errors import ServiceUnavailable
+
 V = TypeVar("V")
 
 MAX_KEPT = 256
+PATIENCE_S = 5.0
 
 
 @dataclass
@@ -34,8 +40,12 @@ class Recent(Generic[V]):
             self._kept.move_to_end(question)
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
-        with kept.lock:
+        if not kept.lock.acquire(timeout=PATIENCE_S):
+            raise ServiceUnavailable("Somebody asked the same before, and waits for the answer still. Try again later.")
+        try:
             if self._clock() - kept.at >= self._keep_s:
                 kept.value = ask()  # what raises is not kept
                 kept.at = self._clock()
             return kept.value
+        finally:
+            kept.lock.release()

@@ -12,6 +12,8 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
+from headrace.api.problems import Problem
+
 
 class SegmentRoute(APIRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -22,6 +24,13 @@ class SegmentRoute(APIRoute):
         if match != Match.NONE:
             before = scope.get("path_params", {})
             found["path_params"] = {
-                name: value if name in before else unquote(value) for name, value in found["path_params"].items()
+                name: value if name in before else _decoded(value) for name, value in found["path_params"].items()
             }
         return match, found
+
+
+def _decoded(segment: str) -> str:
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError as error:  # replaced, different names would become one
+        raise Problem(400, f"{segment[:128]!r} in the path is not a name in UTF-8, percent-encoded.") from error

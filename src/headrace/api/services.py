@@ -22,6 +22,7 @@ from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
+from headrace.warehouse.reads import readable
 
 POOL_WAIT_S = 2.0
 STATEMENT_TIMEOUT_S = 5.0
@@ -50,9 +51,15 @@ class Services:
     def valkey(self) -> Valkey:
         return connect_valkey(self.redis_url)
 
-    @cached_property
+    @property
     def clickhouse(self) -> Client:
-        return connect_clickhouse(self.clickhouse_url, self.database, math.ceil(self.settings.query_timeout) + 1)
+        """Kept like the others, but not made under a lock: while ClickHouse is silent, each who asks would wait for all
+        who asked before."""
+        if "_clickhouse" not in self.__dict__:
+            patience_s = math.ceil(self.settings.query_timeout) + 1
+            with readable(self.clickhouse_url):
+                self.__dict__["_clickhouse"] = connect_clickhouse(self.clickhouse_url, self.database, patience_s)
+        return self.__dict__["_clickhouse"]
 
     @cached_property
     def postgres(self) -> Pool:

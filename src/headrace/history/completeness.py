@@ -2,7 +2,8 @@
 
 An odometer is known at its readings, and at the beginning of its epoch, when it was 0. What it moved from the newest
 reading before a window to the newest within is what happened in the window; what was counted less is missing. So
-windows that follow each other add up, and what is missing belongs to the one in which it was noticed.
+windows that follow each other add up, and what is missing belongs to the one in which it was noticed. Where an odometer
+moved unseen across the end of a window, nobody can tell how much of that was within.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headrace.model.event import Op
 from headrace.warehouse.series import Span
 
 Readings = Mapping[int, Mapping[Op, int]]
-"""Epoch → how far each odometer had come when a window began."""
+"""Epoch → how far each odometer had come when a window began; or when it was first heard of after its end."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,17 @@ def judge(spans: Iterable[Span], before: Readings, kept_since_ms: int) -> Comple
                 known = known and base == 0
             missing[op] += max(0, reading - base - span.counts.get(op, 0))
     return Completeness(added_counts(spans), {op: count for op, count in missing.items() if count}, known)
+
+
+def moved_unseen(spans: Iterable[Span], before: Readings, after: Readings) -> bool:
+    """Whether an odometer moved, or may have, between its last reading up to the end of a window and its next."""
+    known: dict[int, Mapping[Op, int]] = dict(before)
+    for span in spans:
+        known[span.epoch_ms] = {**known.get(span.epoch_ms, {}), **span.last}
+    if known and max(known) not in after:
+        return True  # it was not heard of since
+    return any(
+        reading > known.get(epoch_ms, {}).get(op, 0)
+        for epoch_ms, readings in after.items()
+        for op, reading in readings.items()
+    )

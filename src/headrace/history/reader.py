@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.history.completeness import Completeness, added_counts, judge
+from headrace.history.completeness import Completeness, added_counts, judge, moved_unseen
 from headrace.history.fill import Points, fill
 from headrace.history.headline import Headline, headline
 from headrace.history.routing import Window
@@ -51,13 +51,17 @@ class Top:
 
 def queue_history(reads: Reads, ref: QueueRef, window: Window, now_ms: int) -> History | None:
     """None if history knows nothing of this queue."""
-    watermark_ms = pipeline_batches.watermark(reads)
+    lost = pipeline_batches.losses_at_end(reads, window.start_s * 1000, window.end_s * 1000)
     asked = _beside.submit(queue_metrics.before, reads, ref, window.start_s)
     series = queue_metrics.points(reads, window.tier.name, ref, window.start_s, window.end_s, window.step_s)
-    if (before := asked.result()) is None:
+    before = asked.result()
+    if before is None and not series.index:
         return None
-    counted = judge(series.spans, before.readings, now_ms - TIERS[-1].kept_s * 1000)
-    return _history(window, series, before.gauges, counted, watermark_ms, now_ms)
+    readings = before.readings if before else {}
+    counted = judge(series.spans, readings, now_ms - TIERS[-1].kept_s * 1000)
+    if lost.at_end and moved_unseen(series.spans, readings, queue_metrics.after(reads, ref, window.end_s)):
+        counted = replace(counted, known=False)
+    return _history(window, series, before and before.gauges, counted, lost.watermark_ms, now_ms)
 
 
 def environment_history(reads: Reads, ref: EnvRef, window: Window, now_ms: int) -> History | None:
@@ -65,7 +69,8 @@ def environment_history(reads: Reads, ref: EnvRef, window: Window, now_ms: int) 
     lost = pipeline_batches.losses(reads, window.start_s * 1000, window.end_s * 1000)
     asked = _beside.submit(environment_metrics.before, reads, ref, window.start_s)
     series = environment_metrics.points(reads, window.tier, ref, window.start_s, window.end_s, window.step_s)
-    if not (before := asked.result()).known:
+    before = asked.result()
+    if not before.known and not series.index:
         return None
     counted = _environment_completeness(reads, ref, window, series, lost, now_ms)
     return _history(window, series, before.gauges, counted, lost.watermark_ms, now_ms)
@@ -80,8 +85,8 @@ def _history(
     window: Window, series: Series, before: Gauges | None, counted: Completeness, watermark_ms: int | None, now_ms: int
 ) -> History:
     points = fill(window, series, before, now_ms)
-    if watermark_ms is None:
-        counted = Completeness(counted.counted, counted.missing, known=False)
+    if watermark_ms is None or watermark_ms <= window.start_s * 1000:
+        counted = replace(counted, known=False)  # nothing of the window is in for certain
     return History(window, points, counted, headline(window, points, series.spans, counted, now_ms), watermark_ms)
 
 
@@ -100,4 +105,4 @@ def _environment_completeness(
     tier = tier if window.start_s * 1000 >= now_ms - tier.kept_s * 1000 + DAY_MS else TIERS[2]
     start_s, end_s = window.start_s // tier.seconds * tier.seconds, -(-window.end_s // tier.seconds) * tier.seconds
     found = environment_metrics.odometers(reads, tier, ref, start_s, end_s, since_s=start_s - 24 * tier.seconds)
-    return Completeness(counts, found.missing, known=not found.unsure)
+    return Completeness(counts, found.missing, known=not found.unsure and not lost.at_end)

@@ -1,19 +1,31 @@
-"""Can the numbers be trusted? Compares each queue's own odometers with what every tier has counted."""
+"""Can the numbers be trusted? Compares the odometers of each queue, and each watched stream, with what every tier has
+counted."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from headrace.model.event import Op
 from headrace.model.names import QueueRef
-from headrace.queue.state import QueueState
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
 
 DAY_MS = 86_400_000
 
 Totals = Mapping[tuple[QueueRef, Op], int]
+
+
+class Counted(Protocol):
+    """Something that counts for itself what becomes of its jobs."""
+
+    @property
+    def ref(self) -> QueueRef: ...
+    @property
+    def epoch_ms(self) -> int: ...  # since when
+    @property
+    def odometers(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True)
@@ -26,7 +38,7 @@ class Reconciliation:
     too_old: Mapping[str, int]  # queues that are older than what a tier keeps, and are not compared there
 
 
-def reconcile(states: Collection[QueueState], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
+def reconcile(states: Collection[Counted], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
     truth = {(state.ref, op): state.odometers.get(op, 0) for state in states for op in Op}
     difference = 0
     too_old: dict[str, int] = {}

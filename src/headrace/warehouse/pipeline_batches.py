@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 TABLE = "pipeline_batches_v1"
 
+SKEW_MS = 60_000
+"""How far the clocks of the pipeline and of Valkey may be apart."""
+RESYNC_MS = 60_000
+"""How long after a loss it may take until every queue has told its odometers."""
+
 
 @dataclass(frozen=True)
 class PipelineBatch:
@@ -45,6 +50,7 @@ class Losses:
     """What the pipeline knows to have missed of all queues in a window."""
 
     events: int  # lost, set aside, or of a shard that went back
+    at_end: int  # of these, the ones that may as well belong to what follows the window
     since_ms: int | None  # since when such reports are there; None: there are none
     watermark_ms: int | None  # as read with them
 
@@ -112,15 +118,17 @@ def watermark_ms(client: Client) -> int | None:
     return int(highest) or None
 
 
-def watermark(reads: Reads) -> int | None:
-    """The same as watermark_ms, for somebody who waits: a look at the newest batches."""
-    [row] = rows_of(reads.ask(query_text("watermark", TABLE), {}, threads=1))
-    return int(row["watermark_ms"]) or None
-
-
 def losses(reads: Reads, start_ms: int, end_ms: int) -> Losses:
-    [row] = rows_of(reads.ask(query_text("losses", TABLE), {"start_ms": start_ms, "end_ms": end_ms}, threads=1))
-    return Losses(int(row["losses"]), row["since_ms"], row["watermark_ms"] or None)
+    """Of the batches with events of [start, end)."""
+    near_end_ms = max(start_ms, end_ms - RESYNC_MS)
+    bounds = {"since_ms": start_ms - SKEW_MS, "end_ms": end_ms, "near_end_ms": near_end_ms}
+    [row] = rows_of(reads.ask(query_text("losses", TABLE), bounds, threads=1))
+    return Losses(int(row["losses"]), int(row["at_end"]), row["reported_since_ms"], row["watermark_ms"] or None)
+
+
+def losses_at_end(reads: Reads, start_ms: int, end_ms: int) -> Losses:
+    """The same, but of the last batches only: what they missed may belong before the end or after it."""
+    return losses(reads, max(start_ms, end_ms - RESYNC_MS), end_ms)
 
 
 def newest_batches(reads: Reads, since_ms: int, limit: int) -> list[FinishedBatch]:

@@ -13,6 +13,7 @@ from headrace.warehouse.reads import Reads
 from headrace.warehouse.series import (
     Gauges,
     Series,
+    after_bounds,
     before_bounds,
     gauges_of,
     readings_of,
@@ -91,6 +92,12 @@ def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
         gauges=gauges_of(newest) if newest["at"] else None,
         readings={row["epoch"]: readings_of(row["readings"]) for row in rows if row["readings"]},
     )
+
+
+def after(reads: Reads, ref: QueueRef, end_s: int) -> dict[int, dict[Op, int]]:
+    """Epoch → where its odometers stood when they were first heard of after a window."""
+    found = reads.ask(query_text("queue_after", ""), {**_names(ref), **after_bounds(end_s)}, threads=1)
+    return {row["epoch"]: readings_of(row["readings"]) for row in rows_of(found)}
 
 
 TOP = {

@@ -19,6 +19,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of waits and runs; what queries/percentiles.sql computes."""
 
 _OPS = tuple(COUNT_COLUMN)
+_CUTS = {"minute_s": 60, "hour_s": 3600, "day_s": 86400}
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,14 @@ def before_bounds(start_s: int) -> dict[str, int]:
     """Where queries/*_before.sql cut the time before a window."""
     return {
         "start_s": start_s,
-        "minute_s": start_s // 60 * 60,
-        "hour_s": start_s // 3600 * 3600,
-        "day_s": start_s // 86400 * 86400,
+        **{name: start_s // size * size for name, size in _CUTS.items()},
         "start_at": (start_s * 1000) << AT_SEQUENCE_BITS,
     }
+
+
+def after_bounds(end_s: int) -> dict[str, int]:
+    """Where queries/queue_after.sql cuts the time after a window."""
+    return {"end_s": end_s, **{name: -(-end_s // size) * size for name, size in _CUTS.items()}}
 
 
 def _span(row: Mapping[str, Any]) -> Span:

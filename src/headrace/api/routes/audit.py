@@ -28,9 +28,10 @@ def list_audit(
     """Operations where the key reaches, newest first."""
     by.require(Level.ADMIN)
     with connection(to.postgres) as conn:
-        lines = audit.page(conn, by.scope, before, limit)
-    more = lines[-1].id if len(lines) == limit else None
-    return {"entries": [_shown(line) for line in lines], "next": more}
+        lines = audit.page(conn, by.scope, before, limit + 1)
+    page = lines[:limit]
+    more = page[-1].id if len(lines) > limit else None
+    return {"entries": [_shown(line) for line in page], "next": more}
 
 
 def _shown(line: audit.Line) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from headrace.api.asking import asked
 from headrace.api.auth import Part, ReadTenant, SignedIn
 from headrace.api.history_documents import EnvironmentHistory, QueueHistory, TopQueues
-from headrace.api.patience import while_waited_for
 from headrace.api.problems import Problem
 from headrace.api.segments import SegmentRoute
 from headrace.api.services import Services, services
@@ -24,10 +23,6 @@ from headrace.warehouse.reads import Reads
 router = APIRouter(prefix="/api/v1", tags=["history"], route_class=SegmentRoute)
 
 MAX_TOP = 100
-MAX_AT_ONCE = 16
-"""Questions to ClickHouse of one process."""
-
-_limiter = CapacityLimiter(MAX_AT_ONCE)
 
 To = Annotated[Services, Depends(services)]
 
@@ -134,19 +129,7 @@ async def rank_queues(
 
 
 async def _answered(request: Request, to: Services, answer: Callable[[Reads], bytes]) -> Response:
-    """ClickHouse is not bothered any longer than somebody waits, and than `api.query_timeout`."""
-    reads: list[Reads] = []
-
-    def work() -> bytes:
-        reads.append(Reads(to.clickhouse, to.settings.query_timeout))
-        return answer(reads[0])
-
-    def cancel() -> None:
-        for each in reads:
-            each.cancel()
-
-    body = await while_waited_for(request, _limiter, work, cancel)
-    return Response(body, media_type="application/json")
+    return Response(await asked(request, to, answer), media_type="application/json")
 
 
 def _place(ref: EnvRef) -> str:

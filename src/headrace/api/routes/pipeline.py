@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
+from headrace.api.asking import asked
 from headrace.api.services import Services, services
 from headrace.history.presenter import iso
 from headrace.warehouse.pipeline_batches import FinishedBatch, Sums, newest_batches, sums_since
@@ -61,13 +62,16 @@ class Pipeline(BaseModel):
 
 
 @router.get("/pipeline")
-def show_pipeline(
+async def show_pipeline(
+    request: Request,
     to: Annotated[Services, Depends(services)],
     limit: Annotated[int, Query(ge=1, le=MAX_BATCHES, description="Most batches.")] = 60,
 ) -> Pipeline:
     """How far and how fast the pipeline is, and what it lost. Needs ClickHouse alone."""
-    now_ms = to.now_ms()
-    reads = Reads(to.clickhouse, to.settings.query_timeout)
+    return await asked(request, to, lambda reads: _pipeline(reads, to.now_ms(), limit))
+
+
+def _pipeline(reads: Reads, now_ms: int, limit: int) -> Pipeline:
     sums = sums_since(reads, now_ms - HOUR_MS)
     watermark_ms = sums.watermark_ms
     return Pipeline(

@@ -6,10 +6,10 @@ SELECT
   newest.depth AS depth,
   newest.running AS running,
   newest.`limit` AS limit,
-  sum(queues) > 0 AS known
+  count() > 0 AS known
 FROM
 (
-  SELECT bucket_start, generation, 0 AS queues, last
+  SELECT bucket_start, generation, last
   FROM environment_metrics_5s_v1
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
@@ -17,7 +17,7 @@ FROM
     AND bucket_start >= toDateTime({hour_s:UInt32}, 'UTC')
     AND bucket_start < toDateTime({start_s:UInt32}, 'UTC')
   UNION ALL
-  SELECT bucket_start, generation, 0, last
+  SELECT bucket_start, generation, last
   FROM environment_metrics_by_minute_v1
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
@@ -25,7 +25,7 @@ FROM
     AND bucket_start >= toDateTime({day_s:UInt32}, 'UTC')
     AND bucket_start < toDateTime({minute_s:UInt32}, 'UTC')
   UNION ALL
-  SELECT bucket_start, generation, 0, last
+  SELECT bucket_start, generation, last
   FROM environment_metrics_by_hour_v1
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
@@ -35,7 +35,6 @@ FROM
   SELECT
     toDateTime(0, 'UTC'),
     0,
-    1,
     CAST((last.at, last.env_depth, last.env_running, last.env_limit),
       'Tuple(at UInt64, depth UInt32, running UInt32, `limit` Int64)')
   FROM queue_last_v1

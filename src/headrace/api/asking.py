@@ -1,0 +1,47 @@
+"""Questions to ClickHouse on behalf of a request: as many at once as a process may ask, for as long as somebody waits.
+
+They have threads of their own: while ClickHouse is slow or silent, the routes that do not need it go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from typing import TypeVar
+
+from anyio import CapacityLimiter
+from fastapi import Request
+
+from headrace.api.patience import while_waited_for
+from headrace.api.services import Services
+from headrace.warehouse.reads import HistoryWithdrawn, Reads
+
+MAX_AT_ONCE = 16
+"""Requests of one process that ask."""
+
+_limiter = CapacityLimiter(MAX_AT_ONCE)
+
+T = TypeVar("T")
+
+
+async def asked(request: Request, to: Services, answer: Callable[[Reads], T]) -> T:
+    """ClickHouse is not bothered any longer than somebody waits, and than `api.query_timeout`."""
+    reads: list[Reads] = []
+    gone = Event()
+
+    def refuse_gone() -> None:
+        if gone.is_set():
+            raise HistoryWithdrawn()
+
+    def work() -> T:
+        refuse_gone()  # while this waited for its turn
+        reads.append(Reads(to.clickhouse, to.settings.query_timeout))
+        refuse_gone()  # while this connected
+        return answer(reads[0])
+
+    def cancel() -> None:
+        gone.set()
+        for each in reads:
+            each.cancel()
+
+    return await while_waited_for(request, _limiter, work, cancel)
