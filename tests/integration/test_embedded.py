@@ -6,7 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,15 +19,22 @@ from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import LOOPBACK, Child, EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import DataDirectoryError, EmbeddedError, JavaNotFound, PortTaken
-from headrace.valkey.connect import connect
+from headrace.valkey.connect import Valkey, connect
 from tests.conftest import READY_S, wait_until
+from tests.ports import reserved_port
 
 SERVERS = [EmbeddedValkey, EmbeddedPostgres]
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as found:
+        yield found
+
+
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_server_starts_and_stops_again_and_again(kind: type[EmbeddedServer], tmp_path: Path) -> None:
-    server = kind(tmp_path / "data", tmp_path / "log")
+def test_a_server_starts_and_stops_again_and_again(kind: type[EmbeddedServer], tmp_path: Path, port: int) -> None:
+    server = kind(tmp_path / "data", tmp_path / "log", port)
     for _ in range(2):
         server.start()
         assert server.wait_ready(READY_S).split()[1][0].isdigit()
@@ -35,13 +44,19 @@ def test_a_server_starts_and_stops_again_and_again(kind: type[EmbeddedServer], t
         assert server.ping() is None
 
 
+def is_on_disk(client: Valkey) -> bool:
+    """What this client wrote. A slow disk delays the writing too, and who is killed meanwhile has lost it."""
+    answer: Any = client.execute_command("WAITAOF", 1, 0, 1000)
+    return answer == [1, 0]
+
+
 def test_data_outlives_a_killed_server(tmp_path: Path) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
     server.start()
     server.wait_ready(READY_S)
     with connect(server.url) as client:
         client.set("kept", "yes")
-        client.execute_command("WAITAOF", 1, 0, 5000)
+        wait_until(lambda: is_on_disk(client), "it is on the disk")
     psutil.Process(server.child.pid).kill()
     message = wait_until(server.died, "the death is noticed")
     assert "died (exit code 137)" in message
@@ -67,18 +82,51 @@ time.sleep(600)
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_child_ends_when_its_parent_is_killed(kind: type[EmbeddedServer], tmp_path: Path) -> None:
-    script = ORPHAN_MAKER.format(module=kind.__module__.rpartition(".")[2], name=kind.__name__)
-    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
+    parent, child = orphan_maker(kind, tmp_path)
     parent.kill()
     parent.wait()
-    parent.stdout.close()
-    wait_until(lambda: not child.is_running(), "the child is gone", 5)
+    wait_until(lambda: not child.is_running(), "the child is gone")
     server = kind(tmp_path / "data", tmp_path / "log")  # what the crash left does not hinder the next start
     server.start()
     server.wait_ready(READY_S)
     server.stop()
+
+
+def orphan_maker(kind: type[EmbeddedServer], folder: Path) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """A parent and the server that it has started."""
+    script = ORPHAN_MAKER.format(module=kind.__module__.rpartition(".")[2], name=kind.__name__)
+    parent = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout as told:
+        return parent, psutil.Process(int(told.readline()))
+
+
+def test_a_server_waits_until_the_one_of_a_killed_run_is_gone(tmp_path: Path) -> None:
+    """Two of them wrote to the same append-only file for as long as the first one took to stop."""
+    parent, child = orphan_maker(EmbeddedValkey, tmp_path)
+    child.suspend()  # it cannot stop in order, and is killed when its grace is over
+    parent.kill()
+    parent.wait()
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
+    server.start()
+    assert not child.is_running()
+    server.wait_ready(READY_S)
+    server.stop()
+
+
+def test_a_server_that_nobody_ends_is_not_joined_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, child = orphan_maker(EmbeddedValkey, tmp_path)
+    guard = child.parent()
+    assert guard is not None
+    guard.kill()
+    parent.kill()
+    parent.wait()
+    monkeypatch.setattr("headrace.embedded.process.FORMER_S", 0.1)
+    try:
+        with pytest.raises(EmbeddedError, match=r"has not ended.*Nothing was started"):
+            EmbeddedValkey(tmp_path / "data", tmp_path / "log").start()
+    finally:
+        child.kill()
 
 
 def test_a_child_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 Started as a script with the standard library alone, so that it is small and quick:
 
-    python guard.py PIDFILE STOP_SIGNAL COMMAND...
+    python guard.py PIDFILE STOP_SIGNAL LOCK COMMAND...
 
 Standard input is a pipe that only the parent can write to. One byte on it asks for an orderly
 stop; end of file means the parent closed it or died, kill -9 included. This works on every POSIX
 system and for every binary, which a death signal (Linux only, lost when credentials change) does
 not. The guard exits with the command's own code.
+
+LOCK is the number of an open file that the command inherits: whoever waits for its lock knows that the command is gone.
 """
 
 import contextlib
@@ -43,8 +45,8 @@ def leave_with(child: "subprocess.Popen[bytes]", pidfile: str) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def main(pidfile: str, stop_signal: int, command: list[str]) -> None:
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+def main(pidfile: str, stop_signal: int, lock: int, command: list[str]) -> None:
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[lock])
     with open(pidfile, "w") as file:
         file.write(str(child.pid))
     threading.Thread(target=leave_with, args=(child, pidfile), daemon=True).start()
@@ -64,4 +66,4 @@ def survive(*_: object) -> None:
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, survive)
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import signal
@@ -19,6 +20,7 @@ from headrace.errors import EmbeddedError, PortTaken
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 20.0
 POLL_S = 0.02
+FORMER_S = 15.0  # a guard needs no more than its grace to end what a killed run left behind
 
 
 class Child:
@@ -43,20 +45,24 @@ class Child:
         self._log_start = 0
 
     def start(self) -> None:
-        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        lock = take_over(self.name, self.log_file)
         self._pid_file.unlink(missing_ok=True)
-        guarded = [sys.executable, "-ISE", guard.__file__, str(self._pid_file), str(int(self.stop_signal))]
+        guarded = [sys.executable, "-ISE", guard.__file__, str(self._pid_file), str(int(self.stop_signal)), str(lock)]
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
-            self._guard = subprocess.Popen(
-                guarded + self.command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.env},
-                # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
-                start_new_session=True,
-            )
+            try:
+                self._guard = subprocess.Popen(
+                    guarded + self.command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self.env},
+                    pass_fds=[lock],
+                    # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
+                    start_new_session=True,
+                )
+            finally:
+                os.close(lock)
 
     @property
     def pid(self) -> int:
@@ -140,6 +146,7 @@ class EmbeddedServer(ABC):
         return self._child
 
     def start(self) -> None:
+        os.close(take_over(self.name, self.log_file))  # before a port is chosen: the former one may still have it
         self.port = choose_port(self.name, self._wanted_port, self._preferred_port)
         self.prepare()
         self._child = Child(
@@ -177,6 +184,26 @@ class EmbeddedServer(ABC):
             f"The embedded {self.name} {how}. Its data is kept in {self.data_dir}; "
             f"its log is {self.log_file}:\n{self.child.log_tail()}"
         )
+
+
+def take_over(name: str, log_file: Path) -> int:
+    """Waits until the same command of a run that was killed is gone: two servers must never write to the same files.
+    Returns a lock that the command is to inherit, so that it ends with the command, however that ends."""
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(log_file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + FORMER_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                os.close(lock)
+                raise EmbeddedError(
+                    f"The {name} of an earlier run has not ended within {FORMER_S:g} s (its process id is in "
+                    f"{log_file.with_suffix('.pid')}). Nothing was started. End that process and try again."
+                ) from error
+        time.sleep(POLL_S)
 
 
 def choose_port(name: str, wanted: int, preferred: int = 0) -> int:
