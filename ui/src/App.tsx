@@ -24,6 +24,7 @@ import { PipelinePage } from "./pages/PipelinePage";
 import { QueuePage } from "./pages/QueuePage";
 import { QueuesPage } from "./pages/QueuesPage";
 import { SignInPage } from "./pages/SignInPage";
+import { StreamsPage } from "./pages/StreamsPage";
 
 const ENVIRONMENTS_MS = 5000;
 const ALERTS_MS = 5000;
@@ -63,7 +64,7 @@ function Shell({ who, onSignedOut }: { who: Who | null; onSignedOut: () => void 
         {health.error !== null && health.error.status !== 401 && (
           <ErrorNotice error={health.error} keepsData={health.receivedAt !== null} onRetry={refreshAll} />
         )}
-        {needsTenant && environments?.length === 0 && (
+        {needsTenant && place.page.name !== "queue" && environments?.length === 0 && (
           <EmptyNotice title="No queues yet">A queue appears here with its first job. This page keeps looking.</EmptyNotice>
         )}
         {!ready && environments === null && health.error === null && <LoadingNotice>Looking for queues…</LoadingNotice>}
@@ -86,6 +87,7 @@ function Content({ place, environments, who, alerts, clock }: ContentProps) {
   const operate = mayOperate(who);
   if (page.name === "pipeline") return <PipelinePage />;
   if (page.name === "autoscaler") return <AutoscalerPage tenant={place.tenant} params={params} />;
+  if (page.name === "streams") return <StreamsPage params={params} />;
   if (page.name === "nowhere" || place.tenant === null) return <Nowhere tenant={place.tenant} />;
   // Another environment is another page: nothing of the one before may linger.
   const common = { key: tenantKey(place.tenant), tenant: place.tenant, params };

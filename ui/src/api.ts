@@ -16,6 +16,8 @@ import type {
   RunningTasks,
   Tenant,
   TopQueues,
+  WatchedStream,
+  WatchedStreamList,
   WorkerType,
   Who,
 } from "./shapes";
@@ -132,6 +134,26 @@ export async function workerTypes(signal: AbortSignal): Promise<WorkerType[]> {
 export function decisions(type: string, changes: boolean, cursor: string | null, signal: AbortSignal): Promise<DecisionList> {
   const next = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
   return getShape(`/api/v1/autoscale/${segment(type)}/decisions?limit=60${changes ? "&changes=true" : ""}${next}`, signal, "decisions");
+}
+
+/** Streams are watched where their settings say, mostly in an environment without queues: all that the key reaches. */
+export async function listStreams(signal: AbortSignal): Promise<WatchedStreamList> {
+  const streams: WatchedStream[] = [];
+  let cursor: string | null = null;
+  for (let page = 1; ; page += 1) {
+    const next: string = cursor === null ? "" : `?cursor=${encodeURIComponent(cursor)}`;
+    const found: WatchedStreamList = await getShape<WatchedStreamList>(`/api/v1/streams${next}`, signal, "streams");
+    streams.push(...found.streams);
+    cursor = found.next;
+    if (cursor === null || page === MOST_PAGES) return { ...found, streams };
+  }
+}
+
+/** The stream that has its history as this queue; null: no stream has. */
+export async function streamOfQueue(ref: QueueRef, signal: AbortSignal): Promise<WatchedStream | null> {
+  const path = `/api/v1/streams?${tenantQuery(ref)}&name=${encodeURIComponent(ref.queue)}`;
+  const { streams } = await getShape<WatchedStreamList>(path, signal, "streams");
+  return streams.find((each) => each.queue === ref.queue) ?? null;
 }
 
 export function tenantQuery(tenant: Tenant): string {

@@ -1,5 +1,5 @@
 /** Answers of the API for tests: a calm queue, changed by what the test is about. */
-import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule } from "./shapes";
+import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule, WatchedStream } from "./shapes";
 
 export const START = Date.parse("2026-11-15T20:00:00Z") / 1000;
 export const TENANT = { org: "acme", project: "shop", env: "prod" };
@@ -124,6 +124,18 @@ export function rule(values: Partial<Rule> = {}): Rule {
     channels: [],
     enabled: true,
     condition: "BACKLOG > 1,000 jobs over 5 min",
+    ...values,
+  };
+}
+
+/** A group that is all well and has nothing to do. */
+export function watchedStream(stream: string, values: Partial<WatchedStream> = {}): WatchedStream {
+  return {
+    ...{ org: "default", project: "default", env: "streams", queue: `${stream}/workers`, stream, group: "workers" },
+    ...{ undelivered: 0, pending: 0, load: 0, retrying: 0, in_backoff: 0, dead: 0 },
+    ...{ oldest_undelivered_age_ms: null, oldest_pending_age_ms: null, longest_idle_ms: null },
+    ...{ consumers: [], consumers_total: 0, stuck: 0, deliveries: {}, counted: true },
+    ...{ reason: null, unknown_since: null, measured_at: at(0), age_ms: 1000, stale: false },
     ...values,
   };
 }

@@ -60,6 +60,7 @@ export function useMore<T extends Known>(key: string, firstNext: string | null, 
 /** Pages of a list whose items may end: they are asked for again every `intervalMs`, as the first one is. */
 export function useFreshMore<T>(key: string, firstNext: string | null, page: LoadPage<T>, intervalMs: number): More<T> & { refresh: () => void } {
   const [wanted, setWanted] = useState(0);
+  useEffect(() => () => setWanted(0), [key]); // another list begins with its first page
   const { data, refresh } = useLive(
     wanted === 0 ? null : key,
     async (signal) => ({ ...(await follow(page, firstNext, wanted, signal)), count: wanted }),

@@ -9,6 +9,7 @@ describe("an address", () => {
     ["/", { name: "overview" }],
     ["/queue-metrics", { name: "queues" }],
     ["/queues/emails", { name: "queue", queue: "emails" }],
+    ["/streams", { name: "streams" }],
     ["/dead", { name: "dead" }],
     ["/alerts", { name: "alerts" }],
     ["/jobs/order-1", { name: "job", id: "order-1" }],

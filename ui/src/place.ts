@@ -6,6 +6,7 @@ export type Page =
   | { name: "overview" }
   | { name: "queues" }
   | { name: "queue"; queue: string }
+  | { name: "streams" }
   | { name: "dead" }
   | { name: "alerts" }
   | { name: "job"; id: string }
@@ -23,6 +24,7 @@ export interface Place {
 const FIXED: Record<string, Page> = {
   "/": { name: "overview" },
   "/queue-metrics": { name: "queues" },
+  "/streams": { name: "streams" },
   "/dead": { name: "dead" },
   "/alerts": { name: "alerts" },
   "/autoscaler": { name: "autoscaler" },

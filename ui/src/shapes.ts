@@ -338,6 +338,48 @@ export interface Silence extends Tenant {
   ends_at: string;
 }
 
+export interface StreamConsumer {
+  name: string;
+  pending: number;
+  /** Since it last gave a sign. */
+  idle_ms: number;
+  stuck: boolean;
+}
+
+/** A group of a stream as its watcher last saw it. Null is not known; of ages also that there is none. */
+export interface WatchedStream extends QueueRef {
+  stream: string;
+  group: string;
+  undelivered: number | null;
+  pending: number | null;
+  load: number | null;
+  retrying: number | null;
+  in_backoff: number | null;
+  dead: number | null;
+  oldest_undelivered_age_ms: number | null;
+  oldest_pending_age_ms: number | null;
+  longest_idle_ms: number | null;
+  /** Stuck ones first; not all of many. */
+  consumers: StreamConsumer[] | null;
+  consumers_total: number | null;
+  stuck: number | null;
+  /** Of the oldest pending entries: how often delivered → how many. */
+  deliveries: Record<string, number> | null;
+  /** Headrace's own workers have worked here: failures, waits and run times are known. */
+  counted: boolean | null;
+  reason: string | null;
+  unknown_since: string | null;
+  measured_at: string | null;
+  age_ms: number | null;
+  stale: boolean;
+}
+
+export interface WatchedStreamList {
+  streams: WatchedStream[];
+  total: number;
+  next: string | null;
+}
+
 /** A kind of worker that the autoscaler decides about. */
 export interface WorkerType {
   name: string;

@@ -121,8 +121,14 @@ def find_rule(conn: Connection, rule_id: str) -> Rule | None:
     return next((_rule(row) for row in _rows(conn, "find_rule", {"id": rule_id})), None)
 
 
+def lock_rule(conn: Connection, rule_id: str) -> Rule | None:
+    """As it is; it stays so, and stays, until the transaction ends. None: somebody removed it."""
+    return next((_rule(row) for row in _rows(conn, "lock_rule", {"id": rule_id})), None)
+
+
 def put_rule(conn: Connection, rule: Rule) -> None:
-    """Make it, or change the one of this id. The channels must be of its environment."""
+    """Make it, or change the one of this id. The channels must be of its environment. Whoever changes a rule locks it
+    first: else one that was removed meanwhile would be made again."""
     known = {channel.id for channel in list_channels(conn, asdict(rule.environment))}
     if foreign := [channel for channel in rule.channels if channel not in known]:
         raise InvalidRule(f"There is no channel {foreign[0]!r} in this environment. Nothing was changed.")
@@ -144,6 +150,12 @@ def list_channels(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) 
 def find_channel(conn: Connection, channel_id: str) -> Channel | None:
     cursor = conn.cursor(row_factory=class_row(Channel))
     return cursor.execute(load_query(SQL, "find_channel"), {"id": channel_id}).fetchone()
+
+
+def lock_channel(conn: Connection, channel_id: str) -> Channel | None:
+    """As `lock_rule`."""
+    cursor = conn.cursor(row_factory=class_row(Channel))
+    return cursor.execute(load_query(SQL, "lock_channel"), {"id": channel_id}).fetchone()
 
 
 def put_channel(conn: Connection, channel: Channel) -> None:

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from headrace.alerts.records import Channel, Incident, Silence
 from headrace.alerts.rules import Rule
-from headrace.api.models import Asked, Name, Time
+from headrace.api.models import Asked, Name, Time, Visible
 from headrace.history.presenter import iso
 
 MetricName = Literal["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
@@ -78,7 +78,7 @@ class RuleList(BaseModel):
 
 class ChannelFields(Asked):
     url: str | None = Field(None, description="Of slack, webhook and apprise. Never shown again.")
-    to: list[str] | None = Field(None, description="Of email: addresses.")
+    to: list[Visible] | None = Field(None, description="Of email: addresses.")
     secret: str | None = Field(None, description="Of webhook: what messages are signed with; made if left out.")
     health: bool | None = Field(None, description="Is told too when rules cannot be evaluated.")
     enabled: bool | None = None

@@ -17,17 +17,18 @@ from headrace.api.auth import caller
 from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
 from headrace.api.instruments import CountRequests, Instruments
 from headrace.api.problems import Problem, responses
-from headrace.api.routes import alerts, audit, autoscale, health, history, pipeline, queues, session
+from headrace.api.routes import alerts, audit, autoscale, health, history, pipeline, queues, session, streams
 from headrace.api.services import Services
 from headrace.api.upkeep import upkeep
 
 DASHBOARD = Path(__file__).parent / "static"
 
-PAGE = re.compile(r"/(queue-metrics|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
+PAGE = re.compile(r"/(queue-metrics|streams|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
 """Addresses that the dashboard itself understands (ui/src/place.ts): each loads it."""
 
 GUARDED: list[APIRouter] = [
     queues.router,
+    streams.router,
     history.router,
     alerts.router,
     autoscale.router,

@@ -3,6 +3,7 @@
 acme sends e-mails at a steady pace, and has a queue of reports that somebody paused and forgot. globex makes thumbnails
 in bursts, more than its limit lets run at once. initech's invoices often fail, and some never succeed.
 Two rules of alerts (demo_alerts.toml) notice the forgotten queue and the failing one.
+Beside them runs an application that knows nothing of Headrace, on a stream (demo_stream.py).
 The load is seeded: the same jobs in the same order every time.
 """
 
@@ -20,6 +21,7 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.client import open_tiers, queue_options
+from headrace.cli.demo_stream import BrowserJobs
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import stop_event_async
@@ -172,6 +174,7 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
     tick = 0
     url = find_endpoints(settings, "redis").redis
     async with Client(url, queue_options(settings), open_tiers(settings)) as client:
+        others = BrowserJobs(client.redis)
         while not stop.is_set() and (seconds is None or time.monotonic() - started < seconds):
             for queue, jobs in due(tick, random_):
                 try:
@@ -180,6 +183,10 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
                         await _arrange(client, queue)
                 except ServiceUnavailable as error:
                     click.echo(f"not accepted: {error}", err=True)
+            try:
+                await others.step(tick)
+            except ServiceUnavailable as error:
+                click.echo(f"the stream: {error}", err=True)
             tick += 1
             try:
                 await asyncio.wait_for(stop.wait(), max(0.0, started + tick * TICK_S - time.monotonic()))

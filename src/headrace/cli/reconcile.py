@@ -16,6 +16,7 @@ from headrace.history.reconcile import reconcile as compare
 from headrace.model.event import Op
 from headrace.queue.state import read_states
 from headrace.settings import Settings
+from headrace.streams.odometers import read_told
 from headrace.valkey.connect import connect as connect_valkey
 from headrace.warehouse.connect import connect as connect_clickhouse
 
@@ -46,7 +47,9 @@ def reconcile_now(settings: Settings, endpoints: Endpoints, wait_s: float) -> Re
         while True:
             # History first: what happens in between makes it look late, never wrong.
             totals = read_totals(warehouse)
-            found = compare(read_states(valkey, settings.queue.shards), totals, time.time_ns() // 1_000_000)
+            shards = settings.queue.shards
+            states = [*read_states(valkey, shards), *read_told(valkey, shards)]
+            found = compare(states, totals, time.time_ns() // 1_000_000)
             if found.difference == 0 or time.monotonic() >= deadline:
                 return found
             time.sleep(0.25)

@@ -55,8 +55,12 @@ def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = CO
         time_of(first_undelivered.decode()),
         time_of(first_pending.decode()),
         None if idle_ms < 0 else idle_ms,
+        why_unknown(count_bound) if unknown else "",
+    )
+
+
+def why_unknown(count_bound: int) -> str:
+    return (
         f"The server cannot tell (entries were deleted, or the group was moved), and both before and behind the group "
         f"there are more than {count_bound} entries to count."
-        if unknown
-        else "",
     )

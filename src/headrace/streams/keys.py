@@ -10,8 +10,13 @@ the hash tag of the stream, so that one script can change them together on a clu
 
 On Headrace's own server, for each stream that is watched; E and Q as in queue/keys.py.
 
-    hr:{0}:stream:E:Q   hash    epoch, basis, at, samples, t:<verb> (as last told), o:<verb> (odometers)
+    hr:{0}:stream:E:Q   hash    epoch, basis, at, samples, t:<verb> (as last told), o:<verb> (odometers), first (epoch),
+                                b:<verb> (what the epochs before counted)
+    hr:{0}:streams      set     E:Q of every stream that was ever told of
     hr:{0}:streams:E    hash    queue → its depth, running, and when that was told
+    hr:{0}:seen:E:Q     hash    stream, group, every (ms), looked (when a watcher last did), seen (JSON, see sight.py),
+                                at (when that was seen), why something is not known, since
+    hr:{0}:seen         zset    E:Q → when a watcher last looked
 """
 
 from __future__ import annotations
@@ -58,7 +63,20 @@ def told(shard: int, ref: QueueRef) -> list[str]:
         f"{keys.prefix(shard)}stream:{keys.queue_part(ref)}",
         *(keys.meta(shard), keys.metrics(shard), keys.metrics_enabled(shard), keys.env(shard, env)),
         f"{keys.prefix(shard)}streams:{keys.env_part(env)}",
+        told_of(shard),
     ]
+
+
+def told_of(shard: int) -> str:
+    return f"{keys.prefix(shard)}streams"
+
+
+def seen(shard: int) -> str:
+    return f"{keys.prefix(shard)}seen"
+
+
+def seen_of(shard: int, ref: QueueRef) -> str:
+    return f"{seen(shard)}:{keys.queue_part(ref)}"
 
 
 def is_ours(key: str) -> bool:

@@ -14,7 +14,7 @@ from headrace.valkey.scripts import Arg, Call, Script, load_script
 
 SCRIPTS = (
     *("publish", "take", "extend", "ack", "nack", "bury", "giveback", "reclaim", "tidy", "redrive"),
-    *("depth", "survey", "tell"),
+    *("depth", "survey", "tell", "note"),
 )
 CONSUMER_PREFIX = "headrace:"
 WAITING = "headrace:waiting"
@@ -67,6 +67,8 @@ class Survey:
     counted: bool  # Headrace's own workers have worked here
     counts: Sequence[int]  # theirs, in the order of the verbs
     samples: Sequence[tuple[str, str, str]]  # (id, `waits` or `runs`, milliseconds separated by commas)
+    first_pending: str = ""
+    longest_idle_ms: int | None = None  # since a worker last gave a sign about one of the 100 oldest pending entries
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ def _reclaimed(answer: list[Any]) -> Reclaimed:
 
 
 def _survey(answer: list[Any]) -> Survey:
-    now_us, undelivered, pending, first, waiting, due, since, added, read, counted, counts, samples = answer
+    now_us, undelivered, pending, first, waiting, due, since, added, read = answer[:9]
+    counted, counts, samples, first_pending, idle_ms = answer[9:]
     return Survey(
         now_us,
         None if undelivered < 0 else undelivered,
@@ -155,4 +158,6 @@ def _survey(answer: list[Any]) -> Survey:
         counted == 1,
         counts,
         [(entry_id.decode(), flat[0].decode(), flat[1].decode()) for entry_id, flat in samples],
+        first_pending.decode(),
+        None if idle_ms < 0 else idle_ms,
     )

@@ -54,7 +54,7 @@ def oldest_pending(client: Valkey, stream: str, group: str, count: int) -> list[
     return [
         Pending(
             entry["message_id"].decode(),
-            entry["consumer"].decode(),
+            entry["consumer"].decode(errors="replace"),
             entry["time_since_delivered"],
             entry["times_delivered"],
         )
@@ -66,7 +66,7 @@ def consumers_of(client: Valkey, stream: str, group: str) -> list[tuple[str, int
     """(name, pending entries, ms since it last gave a sign)"""
     with of_group(stream, group):
         found: Any = client.xinfo_consumers(stream, group)
-    return [(entry["name"].decode(), entry["pending"], entry["idle"]) for entry in found]
+    return [(entry["name"].decode(errors="replace"), entry["pending"], entry["idle"]) for entry in found]
 
 
 def groups_of(client: Valkey, stream: str) -> list[str]:

@@ -14,6 +14,7 @@ export interface Badge {
 const PAGES: readonly { page: Page; label: string; also?: Page["name"] }[] = [
   { page: { name: "overview" }, label: "Overview" },
   { page: { name: "queues" }, label: "Queues", also: "queue" },
+  { page: { name: "streams" }, label: "Streams" },
   { page: { name: "alerts" }, label: "Alerts" },
   { page: { name: "dead" }, label: "Dead letters" },
   { page: { name: "autoscaler" }, label: "Autoscaler" },

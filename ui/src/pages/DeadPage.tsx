@@ -4,7 +4,7 @@ import { listDead, type DeadFilter } from "../api";
 import { deadFilter, deadQueues, isFiltered, parseDead, SINCE, type DeadView } from "../dead";
 import { exact, formatCount } from "../format";
 import { useLive, useTitle } from "../live";
-import { unique, useMore } from "../more";
+import { unique, useFreshMore } from "../more";
 import { tenantKey, useSetParams } from "../place";
 import { useQueues } from "../queues";
 import { redriveAll } from "../redrive";
@@ -78,10 +78,19 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
   const [redriving, setRedriving] = useState(false);
   const key = JSON.stringify([queueRef, view.task, view.error, view.since]);
   const first = useLive(key, (signal) => listDead(queueRef, deadFilter(view, Date.now()), null, signal), REFRESH_MS);
-  const more = useMore(key, first.data?.next ?? null, async (cursor, signal) => {
-    const { jobs: items, next } = await listDead(queueRef, deadFilter(view, Date.now()), cursor, signal);
-    return { items, next };
-  });
+  const more = useFreshMore(
+    `more ${key}`,
+    first.data?.next ?? null,
+    async (cursor, signal) => {
+      const { jobs: items, next } = await listDead(queueRef, deadFilter(view, Date.now()), cursor, signal);
+      return { items, next };
+    },
+    REFRESH_MS,
+  );
+  const refresh = () => {
+    first.refresh();
+    more.refresh();
+  };
   const jobs = useMemo(() => unique([...(first.data?.jobs ?? []), ...more.items]), [first.data, more.items]);
   const filtered = isFiltered(view);
 
@@ -121,7 +130,7 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
       </div>
       <ul class="letters" data-testid="letters" data-count={jobs.length}>
         {jobs.map((job) => (
-          <DeadLetter key={job.id} queueRef={queueRef} job={job} operate={operate} onRedriven={first.refresh} />
+          <DeadLetter key={job.id} queueRef={queueRef} job={job} operate={operate} onRedriven={refresh} />
         ))}
       </ul>
       {first.data !== null && jobs.length === 0 && (
@@ -137,7 +146,7 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
           act={(signal, progress) => redrive(queueRef, deadFilter(view, Date.now()), dead, signal, progress)}
           onClose={() => {
             setRedriving(false);
-            first.refresh();
+            refresh();
           }}
         >
           They wait again, with all their attempts, longest dead first. Stopping in between is safe: what is done is done.

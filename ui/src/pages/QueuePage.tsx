@@ -1,5 +1,5 @@
 /** One queue: where it stands now, and how it got there. */
-import { queueHistory } from "../api";
+import { queueHistory, streamOfQueue } from "../api";
 import { exact, formatBytes, formatCount, formatDuration, formatRate, formatShare, UNKNOWN, utcTime } from "../format";
 import { ApiError } from "../http";
 import { useClock, useLive, useTitle } from "../live";
@@ -7,7 +7,8 @@ import { go, href, queueKey, useSetParams } from "../place";
 import { serverNow, troubleOf, useQueues, type Queues } from "../queues";
 import { parseRange, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshMs, type Range } from "../range";
 import { toFrame, type Frame } from "../series";
-import type { History, QueueRef, QueueState, Tenant } from "../shapes";
+import type { History, QueueRef, QueueState, Tenant, WatchedStream } from "../shapes";
+import { troubles, whyWords } from "../streams";
 import { ageMs, recentThroughput } from "../summary";
 import { Charts, QUEUE_CHARTS } from "../components/charts";
 import { Figure, Figures } from "../components/Figure";
@@ -16,6 +17,12 @@ import { Provenance } from "../components/Provenance";
 import { QueueActions } from "../components/QueueActions";
 import { QueueSelect } from "../components/QueueSelect";
 import { RangePicker } from "../components/RangePicker";
+import { StreamFigures } from "../components/streams/StreamFigures";
+
+const STREAM_MS = 5000;
+/** Of a stream nobody knows the bytes, and of workers that are not Headrace's not what fails: nothing is drawn, not 0. */
+const STREAM_CHARTS = QUEUE_CHARTS.filter(({ id }) => id !== "bytes");
+const FOREIGN_CHARTS = STREAM_CHARTS.filter(({ id }) => id !== "failures");
 
 interface Props {
   tenant: Tenant;
@@ -33,6 +40,10 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
   const history = useLive(`${queueKey(ref)} ${rangeKey(range)}`, (signal) => loadHistory(ref, range, signal), refreshMs(range));
   const state = queues.data?.byKey.get(queueKey(ref)) ?? null;
   const names = queues.data === null ? [] : [...queues.data.byKey.values()].map((each) => each.queue);
+  const absent = queues.data !== null && state === null;
+  // A stream that is watched has history as a queue has, and no queue.
+  const stream = useLive(absent ? `stream ${queueKey(ref)}` : null, async (signal) => ({ found: await streamOfQueue(ref, signal) }), STREAM_MS);
+  const watched = stream.data?.found ?? null;
   const found = history.data;
   const zoom = (next: Range) => setParams(rangeParams(next));
   useTitle(`${state === null ? "" : `${formatCount(state.depth)} · `}${queue} – Headrace`);
@@ -42,14 +53,24 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
       <div class="heading">
         <QueueSelect names={names} selected={ref} onSelect={(name) => go(href({ name: "queue", queue: name }, tenant, Object.fromEntries(params)))} />
         <Tags state={state} queues={queues.data} now={now} />
+        {watched !== null && <StreamTags stream={watched} tenant={tenant} />}
         {operate && state !== null && <QueueActions state={state} onDone={queues.refresh} />}
       </div>
-      {queues.data !== null && state === null && (
+      {absent && stream.data !== null && watched === null && (
         <EmptyNotice title="This queue holds nothing now">
           It has no jobs, or it does not exist under this name. History that is still kept is shown below.
         </EmptyNotice>
       )}
-      <Headlines state={state} queues={queues.data} now={now} history={found?.history ?? null} range={range} />
+      {watched !== null && whyWords(watched) !== "" && <EmptyNotice title="Not all is known">{whyWords(watched)}</EmptyNotice>}
+      <Figures label="Headline numbers">
+        {watched !== null ? <StreamFigures stream={watched} /> : <StateFigures state={state} queues={queues.data} now={now} />}
+        <HistoryFigures state={state} history={found?.history ?? null} range={range} failuresKnown={watched === null || watched.counted === true} />
+        {watched === null && (
+          <Figure name="bytes" label="Payloads" value={state === null ? UNKNOWN : formatBytes(state.bytes)} title={`${exact(state?.bytes ?? null)} bytes`}>
+            {state === null ? "both tiers" : `${formatCount(state.scheduled)} scheduled`}
+          </Figure>
+        )}
+      </Figures>
       <div class="controls">
         <h2 class="sr-only">History</h2>
         <RangePicker range={range} onPick={zoom} />
@@ -58,7 +79,7 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
       {found?.history === null ? (
         <EmptyNotice title="No history yet">The pipeline has not reported anything of this queue. It follows within seconds of the first job.</EmptyNotice>
       ) : (
-        <Charts specs={QUEUE_CHARTS} frame={found?.frame ?? null} range={range} onZoom={zoom} />
+        <Charts specs={watched === null ? QUEUE_CHARTS : watched.counted === true ? STREAM_CHARTS : FOREIGN_CHARTS} frame={found?.frame ?? null} range={range} onZoom={zoom} />
       )}
       <Provenance history={found?.history ?? null} />
     </>
@@ -98,22 +119,25 @@ function Tags({ state, queues, now }: { state: QueueState | null; queues: Queues
   );
 }
 
-interface HeadlineProps {
-  state: QueueState | null;
-  queues: Queues | null;
-  now: number;
-  history: History | null;
-  range: Range;
+function StreamTags({ stream, tenant }: { stream: WatchedStream; tenant: Tenant }) {
+  return (
+    <p class="tags" data-testid="stream-tags">
+      <em class="tag cool">stream</em>
+      {troubles(stream).map((words) => (
+        <em key={words} class="tag">
+          {words}
+        </em>
+      ))}
+      <a href={href({ name: "streams" }, tenant, { open: queueKey(stream) })}>Its consumers</a>
+    </p>
+  );
 }
 
-function Headlines({ state, queues, now, history, range }: HeadlineProps) {
+function StateFigures({ state, queues, now }: { state: QueueState | null; queues: Queues | null; now: number }) {
   const age = state === null || queues === null ? null : ageMs(state.oldest_at, serverNow(queues, now));
-  const throughput = history === null ? null : recentThroughput(history);
-  const failures = history?.headline.failure_rate ?? null;
-  const wait = history?.percentiles.wait_ms.p95 ?? null;
   const limit = state?.limit ?? null;
   return (
-    <Figures label="Headline numbers">
+    <>
       <Figure name="depth" label="Depth" value={formatCount(state?.depth ?? null)} title={`${exact(state?.depth ?? null)} jobs`}>
         {state === null ? "jobs that wait" : `${formatCount(state.warm)} warm, ${formatCount(state.cold)} cold`}
       </Figure>
@@ -135,6 +159,24 @@ function Headlines({ state, queues, now, history, range }: HeadlineProps) {
       >
         {limit === null ? "no limit" : `${formatShare((state?.running ?? 0) / Math.max(1, limit))} of the limit`}
       </Figure>
+    </>
+  );
+}
+
+interface HistoryFiguresProps {
+  state: QueueState | null;
+  history: History | null;
+  range: Range;
+  /** Of workers that are not Headrace's nobody knows what fails. */
+  failuresKnown: boolean;
+}
+
+function HistoryFigures({ state, history, range, failuresKnown }: HistoryFiguresProps) {
+  const throughput = history === null ? null : recentThroughput(history);
+  const failures = failuresKnown ? (history?.headline.failure_rate ?? null) : null;
+  const wait = history?.percentiles.wait_ms.p95 ?? null;
+  return (
+    <>
       <Figure name="wait" label="Wait p95" value={formatDuration(wait)} title={wait === null ? "nothing was started" : `${exact(wait)} ms`}>
         {`started, ${rangeLabel(range)}`}
       </Figure>
@@ -151,21 +193,19 @@ function Headlines({ state, queues, now, history, range }: HeadlineProps) {
         name="failures"
         label="Failure rate"
         value={formatShare(failures)}
-        title={failures === null ? "unknown: nothing was started" : `${exact(failures * 100)} %`}
+        title={!failuresKnown ? "unknown: only Headrace's own workers tell" : failures === null ? "unknown: nothing was started" : `${exact(failures * 100)} %`}
         tone={failures !== null && failures >= 0.05 ? "bad" : "plain"}
       >
         {state !== null && state.dead > 0 ? (
           <a href={href({ name: "dead" }, state, { queue: state.queue })}>{formatCount(state.dead)} dead letters</a>
+        ) : !failuresKnown ? (
+          "its workers do not tell"
         ) : history !== null && failures === null ? (
           "nothing started"
         ) : (
           `of started, ${rangeLabel(range)}`
         )}
       </Figure>
-      <Figure name="bytes" label="Payloads" value={state === null ? UNKNOWN : formatBytes(state.bytes)} title={`${exact(state?.bytes ?? null)} bytes`}>
-        {state === null ? "both tiers" : `${formatCount(state.scheduled)} scheduled`}
-      </Figure>
-    </Figures>
+    </>
   );
 }
-

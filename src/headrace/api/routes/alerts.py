@@ -125,12 +125,13 @@ def show_rule(id: Name, by: SignedIn, to: To) -> RuleDocument:
 def change_rule(id: Name, by: SignedIn, to: To, auditor: Auditor, given: RuleChange) -> RuleDocument:
     """Change a rule. Its incidents stay, and are judged by the new one. Needs level operate."""
     with _transaction(to) as conn:
-        before = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
+        found = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
     said = given.model_dump(exclude_unset=True)
     with (
-        auditor.record("alerts.rule.change", before.environment, before.queue, id=id, change=said),
+        auditor.record("alerts.rule.change", found.environment, found.queue, id=id, change=said),
         _transaction(to) as conn,
     ):
+        before = _reached(records.lock_rule(conn, id), "rule", id, by, Level.OPERATE)
         rule = _changed(_without_gone(conn, before), said)
         records.put_rule(conn, rule)
     return rule_shown(rule)
@@ -196,12 +197,13 @@ def show_channel(id: Name, by: SignedIn, to: To) -> ChannelDocument:
 def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: ChannelChange) -> MadeChannel:
     """Change a channel; it is tried again at once. Needs level admin."""
     with _transaction(to) as conn:
-        before = _channel(conn, id, by, Level.ADMIN)
+        found = _channel(conn, id, by, Level.ADMIN)
     said = given.model_dump(exclude_none=True)
     with (
-        auditor.record("alerts.channel.change", before.environment, id=id, fields=sorted(said)),
+        auditor.record("alerts.channel.change", found.environment, id=id, fields=sorted(said)),
         _transaction(to) as conn,
     ):
+        before = _reached(records.lock_channel(conn, id), "channel", id, by, Level.ADMIN)
         channel, secret = make_channel(id, before.environment, said, before)
         records.put_channel(conn, channel)
     return made_channel(channel, secret)

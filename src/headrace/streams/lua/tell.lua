@@ -1,14 +1,14 @@
 -- tell: the metric events of a watched stream, in its shard. Totals are absolute: what they grew by since they were
 -- last told is counted here, so a watcher that dies, or a second one, counts nothing twice.
 --@flags allow-oom
--- KEYS       the stream's state, the shard's meta, metrics and metrics:enabled, the environment, and the gauges of all
---            streams watched in it
+-- KEYS       the stream's state, the shard's meta, metrics and metrics:enabled, the environment, the gauges of all
+--            streams watched in it, and the list of all streams that were ever told of in the shard
 -- ARGV       maxlen, org, project, env, queue, at µs (of the reading, by the stream's server), what the totals count
 --            from, depth, scheduled, running, oldest ms (''), waits, run times, id of the sample before the first of
---            these, id of the last, then the total of each verb ('': unknown)
+--            these, id of the last, its place in the list, then the total of each verb ('': unknown)
 -- Returns    1 if it was told, 0 if a newer reading was already
-local STATE, META, METRICS, ENABLED, ENV, GAUGES = unpack(KEYS)
-local FIRST_TOTAL = 16
+local STATE, META, METRICS, ENABLED, ENV, GAUGES, ALL = unpack(KEYS)
+local FIRST_TOTAL = 17
 local LATE_US = 60000000 -- a reading that is older by more is not late: the server's clock was set back
 local FORGET_MS = 600000 -- a stream that was not told of for so long is no longer watched
 local clock = redis.call('TIME')
@@ -38,9 +38,18 @@ for i, verb in ipairs(VERBS) do
 end
 if restarted then
   local epoch = math.max(NOW, tonumber(state.epoch or 0) + 1)
+  -- What earlier epochs counted is in history still.
+  local before = { 'first', state.first or state.epoch or whole(epoch) }
+  for _, verb in ipairs(VERBS) do
+    local sum = tonumber(state['b:' .. verb] or 0) + tonumber(state['o:' .. verb] or 0)
+    before[#before + 1], before[#before + 2] = 'b:' .. verb, whole(sum)
+  end
   redis.call('DEL', STATE)
+  redis.call('HSET', STATE, unpack(before))
   state = { epoch = whole(epoch), samples = state.samples }
 end
+
+redis.call('SADD', ALL, ARGV[16])
 
 -- The environment's own numbers if it has queues, else those of all streams watched in it.
 redis.call('HSET', GAUGES, ARGV[5], ARGV[8] .. ' ' .. ARGV[10] .. ' ' .. whole(NOW))

@@ -1,0 +1,76 @@
+"""Somebody else's application in the demo: it fills a plain Redis Stream and reads it with two workers of its own.
+
+For a minute more comes than they can do, then for a minute less. A third worker was lost with entries in its hands, as
+happens. Nothing here uses Headrace: it is watched from outside, as any application is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headrace.errors import NoSuchGroup
+from headrace.valkey.connect import AsyncValkey
+from headrace.valkey.stream_groups import make_group, of_group
+
+STREAM, GROUP = "browser:jobs", "workers"
+WORKERS = ("browser-1", "browser-2")
+LOST = "browser-lost"
+LOST_ENTRIES = 3
+MAXLEN = 10_000
+
+WAVE_TICKS = 600
+EVERY_TICKS = (2, 10)  # an entry, while much comes and while little does
+RUN_TICKS = 6
+
+
+class BrowserJobs:
+    """Of a tick, what comes and what is done."""
+
+    def __init__(self, client: AsyncValkey) -> None:
+        self._client = client
+        self._began = False
+        self._held: dict[str, tuple[bytes, int]] = {}  # worker → the entry that it runs, and the tick when it is done
+
+    async def step(self, tick: int) -> None:
+        try:
+            with of_group(STREAM, GROUP):
+                if not self._began:
+                    await self._begin()
+                if tick % EVERY_TICKS[tick // WAVE_TICKS % 2] == 0:
+                    await self._add(tick)
+                for worker in WORKERS:
+                    await self._work(worker, tick)
+        except NoSuchGroup:
+            self._began = False  # somebody deleted the stream
+
+    async def _begin(self) -> None:
+        """What workers held when the demo ended they have done; the lost one holds what it held."""
+        await make_group(self._client, STREAM, GROUP)
+        self._held = {}
+        for worker in WORKERS:
+            if entries := await self._read(worker, "0", 100):
+                await self._client.xack(STREAM, GROUP, *entries)
+        if not await self._read(LOST, "0", 1):
+            for number in range(LOST_ENTRIES):
+                await self._add(number)
+            await self._read(LOST, ">", LOST_ENTRIES)
+        self._began = True
+
+    async def _add(self, number: int) -> None:
+        job = json.dumps({"type": "shot", "url": f"https://example.org/{number}"})
+        await self._client.xadd(STREAM, {"json": job}, maxlen=MAXLEN, approximate=True)
+
+    async def _work(self, worker: str, tick: int) -> None:
+        if worker in self._held:
+            entry_id, done_at = self._held[worker]
+            if tick < done_at:
+                return
+            await self._client.xack(STREAM, GROUP, entry_id)
+            del self._held[worker]
+        for entry_id in await self._read(worker, ">", 1):
+            self._held[worker] = entry_id, tick + RUN_TICKS
+
+    async def _read(self, worker: str, after: str, count: int) -> list[bytes]:
+        answer: Any = await self._client.xreadgroup(GROUP, worker, {STREAM: after}, count=count)
+        return [entry_id for _, entries in answer or () for entry_id, _ in entries]

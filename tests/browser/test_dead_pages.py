@@ -1,0 +1,58 @@
+"""Dead letters beyond the first page: as fresh as those on it, and of the filter that is shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser.places import DEAD
+
+NEXT = "the-older-ones"
+
+
+def letter(job_id: str) -> dict[str, Any]:
+    times = {"enqueued_at": "2026-01-31T12:00:00Z", "buried_at": "2026-01-31T12:00:05Z"}
+    counts = {"attempts": 3, "max_attempts": 3, "bytes": 2}
+    return {"id": job_id, "task": "post", "flow": "", "flow_type": "", "error": f"boom of {job_id}", **counts, **times}
+
+
+class Dead:
+    """Two pages of letters; of another error there is one letter alone."""
+
+    def __init__(self, page: Page) -> None:
+        self.older = ["old-1", "old-2"]
+        page.route("**/api/v1/queues/invoices/dead?*", self._answer)
+
+    def _answer(self, route: Route) -> None:
+        asked = parse_qs(urlsplit(route.request.url).query)
+        if "error" in asked:
+            ids, following = ["other"], None
+        elif asked.get("cursor") == [NEXT]:
+            ids, following = self.older, None
+        else:
+            ids, following = ["new-1"], NEXT
+        body = {"jobs": [letter(each) for each in ids], "next": following}
+        route.fulfill(content_type="application/json", body=json.dumps(body))
+
+
+def test_older_pages_are_refreshed_and_end_with_their_filter(page: Page, dashboard_url: str) -> None:
+    dead = Dead(page)
+    page.goto(f"{dashboard_url}{DEAD}&queue=invoices")
+    letters = page.get_by_test_id("letters")
+    expect(letters).to_have_attribute("data-count", "1")
+    page.get_by_test_id("more").click()
+    expect(letters).to_have_attribute("data-count", "3")
+    dead.older = ["old-2"]  # somebody redrove the other
+    expect(letters).to_have_attribute("data-count", "2")
+    expect(letters).not_to_contain_text("old-1")
+    page.get_by_test_id("dead-error").fill("other")
+    page.get_by_test_id("dead-error").press("Enter")
+    expect(letters).to_have_attribute("data-count", "1")
+    expect(letters).to_contain_text("boom of other")
+    page.get_by_test_id("dead-error").fill("")
+    page.get_by_test_id("dead-error").press("Enter")
+    expect(letters).to_contain_text("new-1")
+    expect(page.get_by_test_id("more")).to_be_visible()  # it begins with its first page again

@@ -1,0 +1,294 @@
+"""Watched streams over HTTP: what the watcher saw, how old that is, what is not known, and to whom nothing is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from headrace.api.callers import Level, Scope
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.model.job import NewJob
+from headrace.queue.scripts import Stubs
+from headrace.streams import keys
+from headrace.streams.scripts import GroupStubs
+from headrace.streams.sight import MOST_CONSUMERS, seen_refs
+from headrace.streams.watch import Watched, Watcher, watched
+from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.scripts import run
+from tests.conftest import READY_S
+from tests.operating import OPTIONS, World, open_world, problem, tenant
+from tests.streams import GROUP, KEYS, STREAM, WATCHED, publish
+
+STUBS: Stubs = OPTIONS.stubs()
+RECORD = keys.seen_of(STUBS.shard_of(WATCHED.ref), WATCHED.ref)
+HERE = tenant(WATCHED.ref)
+LIST = "/api/v1/streams"
+
+
+@pytest.fixture
+def world(valkey_url: str, postgres_url: str) -> Iterator[World]:
+    with open_world(valkey_url, postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def group(valkey: Valkey) -> Valkey:
+    valkey.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+    return valkey
+
+
+def add(client: Valkey, count: int) -> None:
+    for _ in range(count):
+        client.xadd(STREAM, {"json": '{"type": "note"}'})
+
+
+def read(client: Valkey, count: int, by: str) -> None:
+    client.xreadgroup(GROUP, by, {STREAM: ">"}, count=count)
+
+
+def watch(client: Valkey, *groups: Watched, stuck_after_ms: int = 10**9) -> int:
+    return Watcher(client, client, STUBS, groups or [WATCHED], stuck_after_ms).run_once()
+
+
+def one(stream: str = STREAM, group: str = GROUP) -> str:
+    return f"{LIST}/{quote(stream, safe='')}/{quote(group, safe='')}"
+
+
+def shown(world: World) -> Any:
+    """The one group that is watched; both routes must say the same of it."""
+    found = world.api.get(LIST).json()
+    assert (len(found["streams"]), found["total"], found["next"]) == (1, 1, None)
+    alone = world.api.get(one(), params=HERE).json()
+    now = {"age_ms", "stale"}
+    assert {name: value for name, value in alone.items() if name not in now} == {
+        name: value for name, value in found["streams"][0].items() if name not in now
+    }
+    return alone
+
+
+def test_a_group_that_others_read_is_shown_as_it_was_seen(group: Valkey, world: World) -> None:
+    assert world.api.get(LIST).json()["streams"] == []
+    add(group, 9)
+    read(group, 3, "one")
+    read(group, 2, "two")
+    assert watch(group, stuck_after_ms=10**9) == 1
+    found = shown(world)
+    names = ("org", "project", "env", "queue", "stream", "group")
+    assert [found[name] for name in names] == ["org", "project", "streams", f"{STREAM}/{GROUP}", STREAM, GROUP]
+    assert (found["undelivered"], found["pending"], found["load"]) == (4, 5, 9)
+    assert (found["retrying"], found["in_backoff"], found["dead"]) == (0, 0, 0)
+    assert [(each["name"], each["pending"], each["stuck"]) for each in found["consumers"]] == [
+        ("one", 3, False),
+        ("two", 2, False),
+    ]
+    assert (found["consumers_total"], found["stuck"], found["deliveries"]) == (2, 0, {"1": 5})
+    assert found["oldest_pending_age_ms"] >= found["oldest_undelivered_age_ms"] >= 0
+    assert found["longest_idle_ms"] >= 0
+    assert (found["reason"], found["unknown_since"], found["stale"]) == (None, None, False)
+    assert found["measured_at"] is not None
+    assert found["counted"] is False  # nobody knows of failures
+
+
+def test_a_watcher_that_was_quiet_for_long_is_told_with_the_age_of_what_it_saw(group: Valkey, world: World) -> None:
+    add(group, 2)
+    watch(group)
+    seen_at = int(group.hget(RECORD, "at")) - 90_000  # pyright: ignore
+    group.hset(RECORD, mapping={"at": seen_at, "looked": seen_at})
+    found = shown(world)
+    assert found["stale"]
+    assert found["age_ms"] >= 90_000
+    assert found["undelivered"] == 2  # how it was
+    group.hset(RECORD, "every", 60_000)
+    assert not shown(world)["stale"]  # it looks once a minute
+
+
+def test_stuck_consumers_come_first_and_there_is_a_bound(group: Valkey, world: World) -> None:
+    add(group, 2 * MOST_CONSUMERS + 3)
+    for number in range(MOST_CONSUMERS + 1):
+        read(group, 1 if number else 2, f"c{number}")
+    group.xgroup_createconsumer(STREAM, GROUP, "aaa")
+    watch(group, stuck_after_ms=0)
+    found = shown(world)
+    assert len(found["consumers"]) == MOST_CONSUMERS
+    assert found["consumers_total"] == MOST_CONSUMERS + 2
+    assert found["stuck"] == MOST_CONSUMERS + 1
+    assert found["consumers"][0]["name"] == "c0"  # of the stuck ones it holds most
+    assert all(each["stuck"] for each in found["consumers"])
+
+
+def test_retries_and_dead_letters_of_our_workers_are_shown(valkey: Valkey, world: World) -> None:
+    valkey.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+    publish(valkey, *(NewJob("note", str(number).encode()) for number in range(4)))
+    ours = GroupStubs(KEYS, "headrace:me")
+    held = run(valkey, ours.take(3)).entries
+    run(valkey, ours.nack([(held[0], 10**7)]))
+    run(valkey, ours.bury([(held[1], "boom")]))
+    watch(valkey)
+    found = shown(world)
+    assert (found["undelivered"], found["pending"], found["load"]) == (1, 2, 3)
+    assert (found["retrying"], found["in_backoff"], found["dead"]) == (1, 1, 1)
+    assert [(each["name"], each["pending"]) for each in found["consumers"]] == [("headrace:me", 1)]
+    assert found["counted"] is True
+
+
+def test_an_unknown_depth_is_null_with_its_reason_and_since_when(
+    group: Valkey, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.streams.watch.COUNT_BOUND", 100)
+    add(group, 400)
+    entries: Any = group.xrange(STREAM)
+    group.xgroup_setid(STREAM, GROUP, entries[200][0])
+    group.xdel(STREAM, entries[300][0])
+    read(group, 3, "one")
+    watch(group)
+    first = shown(world)
+    assert (first["undelivered"], first["pending"], first["load"]) == (None, 3, None)
+    assert "cannot tell" in first["reason"]
+    assert first["unknown_since"] is not None
+    assert first["consumers_total"] == 1
+    watch(group)
+    again = shown(world)
+    assert again["unknown_since"] == first["unknown_since"]
+    monkeypatch.setattr("headrace.streams.watch.COUNT_BOUND", 10_000)
+    watch(group)
+    known = shown(world)
+    assert (known["undelivered"], known["reason"], known["unknown_since"]) == (195, None, None)
+
+
+def test_a_group_that_is_gone_has_no_numbers_and_says_why(group: Valkey, world: World) -> None:
+    add(group, 2)
+    watch(group)
+    measured_at = shown(world)["measured_at"]
+    group.xgroup_destroy(STREAM, GROUP)
+    assert watch(group) == 0
+    gone = shown(world)
+    assert gone["measured_at"] == measured_at
+    assert [gone[name] for name in ("undelivered", "pending", "load", "consumers", "dead")] == [None] * 5
+    assert "no such group" in gone["reason"]
+    assert not gone["stale"]  # it is looked at; there is nothing to see
+
+
+def test_a_stream_that_never_was_is_shown_with_the_reason(valkey: Valkey, world: World) -> None:
+    watch(valkey)
+    found = shown(world)
+    assert (found["load"], found["measured_at"], found["age_ms"]) == (None, None, None)
+    assert "no such stream" in found["reason"]
+
+
+def test_no_address_of_a_server_is_told(valkey: Valkey, world: World, own_valkey: EmbeddedValkey) -> None:
+    with connect(own_valkey.url) as source:
+        own_valkey.stop()
+        Watcher(source, valkey, STUBS, [WATCHED]).run_once()
+    found = shown(world)
+    assert found["reason"] == "The server of the streams does not answer."
+    assert found["load"] is None
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Any) -> Iterator[EmbeddedValkey]:
+    """A server that a test may stop."""
+    server = EmbeddedValkey(tmp_path / "valkey", tmp_path / "log")
+    server.start()
+    server.wait_ready(READY_S)
+    yield server
+    server.stop()
+
+
+def test_what_nobody_looked_at_for_a_day_is_forgotten(group: Valkey, world: World) -> None:
+    watch(group)
+    other = watched("other", GROUP, *vars(WATCHED.ref.environment).values())
+    every = keys.seen(STUBS.shard_of(WATCHED.ref))
+    group.zadd(every, {next(iter(group.zrange(every, 0, 0))): 1})  # pyright: ignore
+    watch(group, other)
+    assert seen_refs(group, STUBS.shards) == [other.ref]
+    assert group.pttl(RECORD) > 0  # pyright: ignore
+
+
+def test_names_of_foreign_consumers_may_be_any_bytes(group: Valkey, world: World) -> None:
+    add(group, 1)
+    group.xreadgroup(GROUP, b"\xff\xfe" + b"x" * 300, {STREAM: ">"})  # pyright: ignore
+    assert watch(group) == 1
+    assert len(shown(world)["consumers"][0]["name"]) == 128
+
+
+def test_pages_join_and_names_may_hold_slashes(valkey: Valkey, world: World) -> None:
+    names = ["a/b", "c", "d:e", "f"]
+    groups = [watched(name, GROUP, f"org{number % 2}", "p", "e") for number, name in enumerate(names)]
+    watch(valkey, *groups)
+    found: list[Any] = []
+    params: dict[str, Any] = {"limit": 3}
+    while True:
+        page = world.api.get(LIST, params=params).json()
+        found += page["streams"]
+        if page["next"] is None:
+            break
+        params["cursor"] = page["next"]
+    assert [(each["org"], each["stream"]) for each in found] == [
+        ("org0", "a/b"),
+        ("org0", "d:e"),
+        ("org1", "c"),
+        ("org1", "f"),
+    ]
+    assert [each["stream"] for each in world.api.get(LIST, params={"name": "d:"}).json()["streams"]] == ["d:e"]
+    assert [each["stream"] for each in world.api.get(LIST, params={"org": "org1"}).json()["streams"]] == ["c", "f"]
+    alone = world.api.get(one("a/b"), params=tenant(groups[0].ref))
+    assert alone.json()["stream"] == "a/b"
+    assert "is not watched here" in problem(world.api.get(one("a", "b/workers"), params=tenant(groups[0].ref)), 404)
+    assert "cursor" in problem(world.api.get(LIST, params={"cursor": "nonsense"}), 400)
+    problem(world.api.get(LIST, params={"limit": 101}), 400)
+
+
+THEIRS = watched(STREAM, GROUP, "acme", "shop", "prod")
+STRANGERS = {
+    "another organisation": Scope("globex"),
+    "another project": Scope("acme", "blog"),
+    "another environment": Scope("acme", "shop", "test"),
+    "another organisation, same names below": Scope("globex", "shop", "prod"),
+}
+
+
+def answers(api: TestClient, names: dict[str, str]) -> list[tuple[int, Any]]:
+    """What both routes say of an environment, without the time and the names that were asked for."""
+    return [told(api.get(path, params=names), names) for path in (LIST, one())]
+
+
+def told(answer: httpx.Response, names: dict[str, str]) -> tuple[int, Any]:
+    text = answer.text
+    for name in names.values():
+        text = text.replace(name, "…")
+    return answer.status_code, text.partition('"timestamp"')[0]
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_strangers_cannot_tell_what_is_watched_from_what_is_not(group: Valkey, world: World, stranger: str) -> None:
+    watch(group, THEIRS)
+    for level in Level:
+        api = world.with_key(STRANGERS[stranger], level)
+        absent = {"org": "nobody", "project": "nothing", "env": "nowhere"}
+        here, nowhere = answers(api, tenant(THEIRS.ref)), answers(api, absent)
+        assert here == nowhere
+        assert [status for status, _ in here] == [200, 404]
+        assert api.get(LIST).json()["streams"] == []
+        assert STREAM not in api.get(LIST).text
+
+
+def test_those_who_reach_it_see_it_and_a_wider_key_must_say_which(group: Valkey, world: World) -> None:
+    watch(group, THEIRS)
+    ours = world.with_key(Scope("acme", "shop", "prod"), Level.READ)
+    assert ours.get(LIST).json()["total"] == 1
+    assert ours.get(one()).json()["queue"] == f"{STREAM}/{GROUP}"
+    wider = world.with_key(Scope("acme"), Level.READ)
+    assert wider.get(LIST).json()["total"] == 1
+    assert "project" in problem(wider.get(one()), 400)
+
+
+def test_without_a_key_nothing_is_told(group: Valkey, world: World) -> None:
+    watch(group)
+    world.api.headers.pop("Authorization")
+    problem(world.api.get(LIST), 401)
+    problem(world.api.get(one(), params=HERE), 401)

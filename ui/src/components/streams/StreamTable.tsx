@@ -1,0 +1,168 @@
+/** Every watched group in a row; opened, who holds its entries. */
+import { exact, formatCount, formatDuration, UNKNOWN } from "../../format";
+import { useMedia } from "../../live";
+import { queueHref, queueKey } from "../../place";
+import type { WatchedStream } from "../../shapes";
+import { oldestAgeMs, troubles, whyWords } from "../../streams";
+import { StreamDetail } from "./StreamDetail";
+import { Unknown } from "./Unknown";
+
+const COLUMNS = 8;
+const NARROW_COLUMNS = 3;
+
+interface Props {
+  streams: readonly WatchedStream[];
+  /** The `queueKey` of the one that is open. */
+  open: string | null;
+  onToggle: (stream: WatchedStream) => void;
+}
+
+export function StreamTable({ streams, open, onToggle }: Props) {
+  return (
+    <section class="card list" aria-label="Watched streams">
+      <table class="table streams" data-testid="streams" data-rows={streams.length}>
+        <thead>
+          <tr>
+            <th scope="col" class="text name">
+              Stream and group
+            </th>
+            <th scope="col" class="number undelivered wide">
+              Undelivered
+            </th>
+            <th scope="col" class="number wide">
+              Pending
+            </th>
+            <th scope="col" class="number">
+              To do
+            </th>
+            <th scope="col" class="number oldest">
+              Oldest
+            </th>
+            <th scope="col" class="number wide">
+              Consumers
+            </th>
+            <th scope="col" class="number wide">
+              Dead
+            </th>
+            <th scope="col" class="number wide">
+              History
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {streams.map((stream) => (
+            <StreamRows key={queueKey(stream)} stream={stream} open={queueKey(stream) === open} onToggle={() => onToggle(stream)} />
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+function StreamRows({ stream, open, onToggle }: { stream: WatchedStream; open: boolean; onToggle: () => void }) {
+  const why = whyWords(stream);
+  const columns = useMedia("(max-width: 700px)") ? NARROW_COLUMNS : COLUMNS; // a hidden column would still be counted
+  return (
+    <>
+      <tr class={stream.stale ? "faded" : ""} data-testid="stream" data-queue={stream.queue}>
+        <td class="text name">
+          <NameCell stream={stream} open={open} onToggle={onToggle} />
+        </td>
+        <Count value={stream.undelivered} reason={stream.reason} words="entries not delivered yet" wide />
+        <Count value={stream.pending} reason={stream.reason} words="entries delivered and not acknowledged" wide />
+        <Count value={stream.load} reason={stream.reason} words="entries to do" total />
+        <OldestCell stream={stream} />
+        <td class="number wide">
+          {stream.consumers_total === null ? (
+            <Unknown reason={stream.reason} />
+          ) : (
+            <span title={`${exact(stream.consumers_total)} consumers, ${exact(stream.stuck)} of them stuck`}>
+              {formatCount(stream.consumers_total)}
+              {stream.stuck !== null && stream.stuck > 0 && <small class="bad"> / {formatCount(stream.stuck)} stuck</small>}
+            </span>
+          )}
+        </td>
+        <Count value={stream.dead} reason={stream.reason} words="dead letters; “headrace streams dead” lists them" wide />
+        <td class="number wide">
+          <a href={queueHref(stream)} aria-label={`Charts of ${stream.queue}`}>
+            Charts
+          </a>
+        </td>
+      </tr>
+      {why !== "" && (
+        <tr class="below">
+          <td colSpan={columns} class="why quiet" data-testid="why">
+            {why}
+          </td>
+        </tr>
+      )}
+      {open && (
+        <tr class="below">
+          <td colSpan={columns}>
+            <StreamDetail stream={stream} />
+          </td>
+        </tr>
+      )}
+    </>
+  );
+}
+
+function NameCell({ stream, open, onToggle }: { stream: WatchedStream; open: boolean; onToggle: () => void }) {
+  return (
+    <span class="cell-name">
+      <span class="line">
+        <button type="button" class="disclosure" aria-expanded={open} data-testid="stream-toggle" onClick={onToggle} title={stream.queue}>
+          <span>{stream.stream}</span>
+        </button>
+        {troubles(stream).map((words) => (
+          <em key={words} class="tag">
+            {words}
+          </em>
+        ))}
+      </span>
+      <small>
+        {stream.group} · {stream.org} / {stream.project} / {stream.env}
+      </small>
+    </span>
+  );
+}
+
+interface CountProps {
+  value: number | null;
+  reason: string | null;
+  words: string;
+  wide?: boolean;
+  total?: boolean;
+}
+
+function Count({ value, reason, words, wide = false, total = false }: CountProps) {
+  return (
+    <td class={`number${wide ? " wide" : ""}${total ? " total" : ""}`}>
+      {value === null ? (
+        <Unknown reason={reason} />
+      ) : (
+        <span class={value === 0 ? "zero" : ""} title={`${exact(value)} ${words}`}>
+          {formatCount(value)}
+        </span>
+      )}
+    </td>
+  );
+}
+
+function OldestCell({ stream }: { stream: WatchedStream }) {
+  const age = oldestAgeMs(stream);
+  const parts = `undelivered ${formatDuration(stream.oldest_undelivered_age_ms)}, pending ${formatDuration(stream.oldest_pending_age_ms)}`;
+  return (
+    <td class="number oldest">
+      {stream.pending === null ? (
+        <Unknown reason={stream.reason} />
+      ) : age === null ? (
+        <span class="zero" title="nothing is to do, or ids that are no times">
+          {UNKNOWN}
+        </span>
+      ) : (
+        <span title={`when it was measured: ${parts}`}>{formatDuration(age)}</span>
+      )}
+    </td>
+  );
+}

@@ -1,0 +1,8 @@
+/** A number that nobody knows: said in a word, never as 0, with the reason on hover. */
+export function Unknown({ reason }: { reason: string | null }) {
+  return (
+    <span class="zero" data-testid="unknown" title={reason ?? "It was not measured."}>
+      unknown
+    </span>
+  );
+}
