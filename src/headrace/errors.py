@@ -220,6 +220,11 @@ class SpoolWriteFailed(SpoolError):
     the disk, then put it again."""
 
 
+class SpoolReadFailed(SpoolError):
+    """The spool's disk, or the system, could not read a record. It is kept, and comes again. Look at the disk and at
+    the number of open files."""
+
+
 class SpoolFormatError(SpoolError):
     """The spool's directory holds files of a newer version. Nothing was touched; use that version."""
 

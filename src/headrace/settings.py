@@ -86,6 +86,7 @@ class ClickhouseSettings:
 
 
 _PORT = integer(0, 65535)
+_PAGES_PORT = optional(_PORT)
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,9 @@ class ColdSettings:
         "How long dead jobs are kept; none = until somebody redrives or removes them.",
         optional(duration("1m", "3650d")),
     )
+    metrics_port: int | None = setting(
+        None, "Port of /metrics and /healthz of `headrace mover`; 0 = any free one, none = neither.", _PAGES_PORT
+    )
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,14 @@ class WorkerSettings:
     poll: Seconds = setting(0.2, "Pause before an idle worker asks again.", duration("1ms", "1m"))
     heartbeat: Seconds = setting(
         5.0, "How often a worker extends its leases; shorter than `queue.lease`.", duration("100ms", "1h")
+    )
+    metrics_port: int | None = setting(
+        None, "Port of /metrics and /healthz of a worker; 0 = any free one, none = neither.", _PAGES_PORT
+    )
+    metrics_queues: int = setting(
+        100,
+        "Queues, and tasks of queues, with series of their own in a worker's /metrics; the others are told as one.",
+        integer(0, 100_000),
     )
 
 
@@ -226,12 +238,20 @@ class QueueSnapshotSettings:
     shadow: bool = setting(
         False, "Refresh and compare with the servers, but serve none of the refreshed series.", boolean()
     )
+    metrics_port: int | None = setting(
+        None, "Port of /metrics and /healthz of `headrace snapshot run`; 0 = any free one, none = neither.", _PAGES_PORT
+    )
 
 
 @dataclass(frozen=True)
 class MetricsSettings:
     stream_maxlen: int = setting(
         1_000_000, "Metric events kept per shard until the pipeline reads them.", integer(1000, 100_000_000)
+    )
+    host: str = setting(
+        "127.0.0.1",
+        "Address that /metrics and /healthz of workers, mover, refresher, evaluator, autoscaler and watcher listen on.",
+        text("a host name or address"),
     )
     queue_snapshot: QueueSnapshotSettings = field(default_factory=QueueSnapshotSettings)
 
@@ -296,7 +316,7 @@ class SpoolSettings:
     path: Path | None = setting(None, "Directory of the spool; none = `spool` in the data directory.", optional(path()))
     type: str = setting("disk", "Where records wait; those in memory end with the process.", choice("disk", "memory"))
     always_queue: bool = setting(True, "Every record goes through the spool; there is no other way.", boolean())
-    max_size: int = setting(10_000, "Most records that wait or are in flight.", integer(1, 100_000_000))
+    max_size: int = setting(1_000_000, "Most records that wait or are in flight.", integer(1, 100_000_000))
     max_bytes: Amount = setting(Amount(2**30), "Most bytes of these records.", amount("1MiB", "64TiB"))
     full_behavior: str = setting(
         "block", "What a full spool does with a new record.", choice("block", "drop_oldest", "drop_newest")
@@ -389,6 +409,9 @@ class AlertsSettings:
         secret=True,
     )
     email_from: str = setting("headrace@localhost", "Sender of mail.", text("an address of mail", r"[^\s@]+@[^\s@]+"))
+    metrics_port: int | None = setting(
+        None, "Port of /metrics and /healthz of `headrace alerts run`; 0 = any free one, none = neither.", _PAGES_PORT
+    )
 
 
 @dataclass(frozen=True)
@@ -411,6 +434,11 @@ class AutoscaleSettings:
     )
     webhook_timeout: Seconds = setting(10.0, "How long a webhook may take.", duration("100ms", "5m"))
     allow_private: bool = setting(False, "Webhooks may lead to private, loopback and link-local addresses.", boolean())
+    metrics_port: int | None = setting(
+        None,
+        "Port of /metrics and /healthz of `headrace autoscale run`; 0 = any free one, none = neither.",
+        _PAGES_PORT,
+    )
 
 
 _STREAM_NAME = text("the name of a key, without spaces", r"\S{1,100}")
@@ -462,6 +490,11 @@ class StreamsSettings:
     every: Seconds = setting(5.0, "How often watched streams are told of.", duration("100ms", "10m"))
     stuck_after: Seconds = setting(
         300.0, "A consumer that holds entries and gave no sign for so long is shown as stuck.", duration("1s", "1d")
+    )
+    metrics_port: int | None = setting(
+        None,
+        "Port of /metrics and /healthz of `headrace streams watch`; 0 = any free one, none = neither.",
+        _PAGES_PORT,
     )
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from threading import Event, Thread
 
 from headrace.alerts.evaluator import Evaluator, Round
+from headrace.alerts.figures import AlertFigures
 from headrace.alerts.lease import SQL, EvaluatorFenced, Lease
 from headrace.alerts.outbox import Outbox
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import Pool, connection
 from headrace.postgres.queries import load_query
+from headrace.vitals.rounds import Rounds
 
 log = logging.getLogger(__name__)
 
@@ -43,41 +45,48 @@ class Service:
         self._outbox = outbox
         self._options = options or ServiceOptions()
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
+        self.figures = AlertFigures(lambda: lease.held)
 
     def run_forever(self, stop: Event) -> None:
-        renew_s = self._options.lease_s / 3
+        renew_s, told = self._options.lease_s / 3, self.figures
+        leasing, sending = [stop, self._renew, renew_s, False, told.lease], [stop, self._send, 0.0, True, told.sending]
         threads = [
-            Thread(target=self._repeat, args=[stop, self._renew, renew_s, False], name="alerts-lease", daemon=True),
-            Thread(target=self._repeat, args=[stop, self._send, 0.0, True], name="alerts-outbox", daemon=True),
+            Thread(target=self._repeat, args=leasing, name="alerts-lease", daemon=True),
+            Thread(target=self._repeat, args=sending, name="alerts-outbox", daemon=True),
         ]
-        self._guarded(self._renew)
+        self._guarded(self._renew, told.lease)
         for thread in threads:
             thread.start()
-        self._repeat(stop, self._evaluate, self._options.every_s, True)
+        self._repeat(stop, self._evaluate, self._options.every_s, True, told.evaluating)
         for thread in threads:
             thread.join(STOP_S)
         self._outbox.settle(STOP_S)
         self._outbox.close()
         self._lease.leave()
 
-    def _repeat(self, stop: Event, step: Callable[[], object], every_s: float, led: bool) -> None:
+    def _repeat(self, stop: Event, step: Callable[[], object], every_s: float, led: bool, rounds: Rounds) -> None:
         """`led`: only while the lease is held. Trouble is told, and tried again."""
         due = time.monotonic()
         while not stop.is_set():
             if time.monotonic() >= due and (self._lease.held or not led):
                 due = time.monotonic() + every_s
-                self._guarded(step)
+                self._guarded(step, rounds)
             stop.wait(min(self._options.tick_s, max(every_s, 0.05)))
 
-    def _guarded(self, step: Callable[[], object]) -> None:
+    def _guarded(self, step: Callable[[], object], rounds: Rounds) -> None:
+        began = time.monotonic()
         try:
             step()
+            rounds.done(time.monotonic() - began)
         except EvaluatorFenced as error:
             log.info("%s", error, extra={"action": "fenced"})
+            rounds.superseded()
         except HeadraceError as error:
             log.warning("Alerts have to wait: %s", error, extra={"action": "alerts_wait"})
-        except Exception:
+            rounds.failed(error)
+        except Exception as error:
             log.exception("Alerts failed and go on", extra={"action": "alerts_failed"})
+            rounds.failed(error)
 
     def _renew(self) -> None:
         self._lease.take()
@@ -86,12 +95,14 @@ class Service:
         began = time.monotonic()
         done = self._evaluator.run_once(time.time_ns() // 1_000_000)
         _tell(done, time.monotonic() - began)
+        self.figures.evaluated(done)
         if time.monotonic() >= self._next_tidy:
             self._next_tidy = time.monotonic() + TIDY_EVERY_S
             self._tidy()
 
     def _send(self) -> None:
-        while self._outbox.run_once():
+        while begun := self._outbox.run_once():
+            self.figures.began_to_send(begun)
             self._outbox.done.clear()
             self._outbox.done.wait(self._options.tick_s)
 

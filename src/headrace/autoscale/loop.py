@@ -14,12 +14,14 @@ from threading import Event, Thread
 from typing import Protocol
 
 from headrace.autoscale.decide import Decision, State, Verb, decide
+from headrace.autoscale.figures import AutoscaleFigures
 from headrace.autoscale.lease import AutoscalerFenced, Lease
 from headrace.autoscale.observer import Observer
 from headrace.autoscale.records import forget_types, list_types, put_decision, tidy_decisions
 from headrace.autoscale.worker_types import WorkerType
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import Pool, connection
+from headrace.vitals.rounds import Rounds
 
 log = logging.getLogger(__name__)
 
@@ -61,17 +63,18 @@ class Autoscaler:
         self._actuators = actuators or {}
         self._options = options or LoopOptions()
         self._next_tidy = float("-inf")
+        self.figures = AutoscaleFigures(lambda: lease.held, [each.name for each in types])
 
     def run_forever(self, stop: Event) -> None:
         renewing = Thread(target=self._renew_until, args=[stop], name="autoscale-lease", daemon=True)
-        self._guarded(self._lease.take)
+        self._guarded(self._lease.take, self.figures.lease)
         renewing.start()
         due = time.monotonic()
         while not stop.is_set():
             if self._lease.held and time.monotonic() >= due:
                 due = time.monotonic() + self._options.every_s
-                self._guarded(lambda: self.run_once(time.time_ns() // 1_000_000))
-            self._guarded(self._tend)
+                self._guarded(lambda: self.run_once(time.time_ns() // 1_000_000), self.figures.deciding)
+            self._guarded(self._tend, self.figures.tending)
             stop.wait(self._options.tick_s)
         for actuator in self._actuators.values():
             actuator.let_go()
@@ -99,6 +102,7 @@ class Autoscaler:
             if time.monotonic() >= self._next_tidy:
                 tidy_decisions(conn, self._options.keep_s)
                 self._next_tidy = time.monotonic() + TIDY_EVERY_S
+        self.figures.decided(made)
         self._act(made)
         return made
 
@@ -120,17 +124,22 @@ class Autoscaler:
 
     def _renew_until(self, stop: Event) -> None:
         while not stop.wait(self._options.lease_s / 3):
-            self._guarded(self._lease.take)
+            self._guarded(self._lease.take, self.figures.lease)
 
-    def _guarded(self, step: Callable[[], object]) -> None:
+    def _guarded(self, step: Callable[[], object], rounds: Rounds) -> None:
+        began = time.monotonic()
         try:
             step()
+            rounds.done(time.monotonic() - began)
         except AutoscalerFenced as error:
             log.info("%s", error, extra={"action": "fenced"})
+            rounds.superseded()
         except HeadraceError as error:
             log.warning("Nothing is decided, workers are kept: %s", error, extra={"action": "autoscale_wait"})
-        except Exception:
+            rounds.failed(error)
+        except Exception as error:
             log.exception("The autoscaler failed and goes on", extra={"action": "autoscale_failed"})
+            rounds.failed(error)
 
 
 def rehearse(observer: Observer, types: Sequence[WorkerType], states: dict[str, State], now_ms: int) -> list[Decision]:

@@ -31,6 +31,7 @@ from headrace.cli.endpoints import find_endpoints
 from headrace.cli.humane import ABSENT, plain, time_text
 from headrace.cli.logs import configure_logs
 from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.own_pages import loop_pages, metrics_port_option
 from headrace.cli.signals import stop_event
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
@@ -48,8 +49,9 @@ def alerts() -> None:
 
 
 @alerts.command()
+@metrics_port_option("alerts.metrics_port")
 @pass_invocation
-def run(invocation: Invocation) -> None:
+def run(invocation: Invocation, metrics_port: int | None) -> None:
     """Evaluate rules and send messages until stopped.
 
     Of all that run one works and the others stand by.
@@ -67,7 +69,8 @@ def run(invocation: Invocation) -> None:
         retries = OutboxOptions(given.retry_interval, given.max_retry_delay, given.give_up)
         outbox = Outbox(pool, send_options(settings), retries)
         service = Service(pool, lease, evaluator, outbox, ServiceOptions(given.every, given.lease, given.keep))
-        service.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+        with loop_pages(settings, metrics_port, given.metrics_port, service.figures):
+            service.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
 
 
 @alerts.command("list")

@@ -31,6 +31,7 @@ from headrace.cli.endpoints import Endpoints, find_endpoints
 from headrace.cli.humane import ABSENT, plain, time_text
 from headrace.cli.logs import configure_logs
 from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.own_pages import loop_pages, metrics_port_option
 from headrace.cli.signals import stop_event
 from headrace.cli.streams import streams_url
 from headrace.errors import HeadraceError
@@ -54,8 +55,9 @@ autoscale.add_command(simulate)
 @autoscale.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be decided; write nothing, start nothing.")
 @click.option("--once", is_flag=True, help="One decision for each type, then end; starts no local workers.")
+@metrics_port_option("autoscale.metrics_port")
 @pass_invocation
-def run(invocation: Invocation, dry_run: bool, once: bool) -> None:
+def run(invocation: Invocation, dry_run: bool, once: bool, metrics_port: int | None) -> None:
     """Decide about worker types until stopped.
 
     Of all that run one works and the others stand by.
@@ -75,7 +77,8 @@ def run(invocation: Invocation, dry_run: bool, once: bool) -> None:
         scaler = Autoscaler(pool, lease, observer_of(settings, endpoints), types, actuators, options)
         if once:
             _once(settings, lease, scaler)
-        else:
+            return
+        with loop_pages(settings, metrics_port, given.metrics_port, scaler.figures):
             scaler.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
 
 
@@ -159,7 +162,7 @@ def actuators_of(invocation: Invocation, types: Sequence[WorkerType]) -> dict[st
     made: dict[str, Actuator] = {}
     for each in types:
         if each.is_local:
-            command = worker_command(each, invocation.config, invocation.flags)
+            command = worker_command(each, invocation.config, flags_of_workers(invocation))
             made[each.name] = LocalWorkers(each.name, command, grace_s)
         elif each.webhook is not None:
             if given.webhook_secret is None:
@@ -170,6 +173,13 @@ def actuators_of(invocation: Invocation, types: Sequence[WorkerType]) -> dict[st
             to = Receiver(each.webhook, given.webhook_secret, given.webhook_timeout, given.allow_private)
             made[each.name] = ToldWorkers(each.name, to)
     return made
+
+
+def flags_of_workers(invocation: Invocation) -> Mapping[str, str]:
+    """Several of them cannot serve on one port: where one is configured, each takes any that is free."""
+    if invocation.settings.worker.metrics_port is None:
+        return invocation.flags
+    return {**invocation.flags, "worker.metrics_port": "0"}
 
 
 def worker_command(worker: WorkerType, config: Path | None, flags: Mapping[str, str]) -> list[str]:

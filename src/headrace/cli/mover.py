@@ -9,13 +9,15 @@ import click
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.client import mover_options, open_tiers
 from headrace.cli.logs import configure_logs
+from headrace.cli.own_pages import loop_pages, metrics_port_option
 from headrace.cli.signals import stop_event
 from headrace.cold.mover import Mover
 
 
 @click.command()
+@metrics_port_option("cold.metrics_port")
 @pass_invocation
-def mover(invocation: Invocation) -> None:
+def mover(invocation: Invocation, metrics_port: int | None) -> None:
     """Move jobs between Valkey and PostgreSQL until stopped.
 
     Every worker does this too; run one apart where workers come and go, or are busy. Of all that run one works per
@@ -26,6 +28,8 @@ def mover(invocation: Invocation) -> None:
     tiers = open_tiers(settings, "postgres")
     assert tiers is not None, "it was needed"
     try:
-        Mover(tiers, mover_options(settings)).run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+        moving = Mover(tiers, mover_options(settings))
+        with loop_pages(settings, metrics_port, settings.cold.metrics_port, moving.figures):
+            moving.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
     finally:
         tiers.close()

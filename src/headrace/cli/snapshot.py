@@ -15,6 +15,7 @@ from headrace.cli.endpoints import Endpoints, find_endpoints
 from headrace.cli.humane import ABSENT, plain, size_text, time_text
 from headrace.cli.logs import configure_logs
 from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.own_pages import loop_pages, metrics_port_option
 from headrace.cli.signals import stop_event
 from headrace.cli.streams import configured, streams_url
 from headrace.errors import HeadraceError
@@ -52,8 +53,9 @@ def snapshot() -> None:
 
 
 @snapshot.command()
+@metrics_port_option("metrics.queue_snapshot.metrics_port")
 @pass_invocation
-def run(invocation: Invocation) -> None:
+def run(invocation: Invocation, metrics_port: int | None) -> None:
     """Refresh until stopped.
 
     Of all that run one works and the others stand by.
@@ -64,7 +66,9 @@ def run(invocation: Invocation) -> None:
     with open_parts(settings) as parts:
         refresher = Refresher(parts.store, parts.sources, shadow=given.shadow)
         options = ServiceOptions(given.refresh_interval, given.lock_ttl)
-        Service(refresher, parts.sources, options).run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+        service = Service(refresher, parts.sources, options)
+        with loop_pages(settings, metrics_port, given.metrics_port, service.figures):
+            service.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
 
 
 @snapshot.command()

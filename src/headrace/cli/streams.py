@@ -16,6 +16,7 @@ from headrace.cli.endpoints import find_endpoints
 from headrace.cli.humane import ABSENT, age_text, plain, time_text
 from headrace.cli.logs import configure_logs
 from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.own_pages import loop_pages, metrics_port_option
 from headrace.cli.signals import stop_event
 from headrace.errors import HeadraceError, NoSuchGroup, NotAStream
 from headrace.model.job import NewJob
@@ -107,8 +108,11 @@ def list_streams(invocation: Invocation, names: tuple[str, ...], group: str | No
 @_stream_option
 @_group_option
 @click.option("--once", is_flag=True, help="Tell of them once, then end.")
+@metrics_port_option("streams.metrics_port")
 @pass_invocation
-def watch(invocation: Invocation, names: tuple[str, ...], group: str | None, once: bool) -> None:
+def watch(
+    invocation: Invocation, names: tuple[str, ...], group: str | None, once: bool, metrics_port: int | None
+) -> None:
     """Make history of streams until stopped.
 
     Every streams.every the watcher reads each group and writes metric events, as queues do. The applications that use
@@ -123,9 +127,11 @@ def watch(invocation: Invocation, names: tuple[str, ...], group: str | None, onc
     options = queue_options(settings)
     with stream_server(settings) as source, SyncClient(find_endpoints(settings, "redis").redis, options) as target:
         target.check_shards()
-        watcher = Watcher(source, target.redis, options.stubs(), groups)
+        stuck_after_ms = int(settings.streams.stuck_after * 1000)
+        watcher = Watcher(source, target.redis, options.stubs(), groups, stuck_after_ms)
         if not once:
-            watcher.run_forever(stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)
+            with loop_pages(settings, metrics_port, settings.streams.metrics_port, watcher.figures):
+                watcher.run_forever(stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)
         elif (told := watcher.run_once()) < len(groups):
             raise HeadraceError(
                 f"Of {len(groups) - told} of {len(groups)} groups nothing could be told; see above why."

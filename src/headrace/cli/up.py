@@ -102,9 +102,10 @@ class Up:
         dashboard = self._start_api(stack, endpoints, directory)
         self._start_child(directory, "mover", "mover")
         self._start_child(directory, "alerts", "alerts", "run")
-        self._start_child(directory, "snapshot", "snapshot", "run")
-        if self._settings.streams.watch:
-            self._start_child(directory, "streams", "streams", "watch")
+        watched = self._watched_streams()
+        self._start_child(directory, "snapshot", "snapshot", "run", flags=watched)
+        if watched:
+            self._start_child(directory, "streams", "streams", "watch", flags=watched)
         self._start_autoscaler(directory)
         if self._demo:
             self._start_demo(directory)
@@ -167,6 +168,15 @@ class Up:
         self._wait_for_api(dashboard)
         return dashboard
 
+    def _watched_streams(self) -> dict[str, str]:
+        """What the settings name; in the demo, if they name nothing, the stream that it fills."""
+        from headrace.cli.demo_stream import GROUP, STREAM
+
+        given = self._settings.streams
+        if given.watch is not None:
+            return {"streams.watch": given.watch}
+        return {"streams.watch": f"{STREAM}/{GROUP}"} if self._demo and given.url is None else {}
+
     def _start_autoscaler(self, directory: DataDirectory) -> None:
         if self._settings.autoscale.types is not None:
             self._start_child(directory, "autoscale", "autoscale", "run")
@@ -174,8 +184,10 @@ class Up:
             self._start_child(directory, "autoscale", "autoscale", "run", flags={"autoscale.types": str(DEMO_TYPES)})
 
     def _start_demo(self, directory: DataDirectory) -> None:
+        # Two of them cannot serve on one port: where one is configured, each takes any that is free.
+        flags = {} if self._settings.worker.metrics_port is None else {"worker.metrics_port": "0"}
         for number in range(1, DEMO_WORKERS + 1):
-            self._start_child(directory, f"worker-{number}", "worker", "headrace.cli.demo:tasks")
+            self._start_child(directory, f"worker-{number}", "worker", "headrace.cli.demo:tasks", flags=flags)
         self._start_child(directory, "demo", "demo")
 
     def _start_child(

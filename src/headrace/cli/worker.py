@@ -17,11 +17,13 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.client import mover_options, open_tiers, queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cli.own_pages import metrics_port_option, own_pages
 from headrace.cli.signals import stop_event_async
 from headrace.cli.streams import stream_codec, streams_url
 from headrace.cold.mover import Mover
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry
+from headrace.queue.tally import Tally
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.settings import Settings
@@ -39,6 +41,7 @@ MOVER_GRACE_S = 5.0
 @click.option("--stream", "streams", multiple=True, help="Serve this stream instead of queues; may be repeated.")
 @click.option("--group", help="The group to read streams with; else streams.group.")
 @click.option("--no-mover", is_flag=True, help="Do not move jobs between Valkey and PostgreSQL; see `headrace mover`.")
+@metrics_port_option("worker.metrics_port")
 @pass_invocation
 def worker(
     invocation: Invocation,
@@ -48,6 +51,7 @@ def worker(
     streams: tuple[str, ...],
     group: str | None,
     no_mover: bool,
+    metrics_port: int | None,
 ) -> None:
     """Run the tasks of APP until stopped.
 
@@ -60,29 +64,42 @@ def worker(
     if group and not streams:
         raise click.UsageError("--group goes with --stream.")
     tasks = load_tasks(app)
-    if streams:
-        asyncio.run(_serve_streams(settings, tasks, concurrency or settings.worker.concurrency, streams, group))
-        return
-    with nullcontext() if no_mover else moving(settings):
-        asyncio.run(_run(settings, tasks, concurrency or settings.worker.concurrency, queues))
+    at_a_time = concurrency or settings.worker.concurrency
+    tally = Tally(tasks.names(), settings.worker.metrics_queues)
+    with mover_of(settings, wanted=not (streams or no_mover)) as mover:
+        moved = [] if mover is None else [mover.figures.families]
+        with own_pages(settings, metrics_port, settings.worker.metrics_port, tally.health, tally.families, *moved):
+            if streams:
+                asyncio.run(_serve_streams(settings, tasks, at_a_time, streams, group, tally))
+                return
+            with nullcontext() if mover is None else moving(mover):
+                asyncio.run(_run(settings, tasks, at_a_time, queues, tally))
 
 
 @contextmanager
-def moving(settings: Settings) -> Generator[None]:
-    """A mover in a thread of its own, if there is a PostgreSQL: whoever runs workers need not run anything else."""
-    tiers = open_tiers(settings)
+def mover_of(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
+    """If there is a PostgreSQL: whoever runs workers need not run anything else. It does nothing yet."""
+    tiers = open_tiers(settings) if wanted else None
     if tiers is None:
-        yield
+        yield None
         return
+    try:
+        yield Mover(tiers, mover_options(settings))
+    finally:
+        tiers.close()
+
+
+@contextmanager
+def moving(mover: Mover) -> Generator[None]:
+    """In a thread of its own."""
     stop = Event()
-    thread = Thread(target=Mover(tiers, mover_options(settings)).run_forever, args=[stop], name="mover", daemon=True)
+    thread = Thread(target=mover.run_forever, args=[stop], name="mover", daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join(MOVER_GRACE_S)  # what it leaves undone the next one does
-        tiers.close()
 
 
 def load_tasks(app: str) -> Tasks:
@@ -99,15 +116,15 @@ def load_tasks(app: str) -> Tasks:
     return tasks
 
 
-async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...]) -> None:
+async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: Tally) -> None:
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
     options = _options(settings, concurrency, settings.queue.lease, queues)
     async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
-        await Worker(client, tasks, options, Registry(client.redis)).run_forever(stop)
+        await Worker(client, tasks, options, Registry(client.redis), tally).run_forever(stop)
 
 
 async def _serve_streams(
-    settings: Settings, tasks: Tasks, concurrency: int, streams: tuple[str, ...], group: str | None
+    settings: Settings, tasks: Tasks, concurrency: int, streams: tuple[str, ...], group: str | None, tally: Tally
 ) -> None:
     """Each stream has as many jobs at a time as the worker may run: one that is slow does not hold up another."""
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
@@ -119,7 +136,7 @@ async def _serve_streams(
         # Who looks at running tasks looks at Headrace's own server.
         registries = [None if given.url else Registry(client) for _ in groups]
         workers = [
-            StreamWorker(client, each.keys, each.ref, tasks, options, codec, registry)
+            StreamWorker(client, each.keys, each.ref, tasks, options, codec, registry, tally)
             for each, registry in zip(groups, registries, strict=True)
         ]
         await serve_all(workers, stop)

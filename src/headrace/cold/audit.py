@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 
-from headrace.cold.store import Delta
+from headrace.cold.store import Backlog, Delta
 from headrace.cold.tiers import Tiers
+from headrace.errors import DatabaseUnavailable, QueueUnavailable
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.scripts import ColdNumbers, Settled
@@ -27,7 +29,7 @@ class Drift:
 
     rows: int = 0  # counters in PostgreSQL that were off against its rows
     told: int = 0  # times Valkey knew other numbers than PostgreSQL had told it
-    settings: int = 0  # settings that Valkey had lost
+    settings: int = 0  # settings of which Valkey knew otherwise
 
     def __bool__(self) -> bool:
         return self != Drift()
@@ -40,17 +42,33 @@ class Audit:
 
     def run(self, shard: int) -> Drift:
         """Of every queue of the shard; returns what was found now and adds it to the shard's total."""
-        rows = told = 0
+        *_, drift = self.steps(shard)
+        return drift
+
+    def steps(self, shard: int) -> Iterator[Drift]:
+        """The same, queue by queue, with what was found so far: there may be many, and whoever audits has other things
+        to do in between. A queue that makes trouble is passed over; only servers that are gone end it."""
+        drift = Drift()
         for found, _ in self._store.numbers(shard):
-            rows += self._mend_rows(found.queue_id, found.ref)
-            told += self._mend_told(found.queue_id, found.ref)
-            self._mend_moving(found.queue_id, found.ref)
-        drift = Drift(rows, told, self._mend_settings(shard))
+            try:
+                drift = self._mend(found, drift)
+            except (QueueUnavailable, DatabaseUnavailable):
+                raise
+            except Exception:
+                log.exception("could not audit %s", found.ref, extra={"action": "audit_failed"})
+            yield drift
+        drift = replace(drift, settings=self._mend_settings(shard))
         self._store.tidy()
         if drift:
             log.warning("drift in shard %d: %s", shard, asdict(drift), extra={"action": "drift"})
         self._export(shard, drift)
-        return drift
+        yield drift
+
+    def _mend(self, found: Backlog, drift: Drift) -> Drift:
+        rows = self._mend_rows(found.queue_id, found.ref)
+        told = self._mend_told(found.queue_id, found.ref)
+        self._mend_moving(found.queue_id, found.ref)
+        return replace(drift, rows=drift.rows + rows, told=drift.told + told)
 
     def tell(self, ref: QueueRef) -> None:
         """Valkey learns what PostgreSQL holds, whoever forgot to tell it."""
@@ -87,8 +105,15 @@ class Audit:
         mended = 0
         for ref, name, value in self._store.settings():
             if self._tiers.stubs.shard_of(ref) == shard and self._setting(shard, ref, name) != value:
-                mended += self._tiers.run(self._tiers.stubs.configure(ref, {name: value}))
+                mended += self._restore(shard, ref, name)
         return mended
+
+    def _restore(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
+        """While nobody changes the record: an operator who does so meanwhile tells Valkey after us."""
+        with self._store.held_setting(ref, name) as value:
+            if self._setting(shard, ref, name) == value:
+                return False
+            return self._tiers.run(self._tiers.stubs.configure(ref, {name: value}))
 
     def _setting(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
         key = keys.queue(shard, ref) if isinstance(ref, QueueRef) else keys.env(shard, ref)

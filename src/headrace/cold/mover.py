@@ -25,12 +25,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from headrace.cold.audit import Audit
+from headrace.cold.audit import Audit, Drift
+from headrace.cold.figures import MoverFigures
 from headrace.cold.store import Delta, leaving
 from headrace.cold.tiers import Tiers
 from headrace.errors import DatabaseUnavailable, HeadraceError, MemoryFull, MoverFenced, QueueUnavailable
@@ -56,6 +57,9 @@ HOPELESS = 10  # rows that fail one after the other, and then no more are tried
 IDLE_WAIT_S = 0.25  # for one shard's queues to ask for jobs
 BUSY_WAIT_S = 0.005  # the same within BUSY_S after some queue did
 BUSY_S = 1.0
+HUNGRY_PAGE = 100
+ATTEND_S = 0.05  # how long a sweep goes on before it looks who asks for jobs
+AUDIT_SLICE_S = 0.1  # how long an audit goes on before it is another one's turn
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,10 @@ class Batch:
     def placed(self) -> list[int]:
         return [row.seq for row in self.gone]
 
+    def counts(self) -> dict[str, int]:
+        """By the verb of a mover."""
+        return {"refill": len(self.gone), "expire": len(self.expired), "quarantine": len(self.aside)}
+
     def set_aside(self, row: ColdRow, reason: str) -> None:
         self.aside.append((row, reason))
 
@@ -108,11 +116,14 @@ class Mover:
         self._options = options or MoverOptions()
         self._audit = Audit(tiers)
         self._tokens: dict[int, int] = {}  # of the shards that we lead
+        self.figures = MoverFigures(lambda: len(self._tokens))
         self._failed: dict[int, str] = {}  # what could not be done since the last sweep
         self._renew_at = 0.0
         self._fed_at = 0.0  # when a queue last asked for jobs
+        self._attend_at = 0.0
         self._sweep_at: dict[int, float] = {}
         self._audit_at: dict[int, float] = {}
+        self._auditing: dict[int, Iterator[Drift]] = {}  # of the shards whose audit is under way
 
     def run_forever(self, stop: Event) -> None:
         while not stop.is_set():
@@ -120,9 +131,11 @@ class Mover:
                 self.turn()
             except HeadraceError as error:  # a server is away, or has no tables yet: whoever mends it need not tell us
                 log.warning("%s", error, extra={"action": "unavailable"})
+                self.figures.sweeps.failed(error)
                 stop.wait(RECONNECT_S)
-            except Exception:
+            except Exception as error:
                 log.exception("a turn failed", extra={"action": "mover_failed"})
+                self.figures.sweeps.failed(error)
                 stop.wait(RECONNECT_S)
         self.resign()
 
@@ -140,12 +153,25 @@ class Mover:
         if now >= self._sweep_at.get(shard, 0.0):
             self._sweep_at[shard] = now + self._options.every_s
             self.sweep(shard)
-        if now >= self._audit_at.setdefault(shard, now):
-            self._audit_at[shard] = now + self._options.audit_every_s
-            self._audit.run(shard)
-            self.remove_old_dead(shard)
+            self.figures.sweeps.done(time.monotonic() - now)
+        self._audit_some(shard)
         for ref in self._hungry(shard):
             self.visit(ref)
+
+    def _audit_some(self, shard: int) -> None:
+        """An audit looks at every queue there is, some per turn: those that have room must not wait for all of it."""
+        now = time.monotonic()
+        if shard not in self._auditing and now >= self._audit_at.setdefault(shard, now):
+            self._audit_at[shard] = now + self._options.audit_every_s
+            self._auditing[shard] = self.figures.counted(self._audit.steps(shard))
+        steps = self._auditing.pop(shard, None)
+        if steps is None:
+            return
+        for _ in steps:
+            if time.monotonic() >= now + AUDIT_SLICE_S:
+                self._auditing[shard] = steps
+                return
+        self.remove_old_dead(shard)
 
     # Leading
 
@@ -162,6 +188,8 @@ class Mover:
                 self._tokens[shard] = token
             elif not token:
                 self._tokens.pop(shard, None)
+        if not self._tokens:
+            self.figures.sweeps.stands_by()
 
     def resign(self) -> None:
         """Let another one lead at once. (Only if it is still us: the lease may have ended.)"""
@@ -173,6 +201,7 @@ class Mover:
         self._tokens = {}
 
     def _lost(self, shard: int) -> None:
+        self.figures.sweeps.superseded()
         self._tokens.pop(shard, None)
         self._renew_at = 0.0
 
@@ -182,13 +211,14 @@ class Mover:
         """Queues that asked for jobs; waits a little for the first one, and less while any shard has some: they take
         turns, and one that is idle must not hold up another's workers."""
         idle_s = min(IDLE_WAIT_S, self._options.every_s)
-        wait_s = idle_s if time.monotonic() > self._fed_at + BUSY_S else BUSY_WAIT_S
+        idle = time.monotonic() > self._fed_at + BUSY_S and not self._auditing.keys() & self._tokens.keys()
+        wait_s = idle_s if idle else BUSY_WAIT_S
         key = keys.hungry(shard)
         with available():
             first: Any = self._tiers.valkey.bzpopmin(key, timeout=wait_s)
             if first is None:
                 return []
-            more: Any = self._tiers.valkey.zpopmin(key, 100)
+            more: Any = self._tiers.valkey.zpopmin(key, HUNGRY_PAGE)
         self._fed_at = time.monotonic()
         return _refs([first[1], *(part for part, _ in more)])
 
@@ -201,14 +231,30 @@ class Mover:
             buried: Any = node.smembers(keys.buried(shard))
         now_ms = clock[0] * 1000 + clock[1] / 1000
         backlog = {found.ref for found in self._store.backlog(shard, now_ms, now_ms + LOOK_AHEAD_MS)}
+        self._attend_at = time.monotonic() + ATTEND_S
         for ref in _refs(buried):
             self._guarded(ref, self._move_dead)
+            self._attend()
         for ref in sorted(backlog):
             self._guarded(ref, self._expire)
             self._guarded(ref, self._audit.tell)
+            self._attend()
         for ref in sorted(backlog.union(_refs(cold))):
             self.visit(ref)
+            self._attend()
         self._say(shard, self._failed.pop(shard, ""))
+
+    def _attend(self) -> None:
+        """Now and then in a sweep, which may have thousands of queues to look at: one whose workers are about to run
+        dry does not wait for its end, whichever shard it is of."""
+        if time.monotonic() < self._attend_at:
+            return
+        for shard in list(self._tokens):
+            with available():
+                asking: Any = self._tiers.valkey.zpopmin(keys.hungry(shard), HUNGRY_PAGE)
+            for ref in _refs(part for part, _ in asking):
+                self.visit(ref)
+        self._attend_at = time.monotonic() + ATTEND_S
 
     def visit(self, ref: QueueRef) -> None:
         """Move what fits. One queue's trouble never stops the others; only servers that are gone do."""
@@ -219,6 +265,8 @@ class Mover:
         try:
             if shard in self._tokens:
                 self.elect()
+                if shard not in self._tokens:
+                    raise MoverFenced  # it slept through its lease
                 do(ref)
         except MoverFenced:
             self._lost(shard)
@@ -227,6 +275,7 @@ class Mover:
             raise
         except Exception as error:
             log.exception("could not move jobs of %s", ref, extra={"action": "mover_failed"})
+            self.figures.queue_failed()
             self._failed[shard] = f"{' / '.join(vars(ref).values())}: {error}"
 
     def _say(self, shard: int, error: str) -> None:
@@ -292,6 +341,7 @@ class Mover:
                 return None
             batch = self._refill(ref, rows, room.now_ms + SURE_OF_LOCK_MS)
             numbers = self._delete(conn, queue_id, batch)
+        self.figures.moved(**batch.counts())
         self._tiers.tell(ref, numbers, batch.placed)
         return batch
 
@@ -369,6 +419,7 @@ class Mover:
                 numbers = self._store.change(
                     conn, queue_id, Delta(), {}, valkey_epoch=None, close_epoch=room.cold_epoch
                 )
+        self.figures.moved(**batch.counts())
         self._tiers.tell(ref, numbers, batch.placed)
         if closes:
             self._tiers.run(self._stubs.reopen(ref, self._token(ref), room.cold_epoch, numbers.epoch))
@@ -388,6 +439,7 @@ class Mover:
                 room.valkey_epoch or None,
                 lambda: self._tiers.run(self._stubs.room(ref)).unconfirmed,
             )
+            self.figures.moved(expire=count)
             if numbers is not None:
                 self._tiers.tell(ref, numbers)
             if count < SWEEP_BATCH:
@@ -409,14 +461,16 @@ class Mover:
 
         for found in self._store.queues_with_dead(shard, before_ms):
             self._guarded(found.ref, remove)
+        self.figures.moved(remove=removed)
         if removed:
             log.info("removed %d dead jobs of shard %d", removed, shard, extra={"action": "removed_dead"})
         return removed
 
     def _move_dead(self, ref: QueueRef) -> None:
         queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
-        while self._tiers.move_dead(ref, queue_id, self._options.batch) > 0:
-            pass
+        for _ in range(BATCHES_PER_VISIT):
+            if not self._tiers.move_dead(ref, queue_id, self._options.batch):
+                return
 
 
 def _refs(parts: Iterable[bytes]) -> list[QueueRef]:

@@ -430,13 +430,20 @@ class Store:
         names = {"queue": "", **vars(ref)}
         with self.transaction() as conn:
             for name, value in values.items():
-                query = "forget_setting" if value is None else "record_setting"
-                conn.execute(load_query(SQL, query), {**names, "name": name, "value": value})
+                conn.execute(load_query(SQL, "record_setting"), {**names, "name": name, "value": value or ""})
 
-    def settings(self) -> list[tuple[QueueRef | EnvRef, str, str]]:
+    def settings(self) -> list[tuple[QueueRef | EnvRef, str, str | None]]:
+        """Every setting that was ever made; None: it was taken back."""
         with self.transaction() as conn:
             rows = conn.execute(load_query(SQL, "settings")).fetchall()
-        return [(QueueRef(*row[:4]) if row[3] else EnvRef(*row[:3]), row[4], row[5]) for row in rows]
+        return [(QueueRef(*row[:4]) if row[3] else EnvRef(*row[:3]), row[4], row[5] or None) for row in rows]
+
+    @contextmanager
+    def held_setting(self, ref: QueueRef | EnvRef, name: str) -> Generator[str | None]:
+        """As `settings` told it or as it is by now; nobody changes it until this ends."""
+        with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
+            names = {"queue": "", **vars(ref), "name": name}
+            yield cursor.execute(load_query(SQL, "hold_setting"), names).fetchone() or None
 
     # Audit
 

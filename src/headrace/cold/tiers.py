@@ -19,7 +19,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
 from headrace.queue.overflow import SpillJob
 from headrace.queue.queue import QueueOptions
-from headrace.queue.scripts import ColdNumbers, DeadFilter, DeadRow, Enqueued
+from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued
 from headrace.valkey.connect import ScriptError, Valkey, connect
 from headrace.valkey.scripts import Call, run
 
@@ -118,23 +118,24 @@ class Tiers:
     def gather_dead(self, ref: QueueRef) -> int:
         """All dead jobs that Valkey holds come here; the number of the queue."""
         queue_id = self.store.queue_id(ref, self.stubs.shard_of(ref))
-        while self.move_dead(ref, queue_id, PAGE) == PAGE:
+        while self.move_dead(ref, queue_id, PAGE):
             pass
         return queue_id
 
-    def move_dead(self, ref: QueueRef, queue_id: int, most: int) -> int:
-        """Dead jobs leave Valkey's memory; how many. One that is in both places, after a crash, is forgotten there."""
+    def move_dead(self, ref: QueueRef, queue_id: int, most: int) -> bool:
+        """Dead jobs leave Valkey's memory; were there more? (One that died meanwhile does not count: while jobs keep
+        dying there always is one.) A job that is in both places, after a crash, is forgotten there."""
         epoch = self.run(self.stubs.room(ref)).valkey_epoch
 
         def read() -> Sequence[DeadRow]:
-            return self.run(self.stubs.dead(ref, most))
+            return self.run(self.stubs.dead(ref, most, DEAD_BYTES))
 
         rows, numbers = self.store.keep_dead(queue_id, read, epoch)
         if rows:
             self.run(self.stubs.forget(ref, rows, self._keep_ms))
         if numbers is not None:
             self.tell(ref, numbers)
-        return len(rows)
+        return len(rows) == most or sum(row.size for row in rows) >= DEAD_BYTES
 
     def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[int]) -> None:
         """A mover died after it placed these rows. Valkey has their jobs, so they are deleted, whether there is room

@@ -29,7 +29,6 @@ from headrace.pipeline.lease import Lease, owner_of
 from headrace.pipeline.listener import Listener
 from headrace.pipeline.offsets import BEGINNING, Offsets
 from headrace.pipeline.options import PipelineOptions
-from headrace.pipeline.pages import served
 from headrace.pipeline.positions import group_of, newest_of, patiently, shards_of
 from headrace.pipeline.session import start_session
 from headrace.pipeline.sink import SpoolSink, Taken, marks_at, read_marks
@@ -42,6 +41,7 @@ from headrace.spool.metrics import SpoolCollector
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
+from headrace.vitals.pages import served
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import connect as connect_warehouse
 

@@ -32,6 +32,8 @@ class Patience:
         self._waits_out = waits_out
         self._leaves = leaves
         self._give_up_at = math.inf
+        self.connected = False
+        self.trouble = ""  # why not
         self.has_taken = False
         self.wake = asyncio.Event()  # there is a result, or it is time to stop
 
@@ -68,8 +70,13 @@ class Patience:
                 if not await self.wait_out(error):
                     return None
 
+    def answered(self) -> None:
+        """All that a worker needs answered."""
+        self.connected, self.trouble = True, ""
+
     async def wait_out(self, error: HeadraceError) -> bool:
         """False: it is waited for no longer."""
+        self.connected, self.trouble = False, str(error)
         log.warning("%s", error, extra={"action": "unavailable"})
         if time.monotonic() >= self._give_up_at:
             return False

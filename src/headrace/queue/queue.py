@@ -32,7 +32,7 @@ from headrace.queue import keys
 from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
 from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Enqueued, Redriven, Stubs
 from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
-from headrace.queue.validate import check_caps, check_environment, check_job, check_limits, check_name, check_queue
+from headrace.queue.validate import check_caps, check_environment, check_jobs, check_limits, check_name, check_queue
 from headrace.valkey.connect import available, connect, connect_async
 from headrace.valkey.scripts import Call, run, run_async
 
@@ -88,8 +88,7 @@ class Operations:
 
     def enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
         check_queue(ref)
-        for job in jobs:
-            check_job(job, self.options.max_payload_bytes)
+        check_jobs(jobs, self.options.max_payload_bytes)
         return self._enqueue(ref, jobs)
 
     def _enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
@@ -229,8 +228,8 @@ class SyncClient:
         return self.enqueue_many(ref, [job])[0]
 
     def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
-        """Accept many jobs in one call. If some do not fit into Valkey and PostgreSQL cannot take them, those are
-        refused (SpillRefused says which were accepted); any other refusal concerns the whole call."""
+        """Accept many jobs, up to 10,000, in one call. If some do not fit into Valkey and PostgreSQL cannot take them,
+        those are refused (SpillRefused says which were accepted); any other refusal concerns the whole call."""
         return self._drive(self._operations.enqueue(ref, jobs))
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:

@@ -66,16 +66,22 @@ class Registry:
 
 
 def read_workers(client: Valkey) -> Workers:
-    """Every worker that reported within the last 30 seconds. An entry that cannot be read is passed over: one
-    broken worker must not hide the others."""
+    """Every worker that reported within the last 30 seconds, by the server's clock: its entry ends then. An entry that
+    cannot be read is passed over: one broken worker must not hide the others."""
     running: list[ReportedTask] = []
     plugins: dict[str, str] = {}
+    gone: list[bytes] = []
     with available():
-        client.zremrangebyscore(keys.WORKERS, "-inf", time.time_ns() // 1_000_000 - 10 * STALE_MS)
         for name in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
-            entry = _entry(client.get(keys.worker(name.decode())))
+            found = client.get(keys.worker(name.decode()))
+            if found is None:
+                gone.append(name)
+                continue
+            entry = _entry(found)
             plugins |= {task: entry["plugin"] for task in entry["tasks"] if entry["plugin"]}
             running += [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
+        if gone:  # should one be back by now, its next report names it again
+            client.zrem(keys.WORKERS, *gone)
     return Workers(running, plugins)
 
 
@@ -94,7 +100,7 @@ def _task(fields: Any, worker: str) -> ReportedTask | None:
 
 def _entry(raw: Any) -> dict[str, Any]:
     try:
-        entry: Any = json.loads(raw or b"{}")
+        entry: Any = json.loads(raw)
         return {"plugin": str(entry["plugin"]), "tasks": list(entry["tasks"]), "running": list(entry["running"])}
     except (ValueError, KeyError, TypeError):
         return {"plugin": "", "tasks": [], "running": []}

@@ -38,6 +38,7 @@ class Caps:
 
 
 DEFAULT_CAPS = Caps()
+DEAD_BYTES = 8 * 2**20  # payloads of one page of dead jobs
 
 
 @dataclass(frozen=True)
@@ -226,11 +227,11 @@ class Stubs:
 
     def nack(self, shard: int, failed: Iterable[tuple[LeasedJob, int, str]]) -> Call[list[int]]:
         """For each (job, delay ms, error): 1 tried again later, 2 buried, 0 the lease was lost."""
-        args = _flat((*_held(job), delay_ms, error) for job, delay_ms, error in failed)
+        args = _flat((*_held(job), delay_ms, _told(error)) for job, delay_ms, error in failed)
         return self._of_shard("nack", shard, args, list)
 
     def bury(self, shard: int, failed: Iterable[tuple[LeasedJob, str]]) -> Call[list[bool]]:
-        args = _flat((*_held(job), error) for job, error in failed)
+        args = _flat((*_held(job), _told(error)) for job, error in failed)
         return self._of_shard("bury", shard, args, _flags)
 
     def giveback(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
@@ -285,9 +286,11 @@ class Stubs:
     def reopen(self, ref: QueueRef, token: int, closed_epoch: int, next_epoch: int) -> Call[bool]:
         return self._of_queue("reopen", ref, [token, *_parts(ref), closed_epoch, next_epoch], bool)
 
-    def dead(self, ref: QueueRef, at_most: int) -> Call[list[DeadRow]]:
+    def dead(self, ref: QueueRef, at_most: int, at_most_bytes: int = DEAD_BYTES) -> Call[list[DeadRow]]:
+        """Up to so many; fewer if their payloads reach that many bytes."""
         shard = self.shard_of(ref)
-        return self._call("dead", shard, keys.dead(shard, ref), [*_parts(ref), at_most], _dead_rows)
+        args = [*_parts(ref), at_most, at_most_bytes]
+        return self._call("dead", shard, keys.dead(shard, ref), args, _dead_rows)
 
     def forget(self, ref: QueueRef, rows: Iterable[DeadRow], keep_ms: int) -> Call[int]:
         """Their ids stay taken for `keep_ms`."""
@@ -342,6 +345,11 @@ def _held(job: LeasedJob) -> tuple[Arg, ...]:
     return keys.env_part(job.queue.environment), keys.encode(job.id), job.lease
 
 
+def _told(error: str) -> bytes:
+    """An error may quote anything, halves of characters too: whoever reports one must not fail for that."""
+    return error.encode(errors="backslashreplace")
+
+
 def _flat(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
     return [value for row in rows for value in row]
 
@@ -392,7 +400,7 @@ def _dead_rows(answer: list[list[bytes]]) -> list[DeadRow]:
 def _dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:
     (job_id, task, flow, flow_type), payload = split_body(body)
     enqueued, priority, attempts, max_attempts, size = map(int, fields[:5])
-    error = fields[5].decode(errors="replace")
+    error = fields[5].decode(errors="replace").replace("\0", "\\x00")  # the one character PostgreSQL does not take
     return DeadRow(
         *(job_id, task, flow, flow_type, payload, size, priority, attempts, max_attempts, enqueued),
         *(int(buried), error),

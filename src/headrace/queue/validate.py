@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from headrace.errors import InvalidJob, InvalidLimit, InvalidName
@@ -13,6 +14,9 @@ MAX_ATTEMPTS = 1000
 MAX_PRIORITY = 100
 MAX_LIMIT = 1_000_000
 MAX_BURST = 100.0
+# Of one call, which is one script: while it runs the server does nothing else, and it takes no request of any size.
+MAX_JOBS = 10_000
+MAX_CALL_BYTES = 256 * 2**20
 
 
 def check_name(what: str, name: str) -> None:
@@ -29,6 +33,21 @@ def check_environment(ref: EnvRef) -> None:
 def check_queue(ref: QueueRef) -> None:
     check_environment(ref.environment)
     check_name("queue", ref.queue)
+
+
+def check_jobs(jobs: Sequence[NewJob], max_payload_bytes: int) -> None:
+    if len(jobs) > MAX_JOBS:
+        raise InvalidJob(
+            f"{len(jobs)} jobs are more than the {MAX_JOBS} of one call. Nothing was written. Enqueue them in several "
+            "calls."
+        )
+    for job in jobs:
+        check_job(job, max_payload_bytes)
+    if len(jobs) > 1 and (size := sum(len(job.payload) for job in jobs)) > MAX_CALL_BYTES:
+        raise InvalidJob(
+            f"The payloads of one call have {size} bytes together, more than {MAX_CALL_BYTES}. Nothing was written. "
+            "Enqueue them in several calls."
+        )
 
 
 def check_job(job: NewJob, max_payload_bytes: int) -> None:

@@ -17,18 +17,21 @@ import random
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.errors import LeaseLost, QueueUnavailable
+from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable
 from headrace.model.job import LeasedJob
 from headrace.queue.patience import Patience
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry, RunningTask
 from headrace.queue.scripts import Stubs
+from headrace.queue.tally import BURY, LOST, NACK, RECLAIM, Moment, Tally
 from headrace.queue.tasks import Bury, Task, Tasks
+from headrace.valkey.connect import ScriptError
 from headrace.valkey.scripts import Call, run_async
 
 T = TypeVar("T")
@@ -45,6 +48,8 @@ MAX_ERROR_CHARS = 8000
 PREFETCH_S = 0.005
 PACE_S = 0.05  # how often the pace is measured
 EMPTY_S = 0.003  # how long a shard that had nothing is left alone while others have work
+
+NACKED = (LOST, NACK, BURY)  # by the script's answer
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,14 @@ class Pace:
 class Worker:
     """Runs until told to stop, then finishes or returns what it holds."""
 
-    def __init__(self, client: Client, tasks: Tasks, options: WorkerOptions, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        tasks: Tasks,
+        options: WorkerOptions,
+        registry: Registry | None = None,
+        tally: Tally | None = None,
+    ) -> None:
         self._client = client
         self._tasks = tasks
         self._options = options
@@ -110,6 +122,9 @@ class Worker:
         self._empty_until = [0.0] * self._stubs.shards
         self._pace = Pace()
         self._patience = Patience(options.poll_s, options.grace_s)
+        self._heartbeat_at: float | None = None
+        self._tally = tally or Tally(tasks.names())
+        self._tally.moments.append(self._now)
 
     async def run_forever(self, stop: asyncio.Event) -> None:
         # As many threads as jobs: the default pool has few, and tasks that are not async would wait for one.
@@ -154,6 +169,8 @@ class Worker:
         for shard, jobs in zip(shards, await self._run_all(calls), strict=True):
             took += len(jobs)
             self._waiting.extend(jobs)
+            for job in jobs:
+                self._tally.waited(job.queue, job.waited_ms)
             if not jobs:
                 self._empty_until[shard] = time.monotonic() + EMPTY_S
         self._start_waiting()
@@ -191,6 +208,8 @@ class Worker:
             self._results_of(job).failed.append((job, delay_ms, short_traceback()))
         else:
             self._results_of(job).done.append((job, int((time.monotonic() - started) * 1000)))
+        finally:
+            self._tally.busy_s += time.monotonic() - started
 
     def _results_of(self, job: LeasedJob) -> Results:
         """Looked up when the job ends: reports replace these while it runs."""
@@ -214,42 +233,81 @@ class Worker:
         lost = 0
         if results.done:
             keep_ms = int(self._options.keep_done_s * 1000)
-            lost += (await self._run(self._stubs.ack(shard, results.done, keep_ms))).count(False)
+            acked = await self._run(self._stubs.ack(shard, results.done, keep_ms))
+            lost += self._count_done(results.done, acked)
             results.done = []
         if results.failed:
-            lost += (await self._run(self._stubs.nack(shard, results.failed))).count(0)
+            nacked = await self._run(self._stubs.nack(shard, results.failed))
+            lost += self._count([job for job, _, _ in results.failed], (NACKED[answer] for answer in nacked))
             results.failed = []
         if results.buried:
-            lost += (await self._run(self._stubs.bury(shard, results.buried))).count(False)
+            buried = await self._run(self._stubs.bury(shard, results.buried))
+            lost += self._count([job for job, _ in results.buried], (BURY if flag else LOST for flag in buried))
             results.buried = []
         if lost:
             log.warning("%d results came too late: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
 
+    def _count_done(self, done: Sequence[tuple[LeasedJob, int]], acked: Sequence[bool]) -> int:
+        """How many were lost."""
+        for (job, run_ms), applied in zip(done, acked, strict=True):
+            if applied:
+                self._tally.acked(job.queue, job.task, run_ms)
+            else:
+                self._tally.ended(job.queue, job.task, LOST)
+        return acked.count(False)
+
+    def _count(self, jobs: Iterable[LeasedJob], outcomes: Iterable[str]) -> int:
+        """How many were lost."""
+        lost = 0
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            self._tally.ended(job.queue, job.task, outcome)
+            lost += outcome == LOST
+        return lost
+
     async def _finish(self) -> None:
         """Return what was not started, let the rest finish, return what does not in time."""
         # Out of reach first: a job that ends meanwhile must not start one that is on its way back.
-        not_started = list(self._waiting)
+        not_started = self._by_shard(self._waiting)
         self._waiting.clear()
         await self._patience.until_available(lambda: self._give_back(not_started))
         deadline = time.monotonic() + self._options.grace_s
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await self._patience.until_available(self._report)
-        unfinished = [job for job, _ in self._running.values()]
+        unfinished = self._by_shard(job for job, _ in self._running.values())
         for task in list(self._running):
             task.cancel()
         # Not before: what ended during the last report would be neither reported nor returned.
         await self._patience.until_available(self._report)
         await self._patience.until_available(lambda: self._give_back(unfinished))
 
-    async def _give_back(self, jobs: list[LeasedJob]) -> None:
-        for shard, of_shard in self._by_shard(jobs).items():
-            await self._run(self._stubs.giveback(shard, of_shard))
+    async def _give_back(self, jobs: dict[int, list[LeasedJob]]) -> None:
+        """A shard leaves `jobs` once it has answered, so that what follows a failure repeats only the rest."""
+        for shard, of_shard in list(jobs.items()):
+            returned = await self._run(self._stubs.giveback(shard, of_shard))
+            self._count(of_shard, (RECLAIM if flag else LOST for flag in returned))
+            del jobs[shard]
+
+    def _let_go(self, gone: Iterable[LeasedJob]) -> None:
+        """Somebody else may have these by now: one that was not started here must not run twice."""
+        for job in gone:
+            with suppress(ValueError):  # it runs, or has ended meanwhile: its result is refused, or was applied
+                self._waiting.remove(job)
+                self._count([job], [LOST])
 
     async def _heartbeat(self) -> None:
+        try:
+            await self._extend()
+        except (HeadraceError, ScriptError):
+            self._tally.heartbeats_failed += 1
+            raise
+        self._heartbeat_at = time.time()
+
+    async def _extend(self) -> None:
         held = [*self._waiting, *(job for job, _ in self._running.values())]
         for shard, jobs in self._by_shard(held).items():
-            await self._run(self._stubs.extend(shard, jobs, self._options.lease_ms))
+            extended = await self._run(self._stubs.extend(shard, jobs, self._options.lease_ms))
+            self._let_go([job for job, flag in zip(jobs, extended, strict=True) if not flag])
         if self._registry is not None:
             running = [RunningTask(job, started_ms) for job, started_ms in self._running.values()]
             await self._registry.report(self._tasks, running)
@@ -261,6 +319,13 @@ class Worker:
             await self._run(self._stubs.release(shard, SWEEP_BATCH))
             await self._run(self._stubs.expire(shard, SWEEP_BATCH))
             await self._run(self._stubs.tick(shard, TICK_MS))
+        self._patience.answered()  # every shard has
+
+    def _now(self) -> Moment:
+        return Moment(
+            *(len(self._running), len(self._waiting), self._options.concurrency),
+            *(self._patience.connected, self._patience.trouble, self._heartbeat_at, self._options.lease_s),
+        )
 
     async def _run(self, call: Call[T]) -> T:
         return await run_async(self._client.redis, call)
@@ -284,5 +349,5 @@ async def call_handler(task: Task, job: LeasedJob) -> None:
 
 
 def short_traceback() -> str:
-    """The end of it: that is where the reason is."""
-    return traceback.format_exc()[-MAX_ERROR_CHARS:]
+    """The end of it: that is where the reason is. It may quote halves of characters, which no server takes."""
+    return traceback.format_exc()[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()

@@ -32,15 +32,11 @@ def validate(url: str, declared: Sequence[Declared], timeout_s: float) -> None:
 
 def read(url: str, declared: Sequence[Declared], timeout_s: float) -> tuple[list[Family], int]:
     """All of them as of one moment; and how many rows that were."""
-    families: list[Family] = []
-    total = 0
     with closing(connect(url, statement_timeout_s=timeout_s)) as conn, available(), conn.transaction():
         conn.execute(load_query(SQL, "one_view"))
-        for each in declared:
-            rows = _rows(conn, each)
-            total += len(rows)
-            families.append(_family(each, rows))
-    return families, total
+        found = [(each, _rows(conn, each)) for each in declared]
+    # Not within the transaction: many rows take a while, and PostgreSQL ends one in which nothing happens.
+    return [_family(each, rows) for each, rows in found], sum(len(rows) for _, rows in found)
 
 
 def _validate(conn: Connection, each: Declared) -> None:

@@ -14,6 +14,7 @@ from headrace.snapshot.refresher import Refresher
 from headrace.snapshot.sources import Sources
 from headrace.snapshot.store import Superseded
 from headrace.spool.backoff import Backoff
+from headrace.vitals.rounds import LoopFigures, Rounds
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ class Service:
         self._failures = 0
         self._began: float | None = None  # the refresh under way
         self._leads = False
+        self._rounds = Rounds("snapshot", lambda: self._leads)
+        self.figures = LoopFigures([self._rounds])
 
     def run_forever(self, stop: Event) -> None:
         """Raises InvalidFamily when the database refuses a family's SQL; its absence is waited out."""
@@ -67,13 +70,16 @@ class Service:
         except Superseded as error:
             self._leads = False
             log.info("%s", error, extra={"action": "superseded"})
+            self._rounds.superseded()
         except (InvalidFamily, MigrationError):
             raise  # it would be refused again and again
         except HeadraceError as error:
             log.warning("The snapshot could not be refreshed: %s", error, extra={"action": "refresh_failed"})
+            self._rounds.failed(error)
             self._give_way()
-        except Exception:
+        except Exception as error:
             log.exception("The snapshot could not be refreshed", extra={"action": "refresh_failed"})
+            self._rounds.failed(error)
             self._give_way()
         finally:
             self._began = None
@@ -91,7 +97,10 @@ class Service:
             self._leads = done is not None
             word = "this process refreshes" if self._leads else "another process refreshes"
             log.info("%s", word, extra={"action": "lease"})
-        if done is not None:
+        if done is None:
+            self._rounds.stands_by()
+        else:
+            self._rounds.done(done.took_s)
             log.debug(
                 "version %s: %s series of %s rows in %.2f s",
                 *(done.meta.version, done.meta.series_total, done.meta.rows_total, done.took_s),

@@ -16,22 +16,23 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from headrace.errors import LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
+from headrace.errors import HeadraceError, LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob, new_job_id
 from headrace.model.names import QueueRef
 from headrace.queue.patience import Patience
 from headrace.queue.registry import Registry, RunningTask
+from headrace.queue.tally import ACK, BURY, LOST, NACK, RECLAIM, Moment, Tally
 from headrace.queue.tasks import Bury, Task, Tasks
 from headrace.queue.worker import PREFETCH_S, Pace, WorkerOptions, call_handler, short_traceback
 from headrace.streams.ids import time_of
 from headrace.streams.jobs import Codec, Undecodable
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, Held
-from headrace.valkey.connect import AsyncValkey
+from headrace.valkey.connect import AsyncValkey, ScriptError
 from headrace.valkey.scripts import Call, run_async
 from headrace.valkey.stream_groups import make_group, of_group
 
@@ -72,6 +73,7 @@ class StreamWorker:
         options: WorkerOptions,
         codec: Codec | None = None,
         registry: Registry | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._client = client
         self._keys = keys
@@ -88,6 +90,10 @@ class StreamWorker:
         self._cursor = FIRST_ID
         self._pace = Pace()
         self._patience = Patience(options.poll_s, options.grace_s, (QueueUnavailable, MemoryFull), (NoSuchGroup,))
+        self._heartbeat_at: float | None = None
+        self._task_of: dict[tuple[str, int], str] = {}  # of deliveries whose outcome is not counted yet
+        self._tally = tally or Tally(tasks.names())
+        self._tally.moments.append(self._now)
 
     async def run_forever(self, stop: asyncio.Event) -> None:
         loops = [asyncio.create_task(self._patience.wake_on(stop))]
@@ -128,6 +134,7 @@ class StreamWorker:
             return 0
         self._patience.has_taken = True
         taken = await self._run(self._stubs.take(room))
+        self._patience.answered()
         if taken.gone:
             log.warning("%d entries were deleted while they waited", taken.gone, extra={"action": "gone"})
         for held in taken.entries:
@@ -136,11 +143,14 @@ class StreamWorker:
         return len(taken.entries)
 
     def _hold(self, held: Held) -> None:
+        if held.delivery > 1 or time_of(held.id) is not None:  # of others nobody knows how long they waited
+            self._tally.waited(self._ref, held.waited_ms)
         try:
             job = self._codec.read(held.id, held.fields)
         except Undecodable as error:
             self._results.buried.append((held, f"undecodable: {error}"))
             return
+        self._task_of[held.id, held.delivery] = job.task
         if held.delivery > job.max_attempts:
             reason = f"It was delivered {held.delivery - 1} times, as often as it may be; its last worker died with it."
             self._results.buried.append((held, reason))
@@ -177,6 +187,8 @@ class StreamWorker:
                 log.info("entry %s failed: %s", held.id, short_traceback(), extra={"action": "nack"})
         else:
             self._results.done.append((held, int((time.monotonic() - started) * 1000)))
+        finally:
+            self._tally.busy_s += time.monotonic() - started
 
     def _leased(self, held: Held, job: NewJob) -> LeasedJob:
         return LeasedJob(
@@ -195,13 +207,13 @@ class StreamWorker:
         lost = 0
         try:
             if results.done:
-                lost += (await self._run(self._stubs.ack(results.done))).count(False)
+                lost += self._count(results.done, await self._run(self._stubs.ack(results.done)), ACK)
                 results.done = []
             if results.failed:
-                lost += (await self._run(self._stubs.nack(results.failed))).count(False)
+                lost += self._count(results.failed, await self._run(self._stubs.nack(results.failed)), NACK)
                 results.failed = []
             if results.buried:
-                lost += (await self._run(self._stubs.bury(results.buried))).count(False)
+                lost += self._count(results.buried, await self._run(self._stubs.bury(results.buried)), BURY)
                 results.buried = []
         except BaseException:
             self._results.done += results.done
@@ -210,6 +222,16 @@ class StreamWorker:
             raise
         if lost:
             log.warning("%d results came too late: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
+
+    def _count(self, results: Iterable[tuple[Held, Any]], applied: Sequence[bool], outcome: str) -> int:
+        """How many were lost."""
+        for (held, what), flag in zip(results, applied, strict=True):
+            task = self._task_of.pop((held.id, held.delivery), "")  # of an entry that is no job there is none
+            if flag and outcome == ACK:
+                self._tally.acked(self._ref, task, what)
+            else:
+                self._tally.ended(self._ref, task, outcome if flag else LOST)
+        return applied.count(False)
 
     async def _finish(self) -> None:
         """Return what was not started, let the rest finish, return what does not in time, and leave the group."""
@@ -230,10 +252,22 @@ class StreamWorker:
         await self._patience.until_available(lambda: self._do(self._stubs.tidy(self._gone_ms, leaving=True)))
 
     async def _give_back(self, held: list[Held]) -> None:
+        async def give() -> None:
+            returned = await self._run(self._stubs.giveback(held))
+            self._count([(each, None) for each in held], returned, RECLAIM)
+
         if held:
-            await self._patience.until_available(lambda: self._do(self._stubs.giveback(held)))
+            await self._patience.until_available(give)
 
     async def _heartbeat(self) -> None:
+        try:
+            await self._extend()
+        except (HeadraceError, ScriptError):
+            self._tally.heartbeats_failed += 1
+            raise
+        self._heartbeat_at = time.time()
+
+    async def _extend(self) -> None:
         """Also for those that have not begun, or have ended and are not reported yet."""
         held = [each for each, _ in (*self._waiting, *self._running.values())]
         if held := [*held, *self._results.entries()]:
@@ -251,6 +285,13 @@ class StreamWorker:
             if self._cursor == FIRST_ID:
                 break
         await self._run(self._stubs.tidy(self._gone_ms))
+        self._patience.answered()
+
+    def _now(self) -> Moment:
+        return Moment(
+            *(len(self._running), len(self._waiting), self._options.concurrency),
+            *(self._patience.connected, self._patience.trouble, self._heartbeat_at, self._options.lease_s),
+        )
 
     @property
     def _gone_ms(self) -> int:

@@ -1,15 +1,18 @@
--- dead: a page of the dead jobs of a queue, longest dead first. Nothing is changed.
+-- dead: a page of the dead jobs of a queue, longest dead first. Nothing is changed. It ends early with the job whose
+-- payload reaches the bytes: the server builds all of an answer before it sends any.
 --@include keys
 -- KEYS[1]    the queue's dead jobs (routes the script to its shard)
--- ARGV       prefix, maxlen, E, Q, how many
+-- ARGV       prefix, maxlen, E, Q, how many, payload bytes
 -- Returns    for each {J, buried ms, body, enqueued ms, priority, attempts, max attempts, payload bytes, error}
 local found = redis.call('ZRANGE', KEYS[1], 0, tonumber(ARGV[5]) - 1, 'WITHSCORES')
-local answers = {}
+local answers, bytes = {}, 0
 for i = 1, #found, 2 do
   local EJ = ARGV[3] .. ':' .. found[i]
   local v = redis.call('HMGET', job_key(EJ), 'enqueued', 'priority', 'attempts', 'max_attempts', 'size', 'error')
   answers[#answers + 1] = { found[i], found[i + 1], redis.call('GET', body_key(EJ)) or '', v[1], v[2], v[3], v[4],
     v[5], v[6] or '' }
+  bytes = bytes + tonumber(v[5])
+  if bytes >= tonumber(ARGV[6]) then break end
 end
 if #found == 0 then redis.call('SREM', BURIED, ARGV[3] .. ':' .. ARGV[4]) end
 return answers

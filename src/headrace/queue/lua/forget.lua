@@ -3,15 +3,20 @@
 --@flags allow-oom
 --@include keys
 -- KEYS[1]    the queue's dead jobs (routes the script to its shard)
--- ARGV       prefix, maxlen, E, keep ms, then for each job: J, buried ms
+-- ARGV       prefix, maxlen, E, keep ms (0: the id is free at once), then for each job: J, buried ms
 -- Returns    how many
+local keep_ms = tonumber(ARGV[4])
 local forgotten = 0
 for i = 5, #ARGV, 2 do
   if redis.call('ZSCORE', KEYS[1], ARGV[i]) == ARGV[i + 1] then
     local EJ = ARGV[3] .. ':' .. ARGV[i]
     redis.call('ZREM', KEYS[1], ARGV[i])
     redis.call('DEL', job_key(EJ))
-    redis.call('SET', body_key(EJ), DEAD_ELSEWHERE, 'PX', ARGV[4])
+    if keep_ms > 0 then
+      redis.call('SET', body_key(EJ), DEAD_ELSEWHERE, 'PX', keep_ms)
+    else
+      redis.call('DEL', body_key(EJ))
+    end
     forgotten = forgotten + 1
   end
 end

@@ -30,6 +30,11 @@ end
 local queue = queue_of(E, Q)
 if not queue.epoch then create(queue, ARGV[7], ARGV[8], ARGV[9], ARGV[10]) end
 local max_items, max_bytes = caps_of(queue, ARGV[11], ARGV[12])
+local cold = queue.cold
+if cold and (cold.max_items ~= max_items or cold.max_bytes ~= max_bytes) then
+  -- Other caps than those it went cold with: by these it asks for jobs from now on.
+  cold.max_items, cold.max_bytes, queue.cold_changed = max_items, max_bytes, true
+end
 local moved = {}
 local unconfirmed = redis.call('EXISTS', moving_key(E, Q)) == 1
 

@@ -1,8 +1,10 @@
-"""/metrics and /healthz of the pipeline, on loopback."""
+"""/metrics and /healthz of a process. On loopback, unless told otherwise: they ask for no key."""
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -12,7 +14,17 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from headrace.errors import HeadraceError, PortTaken
+
+LOOPBACK = "127.0.0.1"
+
 Health = Callable[[], tuple[int, dict[str, Any]]]
+
+
+class CannotListen(HeadraceError):
+    """The address of /metrics and /healthz cannot be listened on. Nothing was started."""
+
+    exit_code = 4
 
 
 class Server(ThreadingMixIn, WSGIServer):
@@ -20,6 +32,10 @@ class Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     block_on_close = False
+
+
+class ServerOnIPv6(Server):
+    address_family = socket.AF_INET6
 
 
 class Quiet(WSGIRequestHandler):
@@ -30,23 +46,41 @@ class Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def served(port: int | None, registry: CollectorRegistry, health: Health) -> Generator[None]:
+def served(
+    port: int | None, registry: CollectorRegistry, health: Health, host: str = LOOPBACK
+) -> Generator[int | None]:
+    """Gives the port: 0 asks for any that is free. None: nothing is served."""
     if port is None:
-        yield
+        yield None
         return
-    server = make_server("127.0.0.1", port, _application(registry, health), Server, Quiet)
+    server = _listen(host, port, _application(registry, health))
     thread = threading.Thread(target=server.serve_forever, name="pages", daemon=True)
     thread.start()
     try:
-        yield
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
+def _listen(host: str, port: int, application: Any) -> WSGIServer:
+    try:
+        return make_server(host, port, application, ServerOnIPv6 if ":" in host else Server, Quiet)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(
+                f"Port {port} for /metrics is in use by another process. Nothing was started. Stop that process, or "
+                "choose another port (0 = any free one)."
+            ) from error
+        raise CannotListen(
+            f"/metrics cannot be served at {host} port {port}: {error.strerror or error}. Nothing was started. Choose "
+            "an address of this machine (metrics.host) and a port that may be used."
+        ) from error
+
+
 def _application(registry: CollectorRegistry, health: Health) -> Any:
-    metrics: Any = make_wsgi_app(registry)
+    metrics: Any = make_wsgi_app(registry)  # text or OpenMetrics, compressed or not, as the request asks
 
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         match environ["PATH_INFO"]:

@@ -1,2 +1,3 @@
-DELETE FROM queue_settings
+SELECT value FROM queue_settings
 WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND queue = %(queue)s AND name = %(name)s
+FOR UPDATE

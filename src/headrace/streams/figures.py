@@ -1,0 +1,23 @@
+"""What a watcher told, for /metrics of `headrace streams watch`."""
+
+from __future__ import annotations
+
+from headrace.vitals.figures import Metric, Numbers
+from headrace.vitals.rounds import LoopFigures, Rounds
+
+GROUPS = Metric("headrace_streams_watched_groups", "gauge", "Groups that are watched.")
+SILENT = Metric(
+    "headrace_streams_silent_groups", "gauge", "Of these, groups of which nothing could be told in the newest round."
+)
+METRICS = (GROUPS, SILENT)
+
+
+class WatchFigures(LoopFigures):
+    def __init__(self, groups: int) -> None:
+        self.rounds = Rounds("streams")
+        self._groups, self._silent = Numbers(GROUPS), Numbers(SILENT)
+        self._groups.put(groups)
+        super().__init__([self.rounds], [self._groups, self._silent])
+
+    def told(self, silent: int) -> None:
+        self._silent.put(silent)

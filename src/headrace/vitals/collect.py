@@ -1,0 +1,50 @@
+"""Figures as prometheus_client serves them, read when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Served
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from headrace.vitals.figures import BOUNDS_S, Durations, Families, Labels, Metric
+
+LE = [*map(floatToGoString, BOUNDS_S), "+Inf"]
+
+
+class FigureCollector(Collector):
+    def __init__(self, sources: Sequence[Callable[[], Families]]) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Served]:
+        for source in self._sources:
+            for metric, values in source():
+                yield _served(metric, values)
+
+
+def registry_of(*sources: Callable[[], Families]) -> CollectorRegistry:
+    """With memory, processor time and open files of the process."""
+    registry = CollectorRegistry()
+    registry.register(FigureCollector(sources))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def _served(metric: Metric, values: Mapping[Labels, float | Durations]) -> Served:
+    if metric.type == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, value in values.items():
+            assert isinstance(value, Durations), metric
+            total, counts = value.sum, list(accumulate(list(value.counts)))
+            histogram.add_metric(labels, list(zip(LE, counts, strict=True)), total)
+        return histogram
+    kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        assert not isinstance(value, Durations), metric
+        family.add_metric(labels, value)
+    return family

@@ -1,0 +1,70 @@
+"""Numbers of a process, each declared once: docs/reference/process-metrics.md repeats the declarations and a test
+compares them. Pure."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+BOUNDS_S = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
+)
+"""Upper bounds of every histogram of durations: from 1 ms to 1 h, each about twice the one before."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str  # of its samples: those of counters end in _total
+    type: Literal["gauge", "counter", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class Durations:
+    """A histogram of seconds. One thread writes; others may read at any time."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)  # the last one: longer than all bounds
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum += seconds
+
+
+Labels: TypeAlias = tuple[str, ...]
+Family: TypeAlias = tuple[Metric, Mapping[Labels, float | Durations]]
+Families: TypeAlias = Iterable[Family]
+
+
+class Numbers:
+    """The counters or gauges of one metric, by label. Several threads may write."""
+
+    def __init__(self, metric: Metric, *known: Labels) -> None:
+        """Of `known` labels a counter begins at 0, so that the first one counted is seen as a rise."""
+        self._metric = metric
+        self._lock = threading.Lock()
+        self._values: dict[Labels, float] = dict.fromkeys(known, 0.0)
+
+    def add(self, count: float, *labels: str) -> None:
+        with self._lock:
+            self._values[labels] = self._values.get(labels, 0.0) + count
+
+    def put(self, value: float, *labels: str) -> None:
+        with self._lock:
+            self._values[labels] = value
+
+    def forget(self, *labels: str) -> None:
+        """Not known any more: absent, and no 0."""
+        with self._lock:
+            self._values.pop(labels, None)
+
+    def read(self) -> Family:
+        with self._lock:
+            return self._metric, dict(self._values)
