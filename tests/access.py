@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from fastapi.testclient import TestClient
 
+from headrace.api import services as services_module
 from headrace.api.app import create_app
 from headrace.api.callers import EVERYTHING, Level, Scope
 from headrace.api.keys import add_key
 from headrace.api.services import Services
 from headrace.postgres.connect import connect
+
+services_module.POOL_WAIT_S = services_module.STATEMENT_TIMEOUT_S = 60.0  # no test is about a PostgreSQL that is slow
 
 
 def make_key(

@@ -34,8 +34,10 @@ from tests.events import event_table
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 ENV = REF.environment
-LOCAL = SendOptions(timeout_s=2.0, allow_private=True)
-QUICK = OutboxOptions(first_wait_s=0.05, longest_wait_s=0.2)
+LOCAL = SendOptions(timeout_s=240.0, allow_private=True)
+SLOW = OutboxOptions(first_wait_s=3600.0, longest_wait_s=3600.0)
+"""A channel that failed is tried again when the test says so, see `Alerting.retry_now`."""
+ANSWER_S = 60
 
 
 class History:
@@ -70,13 +72,14 @@ class Crash(BaseException):
 class Alerting:
     """An evaluator and an outbox, each step by hand, with the time that the test says."""
 
-    def __init__(self, pool: Pool, clickhouse_url: str, database: str, lease_s: float = 60.0) -> None:
+    def __init__(self, pool: Pool, clickhouse_url: str, database: str) -> None:
         self.pool = pool
-        self.lease = Lease(pool, lease_s)
+        self.lease = Lease(pool, 3600.0)
+        options = EvaluatorOptions(query_timeout_s=ANSWER_S)
         self.evaluator = Evaluator(
-            pool, self.lease, lambda: connect_clickhouse(clickhouse_url, database, 5), EvaluatorOptions()
+            pool, self.lease, lambda: connect_clickhouse(clickhouse_url, database, ANSWER_S), options
         )
-        self.outbox = Outbox(pool, LOCAL, QUICK)
+        self.outbox = Outbox(pool, LOCAL, SLOW)
 
     def round(self, now_ms: int) -> Round:
         assert self.lease.take()
@@ -85,12 +88,22 @@ class Alerting:
     def send(self) -> int:
         """Try what is due once, and wait for the outcome."""
         begun = self.outbox.run_once()
-        self.outbox.settle(30)
+        self.outbox.settle(2 * LOCAL.timeout_s)
         return begun
 
     def send_all(self) -> None:
         while self.send():
             pass
+
+    def retry_now(self) -> None:
+        """Channels that failed have waited for long enough."""
+        with connection(self.pool) as conn:
+            conn.execute("UPDATE alert_channels SET retry_at = now() WHERE retry_at IS NOT NULL")
+
+    def lease_ends(self) -> None:
+        """As when its holder was paused for too long, and does not know it."""
+        with connection(self.pool) as conn:
+            conn.execute("UPDATE leases SET until = '-infinity'")
 
     def add_channel(self, given: dict[str, Any], env: EnvRef = ENV) -> Channel:
         made, _ = make_channel(records.new_id("channel"), env, {"name": uuid4().hex, **given})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from headrace import Tasks
@@ -24,9 +25,11 @@ NOBODY = "redis://127.0.0.1:1/0"
 tasks = Tasks()
 
 
-@tasks.task("sleep")
-def sleep(job: LeasedJob) -> None:
-    time.sleep(float(job.payload))
+@tasks.task("wait_for")
+def wait_for(job: LeasedJob) -> None:
+    """Until there is the file that the payload names; without one, not at all."""
+    while job.payload and not Path(job.payload.decode()).exists():
+        time.sleep(0.02)
 
 
 def mail(**fields: Any) -> WorkerType:
@@ -64,7 +67,7 @@ class Autoscaling:
         valkey_url: str,
         types: Sequence[WorkerType],
         actuators: dict[str, Actuator] | None = None,
-        lease_s: float = 60.0,
+        lease_s: float = 3600.0,
         count_bound: int = 10_000,
         every_s: float = 10.0,
         shards: int = 2,

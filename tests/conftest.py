@@ -24,6 +24,7 @@ from headrace.embedded.postgres import USER, EmbeddedPostgres
 from headrace.embedded.process import EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.names import QueueRef
+from headrace.postgres.connect import PARAMETERS, Connection
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.postgres.migrate import migrate as migrate_postgres
 from headrace.valkey.connect import Valkey, connect
@@ -33,8 +34,15 @@ from headrace.warehouse.migrate import migrate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.workermanage import WorkerController
 
-READY_S = 60.0
+    from tests.stack import Demo
+
+READY_S = 180.0
+
+PARAMETERS["connect_timeout"] = (
+    60  # the servers are there: one that takes long is on a machine that has much else to do
+)
 
 ODD_NAMES = QueueRef("a:b*{c}", "p,%2C%", "e n v", "q/ü🎈'\"`\\")
 """Every character that has ever broken a key, a query or a URL."""
@@ -42,14 +50,22 @@ ODD_NAMES = QueueRef("a:b*{c}", "p,%2C%", "e n v", "q/ü🎈'\"`\\")
 
 TEMPLATE = "template_headrace"
 DATABASES = "SELECT datname FROM pg_database WHERE datname LIKE 'test%'"
+END_SESSIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 
 class QuickPostgres(EmbeddedPostgres):
-    """Does not wait for the disk: these tests kill processes, not the machine."""
+    """Does not wait for the disk: these tests kill processes, not the machine. Nobody but them locks anything."""
 
     def command(self) -> Sequence[str]:
-        return [*super().command(), "-c", "fsync=off", "-c", "full_page_writes=off"]
+        return [*super().command(), "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off"]
+
+
+class QuickValkey(EmbeddedValkey):
+    """The same."""
+
+    def command(self) -> Sequence[str]:
+        return [*super().command(), "--appendfsync", "no"]
 
 
 @dataclass
@@ -116,19 +132,53 @@ class Servers:
             self.cluster.stop()
 
 
-SPARK = ("pipeline", "pipeline_job", "spark_cluster", "source", "history", "backfill", "streams_history")
+TOGETHER = {
+    "a stack": ("tests/browser/", "tests/acceptance/"),
+    "a Spark session": tuple(
+        f"tests/integration/test_{name}.py" for name in ("pipeline", "history", "backfill", "streams_history")
+    ),
+}
+"""Files that share what takes long to start."""
+
 HEAVY = (
-    *("tests/acceptance/", "tests/browser/", "tests/chaos/"),
-    *(f"tests/integration/test_{module}.py" for module in SPARK),
+    *TOGETHER,
+    "tests/chaos/test_exactly_once_short.py",
+    "tests/integration/test_pipeline_job.py",
+    "tests/integration/test_spark_cluster.py",
+    "tests/chaos/",
 )
-"""What starts a stack or Spark: one after another, because two of them at once are too much for two cores."""
+"""What keeps more than one core busy, longest first."""
+
+LONG_S = 1200  # for a test of these, where usual ones have five minutes: several times what it takes on a busy machine
+
+
+def unit_of(nodeid: str) -> str:
+    """What one process does as a whole: a file, or several that share something."""
+    return next((name for name, files in TOGETHER.items() if nodeid.startswith(files)), nodeid.partition("::")[0])
+
+
+def weight(unit: str) -> int:
+    """Of a heavy unit: more than 0, and the longer it takes the more."""
+    return next((len(HEAVY) - place for place, start in enumerate(HEAVY) if unit.startswith(start)), 0)
 
 
 class InTurn(LoadScopeScheduling):
-    """For tests in several processes: the heavy ones by one of them, the others file by file."""
+    """For tests in several processes. Heavy units go to whoever is free, one after another: two of them at once are too
+    much for two cores, and so happen only when nothing else is left."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "heavy" if nodeid.startswith(HEAVY) else nodeid.partition("::")[0]
+        return unit_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        next_units = sorted(self.workqueue, key=weight, reverse=True)
+        if self._is_heavy_elsewhere(node):
+            next_units.sort(key=lambda unit: weight(unit) > 0)
+        self.workqueue.move_to_end(next_units[0], last=False)
+        super()._assign_work_unit(node)
+
+    def _is_heavy_elsewhere(self, node: WorkerController) -> bool:
+        others = [units for other, units in self.assigned_work.items() if other is not node]
+        return any(weight(unit) for units in others for unit, done in units.items() if not all(done.values()))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InTurn:
@@ -137,7 +187,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InTurn:
 
 @pytest.hookimpl(tryfirst=True)  # the order was made random before that
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: str(item.path.parent))  # or the browser's stack would be started several times
+    items.sort(key=place)
+    for item in items:
+        long = weight(unit_of(item.nodeid)) or item.path.parent.name == "model"
+        if long and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LONG_S))
+
+
+def place(item: pytest.Item) -> tuple[str, bool]:
+    """Folder by folder, or the demo would be started several times; first those who look at it, then who ends it."""
+    folder = item.path.parent.name
+    uses_demo = "demo" in getattr(item, "fixturenames", ())
+    return ("browser, then acceptance" if folder == "acceptance" else folder), not uses_demo
 
 
 @pytest.fixture(scope="session")
@@ -156,7 +217,7 @@ def nothing_left_behind(servers: Servers) -> Iterator[None]:
 
 @pytest.fixture
 def valkey_url(servers: Servers) -> Iterator[str]:
-    url = servers.url(EmbeddedValkey)
+    url = servers.url(QuickValkey)
     yield url
     with connect(url) as client:
         client.flushall()
@@ -165,7 +226,7 @@ def valkey_url(servers: Servers) -> Iterator[str]:
 @pytest.fixture(params=["one server", "cluster"])
 def any_valkey_url(request: pytest.FixtureRequest, servers: Servers) -> Iterator[str]:
     """For what must work the same on a cluster: the test runs once on each."""
-    url = servers.cluster_url() if request.param == "cluster" else servers.url(EmbeddedValkey)
+    url = servers.cluster_url() if request.param == "cluster" else servers.url(QuickValkey)
     yield url
     with connect(url) as client:
         client.flushall()
@@ -182,11 +243,18 @@ def postgres_url(servers: Servers) -> Iterator[str]:
     """A database of the test's own, with the current schema and nothing else."""
     server, name = servers.postgres_template(), f"test_{uuid4().hex}"
     with connect_postgres(server) as conn:
+        end_sessions(conn, TEMPLATE)
         names = sql.Identifier(name), sql.Identifier(TEMPLATE)
         conn.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
     yield database_url(server, name)
     with connect_postgres(server) as conn:
+        end_sessions(conn, name)
         conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def end_sessions(conn: Connection, database: str) -> None:
+    """PostgreSQL itself waits for five seconds until nobody uses a database, and then refuses to copy or drop it."""
+    wait_until(lambda: not conn.execute(END_SESSIONS, [database]).fetchall(), f"nobody uses {database}")
 
 
 def database_url(server: str, name: str) -> str:
@@ -218,16 +286,30 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """For those who look at it, and for the one test that kills it in the end."""
+    from tests.stack import Demo
+
+    demo = Demo(tmp_path_factory.mktemp("demo"))
+    yield demo
+    if demo.runs:
+        demo.stop()
+
+
 @pytest.fixture
 def queue_ref() -> QueueRef:
     return ODD_NAMES
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 120.0, every_s: float = 0.02) -> Any:
     """The first truthy answer. Tests wait for facts, never for time to pass."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while True:
+        is_last = (
+            time.monotonic() >= deadline
+        )  # asked before: whatever this process slept through is looked at once more
         if found := condition():
             return found
-        time.sleep(0.02)
-    raise AssertionError(f"{what}: not within {timeout_s:g} s")
+        assert not is_last, f"{what}: not within {timeout_s:g} s"
+        time.sleep(every_s)

@@ -48,6 +48,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.most_at_once = 0
         self.gate = threading.Event()  # closed: every answer waits
         self.gate.set()
+        self.gate_after: int | None = None  # it closes once this many more were applied
         self.closing = threading.Event()
 
     @property
@@ -62,7 +63,20 @@ class ScriptedServer(ThreadingHTTPServer):
             answer = self.once.pop(body, None) or (self.script.popleft() if self.script else self.otherwise)
             if answer.status < 300 if answer.applies is None else answer.applies:
                 self.applied.setdefault(token, body)
+                self._count_down()
             return answer
+
+    def _count_down(self) -> None:
+        if self.gate_after == 0:
+            self.gate_after = None
+            self.gate.clear()
+        elif self.gate_after is not None:
+            self.gate_after -= 1
+
+    def open_gate(self) -> None:
+        with self.lock:
+            self.gate_after = None
+            self.gate.set()
 
     def bodies(self) -> list[bytes]:
         with self.lock:
@@ -93,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def reply(self, server: ScriptedServer, answer: Answer) -> None:
         if answer.hangs:
-            server.closing.wait(30)
+            server.closing.wait()
             self.close_connection = True
             return
         if answer.breaks:
@@ -129,7 +143,7 @@ class HttpDestination:
     """Payloads as they are; a payload of several lines is several batches."""
 
     port: int
-    timeout_s: float = 30.0
+    timeout_s: float = 60.0
     window_blocks: int | None = 10_000
     name: str = "http"
     prepared: list[int] = field(default_factory=list[int])
@@ -150,6 +164,7 @@ class HttpDestination:
             connection.connect()
             sent = True
             connection.request("POST", "/", batch.body, {"X-Token": batch.token})
+            self.await_answer(connection)
             response = connection.getresponse()
             said = response.read().decode()
         except (OSError, http.client.HTTPException) as error:
@@ -159,6 +174,9 @@ class HttpDestination:
         wait_s = retry_after_s(response.headers["Retry-After"], datetime.now(UTC))
         if error := error_of(response.status, said, wait_s):
             raise error
+
+    def await_answer(self, connection: http.client.HTTPConnection) -> None:
+        """For those who shall wait in another way than all."""
 
     def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
         pieces: list[NewRecord] = []

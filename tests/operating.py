@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from headrace.api.app import create_app
 from headrace.api.callers import EVERYTHING, Level, Scope
 from headrace.api.services import Services
-from headrace.cold.mover import Mover
+from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.tiers import Tiers
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
@@ -32,7 +32,7 @@ from tests.access import client_with_key
 from tests.conftest import wait_until
 
 NOBODY = "http://127.0.0.1:1"
-FAST = ApiSettings(rate=10_000.0, burst=10_000)
+FAST = ApiSettings(rate=10_000.0, burst=10_000, query_timeout=60.0)
 OPTIONS = QueueOptions()
 
 
@@ -54,7 +54,7 @@ class World:
 
     def dequeue(self, ref: QueueRef, n: int = 1000) -> list[LeasedJob]:
         stubs = OPTIONS.stubs()
-        return run(self.queue.redis, stubs.dequeue(stubs.shard_of(ref), n, 60_000, [ref.queue]))
+        return run(self.queue.redis, stubs.dequeue(stubs.shard_of(ref), n, 3_600_000, [ref.queue]))
 
     def bury(self, ref: QueueRef, error: str = "Traceback\nValueError: no") -> list[str]:
         """All jobs that wait in Valkey."""
@@ -65,7 +65,7 @@ class World:
 
     def move(self, ref: QueueRef) -> None:
         """What the mover does every few seconds."""
-        mover, shard = Mover(self.tiers), OPTIONS.stubs().shard_of(ref)
+        mover, shard = Mover(self.tiers, MoverOptions(lease_s=3600.0)), OPTIONS.stubs().shard_of(ref)
         wait_until(lambda: not self.queue.redis.exists(keys.mover(shard)), "nobody else leads")
         mover.elect()
         mover.sweep(shard)
@@ -98,7 +98,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     @property

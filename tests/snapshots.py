@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.snapshot import reader as snapshot_reader
 from headrace.snapshot.declared import Declared, read_declared
 from headrace.snapshot.keys import Keys
 from headrace.snapshot.queues import Naming
@@ -52,6 +53,8 @@ class Clock:
 
 
 def store(valkey: Valkey, **options: Any) -> Store:
+    """Its leases end when a test says so, by leaving or by a lease of its own length."""
+    options.setdefault("lock_ttl_s", 600.0)
     return Store(valkey, StoreOptions(**options))
 
 
@@ -63,6 +66,7 @@ def sources(
     naming: Naming | None = None,
     **options: Any,
 ) -> Sources:
+    options.setdefault("query_timeout_s", 60.0)
     given = SourceOptions(postgres_url=postgres_url, naming=naming or Naming(), **options)
     return Sources(valkey, given, declared, history)
 
@@ -86,7 +90,10 @@ def declared_in(folder: Path, text: str, presets: Sequence[str] = ()) -> list[De
 
 
 def scrape(found: Reader) -> Told:
-    return parsed(found.body(bytes, openmetrics=False, gzip=False).decode())
+    """However long Valkey takes: a scrape that has lost patience tells of the version before, or of none."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(snapshot_reader, "PATIENCE_S", 60.0)
+        return parsed(found.body(bytes, openmetrics=False, gzip=False).decode())
 
 
 def parsed(text: str) -> Told:

@@ -16,9 +16,20 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
 
-from tests.stack import RunningStack, outcome
+from tests.browser.places import PATIENCE_MS
+from tests.stack import Demo, RunningStack
 
 LAUNCH_FLAGS = [
     "--no-sandbox",
@@ -30,6 +41,8 @@ LAUNCH_FLAGS = [
     "--disable-sync",
 ]
 
+
+expect.set_options(timeout=PATIENCE_MS)
 
 VIEWPORT: Any = {"width": 1280, "height": 1000}
 
@@ -52,15 +65,9 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="package")
-def stack(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """The demo, with jobs flowing behind it; its counts must agree when it ends. Alerts and decisions come quickly,
-    and receivers of the tests may be told."""
-    quick = {"HEADRACE_ALERTS_EVERY": "2s", "HEADRACE_AUTOSCALE_EVERY": "2s", "HEADRACE_ALERTS_ALLOW_PRIVATE": "true"}
-    stack = RunningStack(tmp_path_factory.mktemp("demo") / "data", "--demo", "--json", env={**os.environ, **quick})
-    stack.wait_for_chart()
-    yield stack
-    code, out, err = stack.stop()
-    assert (code, outcome(out)["difference"]) == (0, 0), err
+def stack(chromium: str, demo: Demo) -> RunningStack:
+    """The demo, with jobs flowing behind it; its counts must agree when it ends."""
+    return demo.stack
 
 
 @pytest.fixture(scope="package")
@@ -71,7 +78,7 @@ def dashboard_url(stack: RunningStack) -> str:
 @pytest.fixture(scope="package")  # not longer: it occupies the thread with an event loop, which other tests want
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=LAUNCH_FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=LAUNCH_FLAGS, timeout=PATIENCE_MS)
         yield browser
         browser.close()
 
@@ -80,6 +87,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 def signed_in(browser: Browser, stack: RunningStack) -> Any:
     """The cookies of a browser that came by a link."""
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(stack.link())
     page.wait_for_selector("[data-testid=tenant]")
@@ -90,23 +98,35 @@ def signed_in(browser: Browser, stack: RunningStack) -> Any:
 
 @dataclass
 class Watch:
-    """What the page did wrong so far."""
+    """What the page did wrong so far. The browser itself logs every answer that is an error; one that asks to come back
+    later (503) is none if the same question was answered then."""
 
     host: str
     errors: list[str] = field(default_factory=list[str])
     foreign_requests: list[str] = field(default_factory=list[str])
 
     def on_console(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.errors.append(f"console: {message.text}")
+        url = message.location["url"]
+        own = url.endswith("/favicon.ico")  # the browser asks for it by itself, when it likes, where no icon is named
+        if message.type == "error" and not own:
+            self.errors.append(f"console: {message.text} {url}")
 
     def on_exception(self, error: Error) -> None:
         self.errors.append(f"uncaught: {error.message}")
+
+    def on_response(self, response: Response) -> None:
+        if response.ok:
+            self.errors[:] = [each for each in self.errors if not is_for_later(each, response.url)]
 
     def on_request(self, request: Request) -> None:
         parts = urlsplit(request.url)
         if parts.scheme not in {"data", "blob"} and parts.netloc != self.host:
             self.foreign_requests.append(request.url)
+
+
+def is_for_later(error: str, url: str) -> bool:
+    logged = "console: Failed to load resource: the server responded with a status of 503"
+    return error.startswith(logged) and error.endswith(f" {url}")
 
 
 @pytest.fixture
@@ -139,7 +159,9 @@ def stranger(browser: Browser, watch: Watch) -> Iterator[Page]:
 
 
 def watched_page(context: BrowserContext, watch: Watch) -> Page:
+    context.set_default_timeout(PATIENCE_MS)
     context.on("request", watch.on_request)
+    context.on("response", watch.on_response)
     page = context.new_page()
     page.on("console", watch.on_console)
     page.on("pageerror", watch.on_exception)

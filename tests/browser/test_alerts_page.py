@@ -9,7 +9,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
@@ -19,8 +18,11 @@ from tests.browser.conftest import Watch, watched_page
 from tests.browser.places import ACME, ALERTS, FIRST_DATA_MS, GLOBEX, OVERVIEW
 from tests.stack import RunningStack
 
-FIRES_WITHIN_MS = 90_000
-"""From a condition that is met until the page shows it: the pipeline, a round of the evaluator, a refresh."""
+FIRES_WITHIN_MS = 480_000
+"""From a condition that is met until the page shows it: the pipeline, a round of the evaluator, a refresh; at worst a
+cooldown of five minutes."""
+
+LISTS = {"incidents": "open-incidents", "rules": "rules", "channels": "channels", "silences": "silences"}
 
 
 def confirm(page: Page) -> None:
@@ -56,7 +58,7 @@ def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page:
     page.goto(f"{dashboard_url}alerts?{ACME}&show=rules")
     expect(page.get_by_test_id("rule").filter(has_text="jobs wait too long")).to_contain_text("Oldest job above 30 s")
     page.get_by_test_id("new-rule").click()
-    fill(page, name="reports stand still", metric="OLDEST_AGE", threshold="10 s", queue="reports")
+    fill(page, name="reports stand still", metric="OLDEST_AGE", threshold="30 s", queue="reports")
     fill(page, window="5 s", cooldown="0 s", severity="critical")
     confirm(page)
 
@@ -67,10 +69,10 @@ def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page:
     expect(page.get_by_test_id("badge-alerts")).to_contain_text(re.compile("[1-9]"))
     told.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("reports stand still")
-    assert {"incident", "org"} <= set(parse_qs(urlsplit(page.url).query))
+    expect(page).to_have_url(re.compile(r"\?(?=.*\bincident=)(?=.*\borg=)"))
     page.reload()
     expect(page.get_by_test_id("story")).to_contain_text("Fired")
-    expect(page.get_by_test_id("incident-facts")).to_contain_text("Oldest job above 10 s within 5 s")
+    expect(page.get_by_test_id("incident-facts")).to_contain_text("Oldest job above 30 s within 5 s")
     page.get_by_test_id("resolve").click()
     confirm(page)
     expect(page.get_by_test_id("story")).to_contain_text("Resolved resolved by")
@@ -171,10 +173,12 @@ def receiver() -> Generator[str]:
     server = HTTPServer(("127.0.0.1", 0), Taker)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/secret-path"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/secret-path"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def test_channels_tell_their_secret_once_and_whether_they_work(page: Page, dashboard_url: str) -> None:
@@ -250,8 +254,8 @@ def test_a_reader_sees_alerts_and_no_buttons(browser: Browser, watch: Watch, sta
     page.goto(stack.dashboard + ALERTS)
     page.get_by_test_id("key").fill(key)
     page.get_by_test_id("sign-in").click()
-    for shown in ("incidents", "rules", "channels", "silences"):
+    for shown, listed in LISTS.items():
         page.get_by_test_id(f"show-{shown}").click()
-        expect(page.locator("main section.card h2").first).to_be_visible()
-        assert page.locator("main .card button").count() == 0, shown
+        expect(page.get_by_test_id(listed)).to_be_attached()
+        expect(page.locator("main .card button")).to_have_count(0)
     page.context.close()

@@ -6,20 +6,19 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_care import SCHEMES, serious
-
-DECIDES_WITHIN_MS = 30_000
+from tests.browser.places import FIRST_DATA_MS
+from tests.browser.test_care import SCHEMES, expect_to_fit, serious
 
 
 def test_a_worker_type_tells_how_many_there_should_be_and_why(page: Page, dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}autoscaler")
     mail = page.get_by_test_id("worker-type").filter(has_text="mail")
-    expect(mail).to_be_visible(timeout=DECIDES_WITHIN_MS)
+    expect(mail).to_be_visible(timeout=FIRST_DATA_MS)
     expect(mail).to_contain_text(re.compile(r"[1-8] wanted.*1 to 8.*emails, reports.*acme / shop / prod.*(kept|→)"))
     mail.get_by_role("link", name="mail").click()
     expect(page.get_by_test_id("figure-wanted")).to_have_text(re.compile("[1-8]"))
     expect(page.get_by_test_id("decisions")).not_to_have_attribute(
-        "data-count", re.compile("^[01]$"), timeout=DECIDES_WITHIN_MS
+        "data-count", re.compile("^[01]$"), timeout=FIRST_DATA_MS
     )
     expect(page.get_by_test_id("steps").locator("path").last).to_have_attribute("d", re.compile("^M0 .*H"))
     page.get_by_test_id("decision").first.click()
@@ -28,9 +27,9 @@ def test_a_worker_type_tells_how_many_there_should_be_and_why(page: Page, dashbo
         page.emulate_media(color_scheme=scheme)
         assert serious(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect_to_fit(page)
     page.get_by_test_id("changes").check()
-    assert "changes=only" in page.url
+    expect(page).to_have_url(re.compile("changes=only"))
     page.reload()
     expect(page.get_by_test_id("changes")).to_be_checked()
 

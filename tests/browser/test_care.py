@@ -90,7 +90,7 @@ def test_tells_when_there_is_nothing(page: Page, dashboard_url: str) -> None:
 def test_shows_the_sign_in_when_the_session_ends(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     open_page(page, dashboard_url, "pipeline")
     page.context.clear_cookies()
-    expect(page.get_by_test_id("key")).to_be_visible(timeout=15_000)
+    expect(page.get_by_test_id("key")).to_be_visible()
     page_errors[:] = [error for error in page_errors if "401" not in error]
 
 
@@ -104,7 +104,7 @@ def test_each_page_leaves_nobody_out(page: Page, dashboard_url: str, name: str) 
         assert (red < 64) == (scheme == "dark")
         assert serious(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect_to_fit(page)
     expect(page.get_by_test_id(PAGES[name][1])).to_be_visible()
 
 
@@ -112,6 +112,11 @@ def test_a_stranger_with_a_screen_reader_can_sign_in(stranger: Page, dashboard_u
     stranger.goto(dashboard_url)
     expect(stranger.get_by_test_id("key")).to_be_visible()
     assert serious(stranger) == []
+
+
+def expect_to_fit(page: Page) -> None:
+    """In the width of the screen, once charts have taken their new size."""
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
 
 def serious(page: Page) -> list[Any]:

@@ -37,8 +37,8 @@ from tests.alerting import ENV, History, Received, Receiver, http_receiver
 ROOT = Path(__file__).parents[2]
 DATABASE = "headrace"
 EVALUATORS = 2
-READY_S = 60.0
-SETTLE_S = 120.0
+READY_S = 180.0
+SETTLE_S = 600.0
 WINDOW_S = 5
 BUCKET_MS = 5000
 MIDWAY = 0.6

@@ -23,12 +23,13 @@ from headrace.postgres.migrate import migrate
 from headrace.queue.queue import SyncClient
 from headrace.queue.state import QueueState, read_states
 from tests.chaos.backlog_crew import REF, SHARD, SHARDS, Places
+from tests.chaos.children import STOP_S, stop_all
 from tests.chaos.tiers_run import ROOT, started_servers
 
 PRODUCERS = 2
 POLL_S = 0.1
 SAY_EVERY_S = 5.0
-LEAVE_S = 30.0  # for the queue to leave cold mode when all is done
+LEAVE_S = 240.0  # for the queue to leave cold mode when all is done
 TOTALS = "SELECT spilled, refilled, waiting, delayed, expired, quarantined FROM cold_queues"
 
 
@@ -82,13 +83,10 @@ class Crew:
     def stop(self, role: str) -> None:
         for (other, _), child in self._children.items():
             if other == role:
-                child.stop()
+                child.stop(STOP_S)
 
     def stop_all(self) -> None:
-        for child in self._children.values():
-            child.ask_to_stop()
-        for child in self._children.values():
-            child.stop()
+        stop_all([*self._children.values()])
 
     def result(self, role: str, number: int = 0) -> Any:
         return json.loads((Path(self._places.folder) / f"{role}-{number}.json").read_text())
@@ -121,7 +119,7 @@ class Progress:
 def run_backlog(jobs: int, cap: int, folder: Path, *, loud: bool = False) -> Report:
     with ExitStack() as stack:
         valkey, postgres = stack.enter_context(started_servers(folder))
-        places = Places(valkey.url, postgres.url, str(folder), jobs, cap, PRODUCERS)
+        places = Places(valkey.url, f"{postgres.url}?connect_timeout=60", str(folder), jobs, cap, PRODUCERS)
         migrate(places.postgres, POSTGRES_ROOMS)
         tiers = Tiers(places.valkey, places.postgres, places.options)
         client = stack.enter_context(SyncClient(places.valkey, places.options, tiers))

@@ -14,11 +14,11 @@ import psutil
 
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.process import Child
+from tests.chaos.children import pid_of
 from tests.chaos.exactly_once_crew import SHARDS
 
-READY_S = 60.0
-START_S = 20.0  # for a process to write its id
-STOP_S = 60.0
+READY_S = 240.0
+STOP_S = 240.0
 
 # Quick to try again: a run of minutes should see many sends, not many pauses.
 SETTINGS = {
@@ -119,17 +119,6 @@ def is_batch(line: str) -> bool:
         return json.loads(line).get("action") == "batch"
     except ValueError:  # Java writes to the same file
         return False
-
-
-def pid_of(child: Child) -> int:
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            return child.pid
-        except (FileNotFoundError, ValueError):  # not written yet
-            if time.monotonic() > deadline or child.exit_code() is not None:
-                raise
-            time.sleep(0.01)
 
 
 @dataclass

@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[2]
 DATABASE = WarehouseSettings.database
 POLL_S = 0.02
 LOOK_EVERY_S = 0.25
-FIRST_BATCH_S = 120.0
-DRAIN_S = 20.0  # for the worker, at the end
+FIRST_BATCH_S = 300.0
+DRAIN_S = 60.0  # for the worker, at the end
 
 PIPELINE, CLICKHOUSE, CONNECTIONS = "pipeline", "clickhouse", "connections"
 
@@ -54,7 +54,7 @@ class Size:
     clickhouse_down_s: tuple[float, float] = (0.2, 4.0)
     connections_every_s: tuple[float, float] = (5.0, 18.0)
     losses: tuple[int, ...] = (1, 3)  # batches that the checkpoint loses, at the first kill and at the second
-    settle_s: float = 180.0
+    settle_s: float = 300.0
 
 
 SHORT = Size(
@@ -62,13 +62,13 @@ SHORT = Size(
     producers=1,
     least_pipeline=1,
     least_others=2,
-    longest_s=90.0,
+    longest_s=400.0,
     pipeline_lives_s=(0.0, 0.5),
     clickhouse_every_s=(1.0, 3.0),
     clickhouse_down_s=(0.2, 1.0),
     connections_every_s=(1.0, 3.0),
     losses=(1,),
-    settle_s=90.0,
+    settle_s=300.0,
 )
 
 

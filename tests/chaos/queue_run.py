@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -22,11 +22,12 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.queue import SyncClient
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect
+from tests.chaos.children import kill, stop_all
 from tests.chaos.queue_tasks import EXECUTIONS, notes_url
 from tests.model.fold import Fold, differences, read_envs, read_events
 
 ROOT = Path(__file__).parents[2]
-READY_S = 60.0
+READY_S = 180.0
 POLL_S = 0.05
 BATCH = 1000
 MAX_ATTEMPTS = 1000  # a kill costs an attempt, and no job may be buried for that
@@ -90,37 +91,52 @@ class Workers:
         return child
 
     def kill_oldest(self) -> None:
-        oldest = self._children.pop(0)
-        os.kill(oldest.pid, signal.SIGKILL)
-        oldest.stop()  # its guard leaves too
+        kill(self._children.pop(0))
         self.kills += 1
         self._children.append(self._start())
 
     def stop(self) -> None:
-        for child in self._children:
-            child.ask_to_stop()
-        for child in self._children:
-            child.stop()
+        stop_all(self._children)
 
 
-def run_chaos(jobs: int, workers: int, folder: Path, *, kill_every_s: float = 1.0, give_up_s: float = 1800.0) -> Report:
+@dataclass
+class Killer:
+    """Kills a worker every so often, if some job was done since: on a slow machine none would ever be."""
+
+    crew: Workers
+    every_s: float
+    most: float  # kills
+    next_at: float
+    done: int = 0  # at the last kill
+
+    def turn(self, done: int) -> None:
+        if done > self.done and time.monotonic() >= self.next_at and self.crew.kills < self.most:
+            self.crew.kill_oldest()
+            self.done, self.next_at = done, time.monotonic() + self.every_s
+
+
+def run_chaos(
+    jobs: int,
+    workers: int,
+    folder: Path,
+    *,
+    kill_every_s: float = 1.0,
+    most_kills: float = math.inf,
+    give_up_s: float = 1800.0,
+) -> Report:
     began = time.monotonic()
     with started_valkey(folder) as url, SyncClient(url) as client:
         accepted = open_queues(client)
         crew = Workers(workers, url, folder)
+        killer = Killer(crew, kill_every_s, most_kills, began + kill_every_s)
         try:
             batches = list(split(jobs))
-            next_kill = began + kill_every_s
-            while batches or unfinished(client.redis):
-                if batches:
+            while (batches or unfinished(client.redis)) and time.monotonic() < began + give_up_s:
+                if len(batches) > 1 or (batches and crew.kills):  # the last ones outlive somebody
                     accepted += enqueue(client, *batches.pop())
                 else:
                     time.sleep(POLL_S)
-                if time.monotonic() >= next_kill:
-                    crew.kill_oldest()
-                    next_kill += kill_every_s
-                if time.monotonic() > began + give_up_s:
-                    break
+                killer.turn(done(client.redis))
         finally:
             crew.stop()
         return judge(client.redis, url, accepted, crew.kills, time.monotonic() - began)
@@ -165,6 +181,10 @@ def enqueue(client: SyncClient, ref: QueueRef, numbers: range) -> int:
 
 def unfinished(redis: Valkey) -> int:
     return sum(state.depth + state.scheduled + state.running for state in read_states(redis, 2))
+
+
+def done(redis: Valkey) -> int:
+    return sum(state.odometers.get("ack", 0) for state in read_states(redis, 2))
 
 
 def judge(redis: Valkey, url: str, accepted: int, kills: int, seconds: float) -> Report:

@@ -22,7 +22,9 @@ from tests.chaos.spool_child import PRODUCERS
 
 ROOT = Path(__file__).parents[2]
 APART = 1_000_000  # numbers of two rounds
-ROUND_S = 60.0
+ROUND_S = 600.0
+MOST_NOTES = 600  # after which a process is killed
+POLL_S = 0.001
 
 
 @dataclass
@@ -181,32 +183,36 @@ def run_chaos(rounds: int, folder: Path, *, seed: int = 0) -> Report:
     judge = Judge()
     for number in range(rounds):
         notes = folder / f"notes-{number}"
-        run_child(folder / "spool", notes, random.randrange(2**32), number * APART, random.uniform(0.0, 0.12))
+        life = random.choice([0, random.randrange(MOST_NOTES)])
+        run_child(folder / "spool", notes, random.randrange(2**32), number * APART, life, random.uniform(0.0, 0.01))
         judge.round(whole_lines(notes))
         notes.unlink()
         judge.report.rounds += 1
     notes = folder / "notes-drain"
-    run_child(folder / "spool", notes, 0, 0, None)
+    run_child(folder / "spool", notes, 0, 0, None, 0.0)
     judge.round(whole_lines(notes))
     report = judge.finish()
     report.seconds = round(time.monotonic() - began, 1)
     return report
 
 
-def run_child(spool: Path, notes: Path, seed: int, first: int, kill_after_s: float | None) -> None:
-    """Killed after so many seconds, counted from when it is open; or drained to the end."""
-    drain = "drain" if kill_after_s is None else "work"
+def run_child(spool: Path, notes: Path, seed: int, first: int, life: int | None, moment_s: float) -> None:
+    """Killed a moment after it made so many notes, however long that takes; or drained to the end."""
+    drain = "drain" if life is None else "work"
     command = [sys.executable, "-m", "tests.chaos.spool_child", str(spool), str(notes), str(seed), str(first), drain]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env) as child:
-        if kill_after_s is None:
+        if life is None:
             child.wait(ROUND_S)
         elif child.stdout is not None and child.stdout.readline() == "ready\n":
-            time.sleep(kill_after_s)
+            deadline = time.monotonic() + ROUND_S
+            while notes.read_bytes().count(b"\n") <= life and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            time.sleep(moment_s)
             child.kill()
-    if kill_after_s is None and child.returncode != 0:
+    if life is None and child.returncode != 0:
         raise RuntimeError(f"the draining process ended with {child.returncode}")
-    if kill_after_s is not None and child.returncode != -9:
+    if life is not None and child.returncode != -9:
         raise RuntimeError(f"the process ended by itself with {child.returncode}")
 
 

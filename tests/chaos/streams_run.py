@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
@@ -23,6 +22,7 @@ from headrace.streams.dead import count_dead
 from headrace.streams.depth import read_depth
 from headrace.streams.watch import Watched, watched
 from headrace.valkey.connect import Valkey, connect
+from tests.chaos.children import kill, stop_all
 from tests.chaos.queue_run import POLL_S, ROOT, started_valkey
 from tests.chaos.queue_tasks import EXECUTIONS, notes_url
 from tests.model.fold import Fold, read_events
@@ -30,12 +30,11 @@ from tests.model.fold import Fold, read_events
 GROUP = "workers"
 STREAMS = ("jobs", "browser:jobs")
 GROUPS = tuple(watched(stream, GROUP, "default", "default", "streams") for stream in STREAMS)
-CONCURRENCY = 10
 MAX_ATTEMPTS = 1000  # a kill costs a delivery, and no job may be buried for that
 BATCH = 100
 PUBLISH_EVERY_S = 0.25
-TELL_S = 20.0
-START_S = 30.0
+TELL_S = 240.0
+LEAST_KILLS = 2
 
 # Of every hundred jobs; the rest are notes.
 LONG, SHAKY, HOPELESS, BROKEN = range(2), range(2, 12), range(12, 14), range(14, 15)
@@ -52,7 +51,7 @@ class Report:
     lost: int  # published, and neither run nor a dead letter
     stuck: int  # not done with at the end
     wrongly_dead: int  # dead letters more, or fewer, than jobs that cannot be done
-    doubled: int  # runs more than jobs and kills explain
+    doubled: int  # runs of one delivery more than one, and runs more than jobs and deliveries taken back explain
     count_differences: int  # between the events of the watcher, which is killed too, and the truth
     details: list[str] = field(default_factory=list[str])
 
@@ -97,40 +96,19 @@ class Crew:
         return child
 
     def kill_one(self) -> None:
-        _kill(self._workers.pop(0))
+        kill(self._workers.pop(0))
         self._workers.append(self._worker())
         self.kills += 1
         if self.kills % 5 == 0:
-            _kill(self._watcher)
+            kill(self._watcher)
             self._watcher = self._watch()
 
     def stop_workers(self) -> None:
-        _stop(self._workers)
+        stop_all(self._workers)
         self._workers = []
 
     def stop(self) -> None:
-        _stop([*self._workers, self._watcher])
-
-
-def _kill(child: Child) -> None:
-    _wait(lambda: _has_pid(child), START_S)
-    os.kill(child.pid, signal.SIGKILL)
-    child.stop()  # its guard leaves too
-
-
-def _has_pid(child: Child) -> bool:
-    """A guard starts first, which takes a while on a busy machine."""
-    try:
-        return child.pid > 0
-    except (FileNotFoundError, ValueError):
-        return False
-
-
-def _stop(children: Sequence[Child]) -> None:
-    for child in children:
-        child.ask_to_stop()
-    for child in children:
-        child.stop()
+        stop_all([*self._workers, self._watcher])
 
 
 class Producer:
@@ -171,19 +149,11 @@ def run_chaos(
             client.xgroup_create(stream, GROUP, id="0", mkstream=True)
         crew, producer = Crew(workers, url, folder), Producer(client)
         try:
-            _wait(lambda: all(_told(client, group) for group in GROUPS), TELL_S)  # counts begin with nothing
+            if not _wait(lambda: all(_told(client, group) for group in GROUPS), TELL_S):
+                raise RuntimeError("The watcher tells nothing; see its log.")  # counts begin with nothing
             began = time.monotonic()
-            next_publish, next_kill = began, began + kill_every_s
-            while (now := time.monotonic()) < began + seconds or (
-                any(_load(client, group) != 0 for group in GROUPS) and now < began + seconds + give_up_s
-            ):
-                if began + seconds > now >= next_publish:
-                    producer.publish()
-                    next_publish += PUBLISH_EVERY_S
-                if began + seconds > now >= next_kill:
-                    crew.kill_one()
-                    next_kill += kill_every_s
-                time.sleep(POLL_S)
+            _disturb(client, producer, crew, seconds, kill_every_s, give_up_s)
+            _wait(lambda: all(_load(client, group) == 0 for group in GROUPS), give_up_s)
             crew.stop_workers()
             _wait(lambda: not _differences(client, producer), TELL_S)
         finally:
@@ -191,10 +161,34 @@ def run_chaos(
         return _judge(client, url, producer, crew.kills, time.monotonic() - began)
 
 
-def _wait(condition: Callable[[], bool], at_most_s: float) -> None:
-    deadline = time.monotonic() + at_most_s
-    while not condition() and time.monotonic() < deadline:
+def _disturb(
+    client: Valkey, producer: Producer, crew: Crew, seconds: float, kill_every_s: float, give_up_s: float
+) -> None:
+    """Jobs come, and workers are killed while they do, until the time is over and enough were. Nobody is killed before
+    some job was done since the last one was: on a slow machine none would ever be."""
+    began = time.monotonic()
+    next_publish, next_kill, done = began, began + kill_every_s, 0
+    while (now := time.monotonic()) < began + seconds or (crew.kills < LEAST_KILLS and now < began + give_up_s):
+        if now >= next_publish:
+            producer.publish()
+            next_publish = now + PUBLISH_EVERY_S
+        if now >= next_kill and (done_now := _counted(client, Op.ACK)) > done:
+            crew.kill_one()
+            done, next_kill = done_now, time.monotonic() + kill_every_s
         time.sleep(POLL_S)
+
+
+def _wait(condition: Callable[[], bool], at_most_s: float) -> bool:
+    deadline = time.monotonic() + at_most_s
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return met
+
+
+def _counted(client: Valkey, op: Op) -> int:
+    """By workers, of all groups."""
+    found = [cast("bytes | None", client.hget(group.keys.all()[2], f"o:{op}")) for group in GROUPS]
+    return sum(int(number or 0) for number in found)
 
 
 def _load(client: Valkey, group: Watched) -> int | None:
@@ -226,25 +220,26 @@ def _differences(client: Valkey, producer: Producer) -> list[str]:
 
 def _judge(client: Valkey, url: str, producer: Producer, kills: int, seconds: float) -> Report:
     with connect(notes_url(url)) as notes:
-        executed = {
-            name.decode(): int(times) for name, times in cast("dict[bytes, bytes]", notes.hgetall(EXECUTIONS)).items()
-        }
+        noted = cast("dict[bytes, bytes]", notes.hgetall(EXECUTIONS))
+    runs = {name.decode(): int(times) for name, times in noted.items()}  # by job and delivery
+    executed = {name.rpartition("#")[0] for name in runs}
     jobs = [job for job in producer.jobs if job]
     dead = sum(count_dead(client, group.keys) for group in GROUPS)
-    # A job of one that was killed had run to its end at most once before it was run again.
-    explained = len(executed) + kills * CONCURRENCY * len(STREAMS)
+    # What ran to its end runs again only if it was taken from its worker, which was killed or silent for too long.
+    again = sum(runs.values()) - len(executed)
+    doubled = sum(times - 1 for times in runs.values()) + max(0, again - _counted(client, Op.RECLAIM))
     details = _differences(client, producer)
     return Report(
         jobs=len(producer.jobs),
         done=len(executed),
-        executions=sum(executed.values()),
+        executions=sum(runs.values()),
         kills=kills,
         dead=dead,
         seconds=round(seconds, 1),
-        lost=len(set(jobs) - executed.keys()),
+        lost=len(set(jobs) - executed),
         stuck=sum(load if (load := _load(client, group)) is not None else 1 for group in GROUPS),
         wrongly_dead=abs(dead - producer.hopeless),
-        doubled=max(0, sum(executed.values()) - explained),
+        doubled=doubled,
         count_differences=len(details),
         details=details[:20],
     )

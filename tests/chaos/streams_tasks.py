@@ -1,4 +1,4 @@
-"""The tasks of the chaos run: each notes, apart from the stream, that its job was run to its end."""
+"""The tasks of the chaos run: each notes, apart from the stream, that its job was run to its end, in which delivery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def notes() -> AsyncValkey:
 
 
 async def _note(job: LeasedJob) -> None:
-    await cast(Any, notes().hincrby(EXECUTIONS, job.id, 1))
+    await cast(Any, notes().hincrby(EXECUTIONS, f"{job.id}#{job.attempt}", 1))
 
 
 @tasks.task()

@@ -123,8 +123,9 @@ def judge(evidence: Evidence, client: SyncClient, tiers: Tiers, seconds: float) 
         totals.update(state.odometers)
     folds = [Fold().add(read_events(client.redis, shard)) for shard in range(SHARDS)]
     folded = [line for shard, fold in enumerate(folds) for line in compare_fold(client.redis, shard, fold, states)]
-    twice, lapsed = count_twice(executions, evidence, ids)
-    off = [*compare_counts(ids, executions, evidence, totals), *compare_tiers(tiers, states)]
+    late = sum(count_late(evidence, worker) for worker in evidence.workers)
+    twice, lapsed = count_twice(executions, evidence, ids, late)
+    off = [*compare_counts(ids, executions, evidence, totals, late), *compare_tiers(tiers, states)]
     lost = sorted(ids.accepted - executed(executions) - ids.waiting.keys() - ids.buried.keys() - ids.with_ttl)
     ran_anyway = ids.refused & (executions.keys() | ids.waiting.keys() | ids.buried.keys())
     unsettled = [f"{state.ref} is not settled: {state}" for state in states if is_busy(state)]
@@ -191,12 +192,13 @@ def accepted_again(ids: Ids, totals: Counter[str]) -> int:
 
 
 def compare_counts(
-    ids: Ids, executions: Mapping[str, Sequence[Execution]], evidence: Evidence, totals: Counter[str]
+    ids: Ids, executions: Mapping[str, Sequence[Execution]], evidence: Evidence, totals: Counter[str], late: int
 ) -> list[tuple[str, int]]:
     """What is off, and by how much. Events hold no ids, so jobs with a TTL leave some room, which is bounded here."""
     waiting, quarantined = ids.waiting.total(), ids.quarantined.total()
     ended = totals[Op.ACK] + totals[Op.BURY] + totals[Op.EXPIRE]
-    # One that ran in a worker that died comes back, and its TTL counts again.
+    # One that ran in a worker that died, or was silent for too long and came too late, comes back, and its TTL counts
+    # again.
     done = executed(executions) & ids.accepted
     unsure = {
         job_id
@@ -206,7 +208,9 @@ def compare_counts(
     most_again = len(ids.with_ttl & ids.asked_again)
     off = {
         "accepted − done − buried − expired − waiting": totals[Op.ENQUEUE] - ended - waiting - quarantined,
-        "done, by workers and by Valkey": outside(totals[Op.ACK], len(done - unsure), len(done)),
+        "done, by workers and by Valkey": outside(
+            totals[Op.ACK], len(done - unsure) - min(late, len((done - unsure) & ids.with_ttl)), len(done)
+        ),
         "buried, by ids and by Valkey": totals[Op.BURY] - ids.buried.total(),
         "buried twice": ids.buried.total() - len(ids.buried),
         "waiting twice": waiting - len(ids.waiting),
@@ -237,22 +241,24 @@ def compare_tiers(tiers: Tiers, states: Sequence[QueueState]) -> list[tuple[str,
     return [(what, amount) for what, amount in found if amount]
 
 
-def count_twice(executions: Mapping[str, Sequence[Execution]], evidence: Evidence, ids: Ids) -> tuple[list[str], int]:
+def count_twice(
+    executions: Mapping[str, Sequence[Execution]], evidence: Evidence, ids: Ids, late: int
+) -> tuple[list[str], int]:
     """(executions that should not have been, executions whose worker lived but lost its lease).
 
     The queue itself takes a job back when a lease ends, and then the next delivery is a further attempt. A job that
     came twice would begin with the first attempt twice."""
     twice: list[str] = []
     lapsed: list[str] = []
-    may_return = ids.with_ttl & ids.asked_again  # expired after its worker died, then asked for again
+    may_return = ids.with_ttl & ids.asked_again  # expired after its worker died or was late, then asked for again
     for job_id, runs in executions.items():
         for before, after in pairwise(runs):
             killed = before.worker in evidence.killed
-            if after.attempt <= before.attempt and not (killed and job_id in may_return):
+            anew = after.attempt <= before.attempt
+            if anew and job_id not in may_return:
                 twice.append(f"{job_id}: {before}, then {after}")
-            elif before.fine and not killed:
+            elif (before.fine or anew) and not killed:
                 lapsed.append(f"{job_id}: {before}, then {after}, and no result came too late")
-    late = sum(count_late(evidence, worker) for worker in evidence.workers)
     return [*twice, *lapsed[late:]], len(lapsed)
 
 

@@ -23,27 +23,30 @@ from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import Child, choose_port
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import EmbeddedError
+from headrace.model.event import Op
 from headrace.model.job import NewJob
 from headrace.postgres.migrate import migrate
 from headrace.queue import keys
 from headrace.queue.queue import SyncClient
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
+from tests.chaos.children import pid_of, stop_all
 from tests.chaos.tiers_judge import Evidence, Report, judge
 from tests.chaos.tiers_notes import ready_file
 from tests.chaos.tiers_plan import FAR_MS, MANY, NARROW, NARROW_BYTES, QUEUES, SHARDS, TINY, TINY_CAP, Places
 
 ROOT = Path(__file__).parents[2]
-READY_S = 60.0
+READY_S = 180.0
 POLL_S = 0.05
-START_S = 20.0  # for a process to write its id
 DEAD_LEASE_MS = 200
-GRACE_S = 120.0  # for producers to get their last answers
+GRACE_S = 240.0  # for producers to get their last answers, and for anybody else to end what it is at
 
 
 @dataclass(frozen=True)
 class Size:
     seconds: float = 120.0
+    least_kills: int = 3  # the run goes on until they are done, PostgreSQL was away and some job had to wait in it
+    longest_s: float = 400.0
     producers: int = 3
     workers: int = 3
     cap: int = 100
@@ -54,7 +57,7 @@ class Size:
     pause_s: float = 17.0
     mover_every_s: float = 5.0
     wait_for_lease: float = 0.5  # how often a dead mover's lease takes its time; else its end is brought forward
-    settle_s: float = 240.0
+    settle_s: float = 300.0
 
 
 SHORT = Size(
@@ -68,7 +71,6 @@ SHORT = Size(
     pause_every_s=1e9,
     mover_every_s=1.0,
     wait_for_lease=0.0,
-    settle_s=60.0,
 )
 
 
@@ -112,7 +114,7 @@ class Crew:
     def signal(self, name: str, number: signal.Signals) -> None:
         os.kill(pid_of(self.members[name]), number)
 
-    def stop(self, role: str, grace_s: float = 20.0) -> None:
+    def stop(self, role: str, grace_s: float = GRACE_S) -> None:
         self.wait_ready()
         names = self.of(role)
         for name in names:
@@ -126,9 +128,11 @@ class Crew:
 
     def wait_ready(self) -> None:
         """One that has hardly begun would not listen yet."""
-        deadline = time.monotonic() + START_S
-        for name in self.members:
-            while not ready_file(self.places.folder, name).exists() and time.monotonic() < deadline:
+        deadline = time.monotonic() + READY_S
+        for name, child in self.members.items():
+            while not ready_file(self.places.folder, name).exists() and child.exit_code() is None:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{name} does not get ready. Its log:\n{child.log_tail()}")
                 time.sleep(0.01)
 
     def _note_crash(self, name: str, code: int | None) -> None:
@@ -136,21 +140,7 @@ class Crew:
             self.crashed.append(f"{name} ended by itself with {code}")
 
     def stop_all(self) -> None:
-        for child in self.members.values():
-            child.ask_to_stop()
-        for child in self.members.values():
-            child.stop()
-
-
-def pid_of(child: Child) -> int:
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            return child.pid
-        except (FileNotFoundError, ValueError):  # not written yet
-            if time.monotonic() > deadline or child.exit_code() is not None:
-                raise
-            time.sleep(0.01)
+        stop_all([*self.members.values()])
 
 
 @dataclass
@@ -203,15 +193,15 @@ class Chaos:
         now = began = time.monotonic()
         next_kill, next_stop = now + self.size.kill_every_s, now + self.size.postgres_every_s
         next_pause = now + self.size.pause_every_s
-        while (now := time.monotonic()) < began + self.size.seconds:
+        while (now := time.monotonic()) < began + self.size.seconds or not self._enough(now - began):
             self.database.turn()
             self._go_on(now)
             if now >= next_kill:
                 self._kill_one()
-                next_kill = now + self.size.kill_every_s * self.dice.uniform(0.5, 1.5)
+                next_kill = time.monotonic() + self.size.kill_every_s * self.dice.uniform(0.5, 1.5)
             if now >= next_stop and self.database.back_at is None:
                 self.database.go_away()
-                next_stop = now + self.size.postgres_every_s * self.dice.uniform(0.7, 1.3)
+                next_stop = time.monotonic() + self.size.postgres_every_s * self.dice.uniform(0.7, 1.3)
             if now >= next_pause:
                 self._pause_leader(now)
                 next_pause = now + self.size.pause_every_s
@@ -219,6 +209,11 @@ class Chaos:
         self._go_on(float("inf"))
         if self.database.back_at is not None:
             self.database.come_back()
+
+    def _enough(self, passed_s: float) -> bool:
+        killed = self.crew.kills.total() >= self.size.least_kills and self.database.stops
+        spilled = any(state.odometers.get(Op.SPILL) for state in read_states(self.valkey, SHARDS))
+        return passed_s > self.size.longest_s or bool(killed and spilled)
 
     def _kill_one(self) -> None:
         role = self.dice.choices(("producer", "worker", "mover"), (4, 4, 2))[0]

@@ -6,10 +6,13 @@ import json
 import logging
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,22 +22,28 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 
-from headrace.api import keys, sessions
+from headrace.api import keys, readiness, sessions
 from headrace.api.app import ANYBODY, create_app
 from headrace.api.audit import Auditor
 from headrace.api.auth import AdminTenant, Level, OperateTenant, ReadTenant, Scope
 from headrace.api.keys import digest, id_of, list_keys, new_text, revoke_key
 from headrace.api.problems import Problem
-from headrace.api.services import FAILURES_BURST, Services
+from headrace.api.rate import Buckets
+from headrace.api.services import FAILURES_BURST, FAILURES_PER_S, Services
 from headrace.api.upkeep import Upkeep
 from headrace.cli import main
 from headrace.cli.local_key import ensure_local_key, read_local_key
 from headrace.errors import EmbeddedError, QueueClosed
 from headrace.postgres.connect import connect, connection
 from headrace.postgres.migrate import migrate
+from headrace.postgres.probe import server_version as postgres_version
 from headrace.settings import ApiSettings
+from headrace.valkey import probe as valkey_probe
+from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import connect as connect_valkey
 from tests.access import client, client_with_key, make_key
 from tests.conftest import POSTGRES_ROOMS, READY_S, QuickPostgres, wait_until
+from tests.ports import reserved_port
 
 NOBODY = "http://127.0.0.1:1"
 HERE = {"Sec-Fetch-Site": "same-origin"}
@@ -51,12 +60,13 @@ def services(postgres_url: str) -> Iterator[Services]:
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[QuickPostgres]:
     """A server that a test may stop."""
-    server = QuickPostgres(tmp_path / "postgres", tmp_path / "log")
-    server.start()
-    server.wait_ready(READY_S)
-    migrate(server.url, POSTGRES_ROOMS)
-    yield server
-    server.stop()
+    with reserved_port() as port:
+        server = QuickPostgres(tmp_path / "postgres", tmp_path / "log", port)
+        server.start()
+        server.wait_ready(READY_S)
+        migrate(server.url, POSTGRES_ROOMS)
+        yield server
+        server.stop()
 
 
 def with_settings(services: Services, **changed: Any) -> Services:
@@ -268,6 +278,24 @@ def extra(monkeypatch: pytest.MonkeyPatch) -> None:
 PROD = {"org": "acme", "project": "shop", "env": "prod"}
 
 
+def test_wrong_keys_do_not_wait_behind_a_silent_postgres(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would hold a thread for as long, and there are few of them."""
+    monkeypatch.setattr("headrace.api.services.STATEMENT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(keys, "PATIENCE_S", 0.05)
+    api = client_with_key(services)
+    with connect(services.postgres_url) as conn, conn.transaction():
+        conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        conn.execute("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE")
+        reading = Thread(target=services.keys.refresh)
+        reading.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'api_keys'::regclass AND NOT granted"
+        wait_until(lambda: conn.execute(waiting).fetchone() == (1,), "the keys are being read")
+        assert asked(api, bearer(new_text())) == 401
+        assert asked(api) == 200
+        assert reading.is_alive()
+    reading.join(60)
+
+
 @pytest.mark.usefixtures("extra")
 def test_a_scope_fills_in_what_the_url_leaves_out(services: Services) -> None:
     one = client_with_key(services, Scope("acme", "shop", "prod"), Level.READ)
@@ -334,13 +362,16 @@ def test_revoking_the_key_ends_its_sessions(services: Services) -> None:
     assert is_problem(api.get("/api/v1/session"), 401)
 
 
-def test_a_session_ends(services: Services) -> None:
-    to = with_settings(services, session=1.0)
-    api = client(to)
-    api.post("/api/v1/session", json={"key": make_key(to.postgres_url)})
+def test_a_session_ends(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = client(with_settings(services, session=3600.0))
+    api.post("/api/v1/session", json={"key": make_key(services.postgres_url)})
     [(name, value)] = api.cookies.items()
     # Sent by hand: a client forgets a cookie that is over, and the server shall not rely on that.
-    wait_until(lambda: asked(client(to), {"Cookie": f"{name}={value}"}) == 401, "it is over")
+    cookie = {"Cookie": f"{name}={value}"}
+    assert asked(client(services), cookie) == 200
+    two_hours_on = time.time() + 7200
+    monkeypatch.setattr(sessions, "time", SimpleNamespace(time=lambda: two_hours_on))
+    assert asked(client(services), cookie) == 401
 
 
 def test_all_processes_know_a_session(services: Services) -> None:
@@ -364,7 +395,7 @@ def test_other_sites_cannot_use_a_session(services: Services) -> None:
     assert is_problem(answer, 403)
 
 
-def link_for(services: Services, text: str, life_s: float = 60) -> str:
+def link_for(services: Services, text: str, life_s: float = 3600) -> str:
     with connect(services.postgres_url) as conn:
         return sessions.make_link(conn, id_of(text) or "", life_s)
 
@@ -417,19 +448,25 @@ def test_the_key_of_this_machine_is_made_once(services: Services, tmp_path: Path
 
 
 def test_a_key_that_asks_too_often_waits(services: Services) -> None:
+    now = [0.0]
     to = with_settings(services, rate=0.1, burst=3)
+    to.__dict__["rates"] = Buckets(0.1, 3, clock=lambda: now[0])
     api = client_with_key(to)
     assert [api.get("/api/v1/session").status_code for _ in range(3)] == [200] * 3
     answer = api.get("/api/v1/session")
     assert is_problem(answer, 429)
-    assert 1 <= int(answer.headers["retry-after"]) <= 10
+    assert answer.headers["retry-after"] == "10"
     assert (answer.headers["ratelimit-limit"], answer.headers["ratelimit-remaining"]) == ("3", "0")
     other = make_key(to.postgres_url)
     to.keys.refresh()
     assert client(to, other).get("/api/v1/session").headers["ratelimit-remaining"] == "2"
+    now[0] += 10
+    assert asked(api) == 200
+    assert asked(api) == 429
 
 
 def test_an_address_that_sends_wrong_keys_waits_and_right_ones_still_pass(services: Services) -> None:
+    services.__dict__["failures"] = Buckets(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
     api = client(services)
     right = make_key(services.postgres_url)
     statuses = [api.post("/api/v1/session", json={"key": new_text()}).status_code for _ in range(FAILURES_BURST)]
@@ -488,6 +525,30 @@ def test_every_error_is_a_problem_document(services: Services) -> None:
     assert is_problem(api.post("/refused", params=PROD), 409)
     assert is_problem(api.get("/api/v1/queues"), 503)
     assert is_problem(api.get("/api/v1/queues/q/metrics", params=PROD), 503)
+
+
+def test_a_wrong_method_is_told_all_that_there_are(services: Services) -> None:
+    """Each of them is a route of its own."""
+    api = client_with_key(services)
+    for method, path, allowed in (
+        ("PUT", "/api/v1/session", "DELETE, GET, POST"),
+        ("PUT", "/api/v1/alerts/rules/x%2Fy", "DELETE, GET, PATCH"),
+        ("OPTIONS", "/api/v1/queues/a%2Fb/dead", "DELETE, GET"),
+        ("POST", "/", "GET, HEAD"),
+    ):
+        answer = api.request(method, path)
+        assert is_problem(answer, 405)
+        assert answer.headers["allow"] == allowed
+
+
+def test_the_last_page_of_the_log_says_so(services: Services) -> None:
+    api = client_with_key(services)
+    for limit in (5, 6):
+        api.put("/api/v1/environments/prod/limits", params={"org": "acme", "project": "shop"}, json={"limit": limit})
+    pages = [api.get("/api/v1/audit", params={"limit": limit}).json() for limit in (1, 2)]
+    assert [len(page["entries"]) for page in pages] == [1, 2]
+    assert pages[0]["next"] == pages[0]["entries"][0]["id"]
+    assert pages[1]["next"] is None
 
 
 def test_a_server_that_is_away_is_named_without_its_address(services: Services) -> None:
@@ -586,9 +647,20 @@ def test_old_entries_are_forgotten(services: Services) -> None:
 # --- Health ----------------------------------------------------------------------------------------
 
 
+def patient_postgres_version(url: str) -> str | None:
+    return postgres_version(url, 60)
+
+
+def patient_connect(url: str, timeout_s: float) -> Valkey:
+    return connect_valkey(url, max(timeout_s, 60.0))
+
+
 def test_readiness_names_what_is_down_to_those_with_a_key(
-    valkey_url: str, clickhouse_url: str, services: Services
+    valkey_url: str, clickhouse_url: str, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(readiness, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(readiness, "postgres_version", patient_postgres_version)
+    monkeypatch.setattr(valkey_probe, "connect", patient_connect)
     text = make_key(services.postgres_url)
     whole = replace(services, redis_url=valkey_url, clickhouse_url=clickhouse_url)
     answer = client(whole).get("/readyz")

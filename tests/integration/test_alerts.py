@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,12 +17,13 @@ from headrace.alerts.manual import resolve_incident
 from headrace.alerts.messages import Message
 from headrace.alerts.records import Silence
 from headrace.alerts.rules import InvalidRule, Rule
-from headrace.alerts.senders import SendOptions, send
+from headrace.alerts.senders import send
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, connection, open_pool
 from headrace.warehouse.connect import Client
 from headrace.webhook.post import NotTaken
 from tests.alerting import (
+    ANSWER_S,
     ENV,
     LOCAL,
     REF,
@@ -32,6 +34,7 @@ from tests.alerting import (
     http_receiver,
     mail_server,
 )
+from tests.conftest import LONG_S, wait_until
 
 MINUTE = 60_000
 NOW = int(time.time()) // 60 * MINUTE
@@ -290,7 +293,7 @@ def test_without_clickhouse_states_are_kept_and_one_meta_alert_is_told(
 def _connected(url: str, database: str) -> Client:
     from headrace.warehouse.connect import connect
 
-    return connect(url, database, 2)
+    return connect(url, database, ANSWER_S)
 
 
 def test_a_pipeline_that_stopped_and_one_that_lost_events_are_told(
@@ -413,12 +416,12 @@ def test_one_evaluates_and_the_other_stands_by(alerting: Alerting, other: Alerti
 def test_an_evaluator_that_was_overtaken_writes_nothing(
     pool: Pool, clickhouse_url: str, warehouse: Client, alerting: Alerting, history: History, hook: str
 ) -> None:
-    late = Alerting(pool, clickhouse_url, str(warehouse.database), lease_s=0.05)
+    late = Alerting(pool, clickhouse_url, str(warehouse.database))
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
     history.waiting(NOW, 500)
     history.final_up_to(NOW + MINUTE)
     assert late.lease.take()
-    time.sleep(0.06)  # its lease ends; it does not know
+    late.lease_ends()
     alerting.round(NOW + MINUTE)
     with pytest.raises(EvaluatorFenced):
         late.evaluator.run_once(NOW + MINUTE)
@@ -513,9 +516,9 @@ def test_a_channel_that_fails_keeps_its_order_and_delays_nobody(
             found = records.find_channel(conn, bad)
         assert found is not None
         assert (found.failures, found.last_error) == (1, "127.0.0.1 answered 503: ''")
-        deadline = time.monotonic() + 20
-        while len(broken.received) < 4 and time.monotonic() < deadline:
-            alerting.send()
+        for _ in range(2):
+            alerting.retry_now()
+            alerting.send_all()
         assert broken.kinds == ["firing", "firing", "firing", "resolved"]
         assert len({each.headers["x-headrace-delivery"] for each in broken.received[:3]}) == 1
 
@@ -523,17 +526,16 @@ def test_a_channel_that_fails_keeps_its_order_and_delays_nobody(
 def test_a_channel_that_hangs_delays_nobody(
     alerting: Alerting, history: History, receiver: Receiver, hook: str
 ) -> None:
+    go_on = threading.Event()
     with http_receiver() as slow:
-        slow.answer = lambda received: time.sleep(1.0) or 200
+        slow.answer = lambda received: 200 if go_on.wait(60) else 503
         hanging = [alerting.add_channel({"type": "webhook", "url": slow.url}).id for _ in range(5)]
         fire(alerting, history, *hanging, hook)
         alerting.outbox.run_once()
-        deadline = time.monotonic() + 10
-        while not receiver.received and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert receiver.received
+        wait_until(lambda: receiver.received, "the other has its message")
         assert not slow.received
-        alerting.outbox.settle(10)
+        go_on.set()
+        alerting.outbox.settle(60)
         assert len(slow.received) == 5
 
 
@@ -585,18 +587,20 @@ def test_slack_is_sent_text_and_blocks_that_cannot_be_made_up_by_names(receiver:
     assert got.document["blocks"][0]["type"] == "section"
 
 
+@pytest.mark.timeout(LONG_S)  # Apprise takes seconds to load, of a processor that nobody else uses
 @pytest.mark.parametrize("kind", ["webhook", "slack", "apprise"])
 def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver, kind: str) -> None:
     address = receiver.url.replace("http:", "json:") if kind == "apprise" else receiver.url
     config = {"url": address, "secret": "0123456789abcdef"}
     message = Message("m-1", "test", _rule(), [])
     with pytest.raises(Exception, match=r"127\.0\.0\.1.*not a public address"):
-        send(kind, config, message, SendOptions(timeout_s=20))
+        send(kind, config, message, replace(LOCAL, allow_private=False))
     assert receiver.received == []
-    send(kind, config, message, SendOptions(timeout_s=20, allow_private=True))
+    send(kind, config, message, LOCAL)
     assert len(receiver.received) == 1
 
 
+@pytest.mark.timeout(LONG_S)
 def test_apprise_says_what_it_does_not_know() -> None:
     with pytest.raises(NotTaken, match="does not know this URL"):
         send("apprise", {"url": "nosuchservice://x"}, Message("m", "test", _rule(), []), LOCAL)

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
 from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.routes import alerts as routes
 from headrace.api.services import MOST_TRIALS, Services
 from headrace.cli.main import headrace
 from headrace.postgres.connect import Pool, connect, open_pool
@@ -128,6 +129,14 @@ def test_a_channel_never_shows_its_secrets_again(api: TestClient, receiver: Rece
     assert api.delete(path).status_code == 204
 
 
+@pytest.mark.parametrize("raw", [r'"a\u0000@example.com"', r'"a\u001b@example.com"', r'"a\ud800@example.com"'])
+def test_an_address_of_mail_holds_visible_characters(api: TestClient, raw: str) -> None:
+    body = f'{{"name": "ops", "type": "email", "to": [{raw}]}}'
+    answer = api.post(f"{PATH}/channels", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert "visible" in answer.json()["detail"]
+
+
 def test_a_rule_whose_channel_is_gone_can_be_changed(api: TestClient) -> None:
     mail = {"type": "email", "to": ["ops@example.com"]}
     gone, kept = (made(api.post(f"{PATH}/channels", json={"name": name, **mail}))["id"] for name in ("gone", "kept"))
@@ -236,7 +245,10 @@ def test_few_channels_are_tested_at_once(api: TestClient, services: Services) ->
         assert conn.execute("SELECT count(*) FROM alert_outbox").fetchone() == (0,)
 
 
-def test_the_test_button_goes_the_way_of_all_messages(api: TestClient, alerting: Alerting, receiver: Receiver) -> None:
+def test_the_test_button_goes_the_way_of_all_messages(
+    api: TestClient, alerting: Alerting, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "TEST_WAIT_S", 60.0)
     channel = made(api.post(f"{PATH}/channels", json={"name": "ops", "type": "webhook", "url": receiver.url}))
     stop = threading.Event()
     sender = threading.Thread(target=lambda: [alerting.send() for _ in iter(lambda: stop.wait(0.05), True)])
@@ -261,7 +273,11 @@ def test_the_test_button_goes_the_way_of_all_messages(api: TestClient, alerting:
 class Shell:
     def __init__(self, postgres_url: str, folder: Path) -> None:
         self.folder = folder
-        self.env = {"HEADRACE_POSTGRES_URL": postgres_url, "HEADRACE_ALERTS_ALLOW_PRIVATE": "true"}
+        self.env = {
+            "HEADRACE_POSTGRES_URL": postgres_url,
+            "HEADRACE_ALERTS_ALLOW_PRIVATE": "true",
+            "HEADRACE_ALERTS_SEND_TIMEOUT": "60s",
+        }
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(headrace, ["alerts", *arguments], env=self.env)

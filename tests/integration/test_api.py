@@ -34,7 +34,7 @@ def api(services: Services) -> TestClient:
 
 
 def test_live_state_of_every_queue(api: TestClient, valkey_url: str, queue_ref: QueueRef) -> None:
-    SyncClient(valkey_url).enqueue_many(queue_ref, [NewJob("t", b"123"), NewJob("t", delay_ms=60_000)])
+    SyncClient(valkey_url).enqueue_many(queue_ref, [NewJob("t", b"123"), NewJob("t", delay_ms=3_600_000)])
     [queue] = api.get("/api/v1/queues").json()["queues"]
     assert QueueRef(queue["org"], queue["project"], queue["env"], queue["queue"]) == queue_ref
     assert (queue["depth"], queue["scheduled"], queue["running"], queue["bytes"]) == (1, 1, 0, 3)

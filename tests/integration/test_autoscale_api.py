@@ -52,7 +52,7 @@ def put(
     pool: Pool,
     seen: Observation,
     name: str = "mail",
-    fresh_s: float = 60.0,
+    fresh_s: float = 3600.0,
     scope: Scope = HERE,
     wanted: int = 3,
     enabled: bool = True,

@@ -8,22 +8,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 
+from headrace.autoscale import local
 from headrace.autoscale.local import LocalWorkers
 from headrace.autoscale.worker_types import Scaling
 from headrace.cli.autoscale import worker_command
+from headrace.queue import keys
 from headrace.queue.state import QueueState, read_state
 from headrace.valkey.connect import Valkey
 from tests.autoscaling import REF, mail
 from tests.conftest import wait_until
-from tests.operating import World, open_world
+from tests.operating import OPTIONS, World, open_world
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.autoscaling:tasks"
-FLAGS = {"queue.lease": "2s", "worker.heartbeat": "300ms", "worker.grace": "10s", "worker.poll": "20ms"}
+FLAGS = {"queue.lease": "1h", "worker.grace": "1m", "worker.poll": "20ms", "autoscale.lease": "10m"}
+"""Leases end where a test says so, see `leases_end`."""
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def world(valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def workers(world: World) -> Iterator[LocalWorkers]:
-    made = LocalWorkers("mail", worker_command(mail(app=APP, scaling=Scaling(per_worker=2)), None, FLAGS), 10.0)
+    made = LocalWorkers("mail", worker_command(mail(app=APP, scaling=Scaling(per_worker=2)), None, FLAGS), 60.0)
     yield made
     made.stop()
 
@@ -48,30 +53,42 @@ def state(valkey: Valkey) -> QueueState:
     return found
 
 
+def leases_end(valkey: Valkey) -> None:
+    key = keys.leases(OPTIONS.stubs().shard_of(REF))
+    valkey.zadd(key, dict.fromkeys(cast("list[bytes]", valkey.zrange(key, 0, -1)), 1))
+
+
 def test_scaling_down_and_up_loses_nothing_and_runs_nothing_twice(
-    world: World, workers: LocalWorkers, valkey: Valkey
+    world: World, workers: LocalWorkers, valkey: Valkey, tmp_path: Path
 ) -> None:
-    world.enqueue(REF, 60, task="sleep", payload=b"0.1")
+    go_on = tmp_path / "go on"
+    world.enqueue(REF, 60, task="wait_for", payload=str(go_on).encode())
     workers.scale(2)
     assert workers.count() == 2
-    wait_until(lambda: state(valkey).odometers.get("ack", 0) >= 10, "jobs are done")
+    wait_until(lambda: state(valkey).running == 4, "both are busy")
     leaving = workers.pids[1]
     workers.scale(1)
     assert workers.count() == 1
+    go_on.touch()
     wait_until(lambda: workers.count() == 1 and not psutil.pid_exists(leaving), "the other has left")
     workers.scale(2)
     done = wait_until(lambda: (now := state(valkey)).odometers.get("ack", 0) == 60 and now, "all are done")
     assert (done.depth, done.running, done.dead) == (0, 0, 0)
-    assert done.odometers["dequeue"] - done.odometers.get("reclaim", 0) == 60
+    assert done.odometers["dequeue"] - done.odometers.get("release", 0) == 60
 
 
-def test_a_killed_worker_is_replaced_and_its_job_returns(world: World, workers: LocalWorkers, valkey: Valkey) -> None:
-    world.enqueue(REF, 1, task="sleep", payload=b"1.5")
+def test_a_killed_worker_is_replaced_and_its_job_returns(
+    world: World, workers: LocalWorkers, valkey: Valkey, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go on"
+    world.enqueue(REF, 1, task="wait_for", payload=str(go_on).encode())
     workers.scale(1)
     wait_until(lambda: state(valkey).running == 1, "it runs")
     [killed] = workers.pids
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: workers.count() == 0, "it is not counted")
+    leases_end(valkey)
+    go_on.touch()
     workers.mend()
     assert workers.count() == 1
     assert workers.pids != [killed]
@@ -87,7 +104,9 @@ def test_a_worker_that_cannot_be_started_is_tried_again_later() -> None:
     absent.stop()
 
 
-def test_a_worker_that_dies_at_once_is_not_started_without_end() -> None:
+def test_a_worker_that_dies_at_once_is_not_started_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now[0]))
     broken = LocalWorkers("broken", [sys.executable, "-c", "raise SystemExit(1)"])
     starts = 0
     broken.scale(1)
@@ -96,13 +115,16 @@ def test_a_worker_that_dies_at_once_is_not_started_without_end() -> None:
         wait_until(lambda: broken.count() == 0, "it died")
         broken.mend()
     assert starts == 2, "the third has to wait"
+    now[0] += local.RETRY_S
+    broken.mend()
+    assert len(broken.pids) == 1
     broken.stop()
 
 
 def test_many_that_die_together_have_failed_once(tmp_path: Path) -> None:
     """Something that all of them need was away for a moment: they are not kept away for a minute."""
     there = tmp_path / "there"
-    program = "import os, sys, time; time.sleep(60) if os.path.exists(sys.argv[1]) else sys.exit(1)"
+    program = "import os, sys, time; time.sleep(600) if os.path.exists(sys.argv[1]) else sys.exit(1)"
     shaky = LocalWorkers("shaky", [sys.executable, "-c", program, str(there)])
     shaky.scale(8)
     wait_until(lambda: shaky.count() == 0, "all died")
@@ -115,7 +137,9 @@ def test_many_that_die_together_have_failed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_their_autoscaler(world: World, valkey: Valkey, tmp_path: Path, end: signal.Signals) -> None:
     """And finish their jobs, or take them back to the queue."""
-    world.enqueue(REF, 50, task="sleep", payload=b"0.2")
+    go_on = tmp_path / "go on"
+    world.enqueue(REF, 1, "quick-", task="wait_for", payload=b"")
+    world.enqueue(REF, 49, task="wait_for", payload=str(go_on).encode())
     file = tmp_path / "workers.toml"
     scaling = "{ min = 1, max = 1, per_worker = 1 }"
     file.write_text(f'[[worker]]\nname = "mail"\nqueue = "emails"\napp = "{APP}"\nscaling = {scaling}\n', "utf-8")
@@ -123,11 +147,12 @@ def test_workers_end_with_their_autoscaler(world: World, valkey: Valkey, tmp_pat
     command = [sys.executable, "-m", "headrace", *flags, "--set", f"autoscale.types={file}", "autoscale", "run"]
     scaler = subprocess.Popen(command)
     try:
-        wait_until(lambda: state(valkey).odometers.get("ack", 0) > 0, "a job is done")
+        wait_until(lambda: (now := state(valkey)).odometers.get("ack", 0) == now.running == 1, "it is at the second")
         children = psutil.Process(scaler.pid).children()
         assert len(children) == 1
     finally:
         scaler.send_signal(end)
+        go_on.touch()
         code = scaler.wait()
     assert code == (0 if end == signal.SIGTERM else -signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(children[0].pid), "its worker is gone")

@@ -14,10 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,23 +32,21 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError, Error
 from clickhouse_connect.driver.external import ExternalData
 
+from tests.conftest import READY_S, wait_until
+from tests.ports import reserved_port
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+PATIENCE_S = 120.0
 
 
 class Endpoint:
     """The endpoint as a process of its own."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, port: int) -> None:
         self.data_dir = data_dir
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = port
         self.url = f"http://127.0.0.1:{self.port}/"
         self.process = self.spawn()
 
@@ -62,12 +59,12 @@ class Endpoint:
     def answers(self) -> bool:
         assert self.process.poll() is None, "the endpoint died"
         try:
-            return httpx.get(f"{self.url}ping").text == "Ok.\n"
+            return self.get("ping").text == "Ok.\n"
         except httpx.TransportError:
             return False
 
     def ready(self) -> Endpoint:
-        wait_until(self.answers)
+        wait_until(self.answers, "it answers", READY_S)
         return self
 
     def kill_and_restart(self) -> None:
@@ -78,29 +75,36 @@ class Endpoint:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE_S)
 
     def client(self, **options: object) -> Client:
         return clickhouse_connect.get_client(host="127.0.0.1", port=self.port, **options)
 
-    def post(self, body: bytes | str | Iterator[bytes], **parameters: str) -> httpx.Response:
-        return httpx.post(self.url, params=parameters, content=body, timeout=60)
+    def post(
+        self, body: bytes | str | Iterator[bytes], headers: Mapping[str, str] | None = None, **parameters: str
+    ) -> httpx.Response:
+        return httpx.post(self.url, params=parameters, content=body, headers=headers, timeout=PATIENCE_S)
+
+    def get(self, path: str = "", **parameters: str) -> httpx.Response:
+        return httpx.get(self.url + path, params=parameters, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Generator[Endpoint]:
-    running = Endpoint(tmp_path_factory.mktemp("clickhouse")).ready()
-    yield running
-    assert running.stop() == 0
+    with reserved_port() as port:
+        running = Endpoint(tmp_path_factory.mktemp("clickhouse"), port).ready()
+        yield running
+        assert running.stop() == 0
 
 
 @pytest.fixture
 def own_endpoint(tmp_path: Path) -> Generator[Endpoint]:
     """One that a test may kill."""
-    running = Endpoint(tmp_path / "data with 'quote' ü").ready()
-    yield running
-    running.process.kill()
-    running.process.wait()
+    with reserved_port() as port:
+        running = Endpoint(tmp_path / "data with 'quote' ü", port).ready()
+        yield running
+        running.process.kill()
+        running.process.wait()
 
 
 @pytest.fixture
@@ -185,7 +189,8 @@ def test_a_large_result_is_not_held_in_memory(endpoint: Endpoint) -> None:
         return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
     before, size = peak_bytes(), 0
-    with httpx.stream("POST", endpoint.url, content="SELECT number FROM numbers(60000000) FORMAT Native") as answer:
+    query = "SELECT number FROM numbers(60000000) FORMAT Native"
+    with httpx.stream("POST", endpoint.url, content=query, timeout=PATIENCE_S) as answer:
         for chunk in answer.iter_bytes():
             size += len(chunk)
     assert size > 480_000_000
@@ -257,9 +262,8 @@ def test_an_error_in_the_middle_of_a_stream_is_raised(endpoint: Endpoint, client
         assert sum(len(block) for block in blocks) < 0, "the stream ended as if it were complete"
     with pytest.raises(Error, match="FUNCTION_THROW_IF"):
         assert len(client.query(query, settings=slow).result_rows) < 0, "the result looked complete"
-    url = f"{endpoint.url}?max_threads=1&max_block_size=65536"
     with pytest.raises(httpx.RemoteProtocolError):  # status 200 had been sent, then the connection was cut
-        httpx.post(url, content=query, timeout=60)
+        endpoint.post(query, max_threads="1", max_block_size="65536")
 
 
 def test_async_client(endpoint: Endpoint) -> None:
@@ -278,9 +282,9 @@ def test_async_client(endpoint: Endpoint) -> None:
 
 
 def test_ping_and_root(endpoint: Endpoint) -> None:
-    assert httpx.get(f"{endpoint.url}ping").text == "Ok.\n"
-    assert httpx.get(endpoint.url).text == "Ok.\n"
-    assert httpx.get(f"{endpoint.url}elsewhere?query=SELECT+1").status_code == 404
+    assert endpoint.get("ping").text == "Ok.\n"
+    assert endpoint.get().text == "Ok.\n"
+    assert endpoint.get("elsewhere", query="SELECT 1").status_code == 404
 
 
 def test_headers(endpoint: Endpoint, table: str) -> None:
@@ -300,7 +304,7 @@ def test_output_formats(endpoint: Endpoint) -> None:
     assert endpoint.post("SELECT 1 AS a FORMAT TSVWithNames SETTINGS max_block_size = 1;").text == "a\n1\n"
     assert endpoint.post("SELECT 'a' SETTINGS max_threads = 1 FORMAT CSV").text == '"a"\n'
     assert endpoint.post("SELECT 1 AS a", default_format="JSONEachRow").text == '{"a":1}\n'
-    answer = httpx.post(endpoint.url, content="SHOW DATABASES", headers={"X-ClickHouse-Format": "JSON"})
+    answer = endpoint.post("SHOW DATABASES", {"X-ClickHouse-Format": "JSON"})
     assert {"name": "default"} in answer.json()["data"]
     blocks = endpoint.post("SELECT number FROM numbers(9) FORMAT JSON", max_block_size="2").json()
     assert blocks["rows"] == 9, "a format with a frame must not be sent block by block"
@@ -388,7 +392,7 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("coding", CODINGS)
 def test_compressed_bodies(endpoint: Endpoint, client: Client, table: str, coding: str) -> None:
     def send(body: bytes | Iterator[bytes]) -> httpx.Response:
-        return httpx.post(endpoint.url, content=body, headers={"Content-Encoding": coding})
+        return endpoint.post(body, {"Content-Encoding": coding})
 
     compress = CODINGS[coding]
     rows = b"".join(b"%d,x\n" % n for n in range(100_000))
@@ -479,13 +483,13 @@ def test_files_of_the_server_are_not_written_by_a_query(endpoint: Endpoint, tmp_
 
 
 def test_get_is_read_only(endpoint: Endpoint, client: Client, table: str) -> None:
-    answer = httpx.get(endpoint.url, params={"query": f"INSERT INTO {table} SELECT 1, 'x'", "max_threads": "1"})
+    answer = endpoint.get(query=f"INSERT INTO {table} SELECT 1, 'x'", max_threads="1")
     assert answer.headers["X-ClickHouse-Exception-Code"] == "164"
     assert "POST" in answer.text
     assert count(client, table) == 0
     read = {"query": "SELECT getSetting('max_threads')", "max_threads": "3"}
-    assert httpx.get(endpoint.url, params=read).text == "3\n"
-    assert httpx.get(endpoint.url, params={"readonly": "1"} | read).text == "3\n"
+    assert endpoint.get(**read).text == "3\n"
+    assert endpoint.get(**read, readonly="1").text == "3\n"
 
 
 @pytest.mark.parametrize(
@@ -498,14 +502,14 @@ def test_get_is_read_only(endpoint: Endpoint, client: Client, table: str) -> Non
     ],
 )
 def test_web_pages_are_turned_away(endpoint: Endpoint, client: Client, table: str, headers: dict[str, str]) -> None:
-    answer = httpx.post(endpoint.url, content=f"INSERT INTO {table} VALUES (1, 'x')", headers=headers)
+    answer = endpoint.post(f"INSERT INTO {table} VALUES (1, 'x')", headers)
     assert answer.status_code == 403
     assert count(client, table) == 0
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:80", "[::1]:8123", "LOCALHOST:1"])
 def test_loopback_names_are_let_in(endpoint: Endpoint, host: str) -> None:
-    assert httpx.post(endpoint.url, content="SELECT 1", headers={"Host": host}).text == "1\n"
+    assert endpoint.post("SELECT 1", {"Host": host}).text == "1\n"
 
 
 # --- one process, many at once, and its end -------------------------------------------------------
@@ -532,19 +536,19 @@ def test_a_client_that_leaves_while_sending_inserts_nothing(endpoint: Endpoint, 
     head += f"INSERT INTO {table} FORMAT CSV\n"
     with socket.create_connection(("127.0.0.1", endpoint.port)) as leaver:
         leaver.sendall(head.encode() + b"1,x\n" * 100_000)
-        wait_until(lambda: running(client, table) == 1)
-    wait_until(lambda: running(client, table) == 0)
+        wait_until(lambda: running(client, table) == 1, "it is being inserted")
+    wait_until(lambda: running(client, table) == 0, "it is dropped")
     assert count(client, table) == 0
 
 
 def test_a_client_that_leaves_while_reading_stops_its_query(endpoint: Endpoint, client: Client) -> None:
     mark = uuid.uuid4().hex
     query = f"SELECT number, '{mark}' FROM numbers(100000000000)"
-    with httpx.stream("POST", endpoint.url, content=query) as answer:
+    with httpx.stream("POST", endpoint.url, content=query, timeout=PATIENCE_S) as answer:
         pieces = answer.iter_bytes()  # kept, for httpx hangs up when the iterator goes
         next(pieces)
         assert running(client, mark) == 1
-    wait_until(lambda: running(client, mark) == 0)
+    wait_until(lambda: running(client, mark) == 0, "it is stopped")
 
 
 def running(client: Client, mark: str) -> int:
@@ -555,7 +559,7 @@ def running(client: Client, mark: str) -> int:
 
 def test_a_second_process_is_refused(endpoint: Endpoint) -> None:
     second = endpoint.spawn()
-    _, complaint = second.communicate(timeout=20)
+    _, complaint = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 5
     assert str(endpoint.data_dir) in complaint
     assert str(endpoint.process.pid) in complaint
@@ -568,7 +572,7 @@ def test_a_taken_port_is_named(endpoint: Endpoint, tmp_path: Path) -> None:
         other = Endpoint.__new__(Endpoint)
         other.data_dir, other.port = tmp_path, int(taken.getsockname()[1])
         process = other.spawn()
-        _, complaint = process.communicate(timeout=20)
+        _, complaint = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4
     assert str(other.port) in complaint
     assert "--port" in complaint
@@ -579,9 +583,9 @@ def test_sigterm_ends_it_with_zero_although_a_query_runs(own_endpoint: Endpoint)
     endless = "SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number))"
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(own_endpoint.post, endless)
-        wait_until(lambda: running(client, "sipHash64") == 1)
+        wait_until(lambda: running(client, "sipHash64") == 1, "it runs")
         own_endpoint.process.send_signal(signal.SIGTERM)
-        assert own_endpoint.process.wait(10) == 0
+        assert own_endpoint.process.wait(PATIENCE_S) == 0
         assert isinstance(asked.exception(), httpx.TransportError) or asked.result().status_code == 500
 
 

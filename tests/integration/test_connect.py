@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.embedded.process import LOOPBACK, Child, choose_port
+import pytest
+
+from headrace.embedded.process import LOOPBACK, Child
 from headrace.embedded.valkey import EmbeddedValkey, find_server
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.queue import Client, SyncClient
 from headrace.valkey.probe import server_version
 from tests.conftest import READY_S, wait_until
+from tests.ports import reserved_port
 
 REF = QueueRef("o", "p", "e", "q")
+PATIENT = "sentinel down-after-milliseconds the-queue 600000\n"
+"""A master that pauses is not given up."""
 
 
 async def enqueue(url: str) -> bool:
@@ -44,13 +50,18 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_the_master_that_sentinels_know(tmp_path: Path) -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as found:
+        yield found
+
+
+def test_the_master_that_sentinels_know(tmp_path: Path, port: int) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
     server.start()
     server.wait_ready(READY_S)
-    port = choose_port("the sentinel", 0)
     config = tmp_path / "sentinel.conf"
-    config.write_text(f"port {port}\nbind {LOOPBACK}\nsentinel monitor the-queue {LOOPBACK} {server.port} 1\n")
+    config.write_text(f"port {port}\nbind {LOOPBACK}\nsentinel monitor the-queue {LOOPBACK} {server.port} 1\n{PATIENT}")
     sentinel = Child(
         "sentinel", [find_server("bundled"), str(config), "--sentinel"], log_file=tmp_path / "sentinel.log"
     )

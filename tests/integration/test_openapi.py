@@ -25,14 +25,17 @@ from headrace.api.app import create_app
 from headrace.api.callers import Scope
 from headrace.api.services import Services
 from headrace.model.names import QueueRef
+from headrace.streams.watch import Watcher, watched
 from headrace.warehouse.connect import Client
 from tests.access import make_key
-from tests.operating import NOBODY, Server, World, open_world
+from tests.conftest import LONG_S
+from tests.operating import NOBODY, OPTIONS, Server, World, open_world
 
 API_PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text("utf-8")
 EXAMPLES = 8
 """Per route and way of generating. The whole takes less than a minute."""
 
+PATIENCE_S = 120.0
 ENDLESS = "/api/v1/stream"
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
@@ -51,9 +54,13 @@ def world(valkey_url: str, postgres_url: str, clickhouse_url: str, warehouse: Cl
         made.enqueue(REF, 2, "dead-")
         made.bury(REF)
         made.enqueue(REF, 3)
+        made.queue.redis.xgroup_create("jobs", "workers", mkstream=True)
+        groups = [watched("jobs", "workers", REF.org, REF.project, REF.env)]
+        Watcher(made.queue.redis, made.queue.redis, OPTIONS.stubs(), groups).run_once()
         yield made
 
 
+@pytest.mark.timeout(LONG_S)
 def test_every_answer_is_as_described(world: World) -> None:
     """Generated requests, good ones and bad ones, with a key that may do everything in one environment."""
     headers = {"Authorization": f"Bearer {make_key(world.services.postgres_url, Scope(REF.org, REF.project, REF.env))}"}
@@ -81,7 +88,7 @@ def exercise(operation: Any, mode: GenerationMode, headers: dict[str, str]) -> N
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def answer_is_as_described(case: Any) -> None:
-        case.call_and_validate(headers=headers, checks=CHECKS)
+        case.call_and_validate(headers=headers, checks=CHECKS, timeout=PATIENCE_S)
 
     answer_is_as_described()
 
@@ -101,6 +108,7 @@ ODD = {
 }
 
 
+@pytest.mark.timeout(LONG_S)
 def test_odd_values_in_every_parameter_are_told_what_is_wrong(world: World) -> None:
     for name, operation in OPERATIONS.items():
         method, path = name.split()
@@ -116,7 +124,8 @@ def test_odd_values_in_every_parameter_are_told_what_is_wrong(world: World) -> N
 
 
 def ask(world: World, method: str, path: str, operation: dict[str, Any], odd: dict[str, str]) -> Any:
-    values: dict[str, str] = {**vars(REF), "environment": REF.env, "id": "job-0", **odd}
+    watched_group = {"stream": "jobs", "group": "workers"}
+    values: dict[str, str] = {**vars(REF), **watched_group, "environment": REF.env, "id": "job-0", **odd}
     inside = set(re.findall(r"\{(\w+)\}", path))
     url = re.sub(r"\{(\w+)\}", lambda found: quote(values[found[1]], safe=""), path)
     named = {each["name"] for each in operation.get("parameters", [])} - inside
@@ -143,7 +152,10 @@ def test_every_route_is_described(name: str) -> None:
         assert errors >= {400, 401, 403, 404, 429, 500, 503}
 
 
-OURS = ("LiveQueue", "QueueDetail", "Job", "DeadJob", "DeadJobDetail", "Environment", "ActionQueue", "ActionTask")
+OURS = (
+    *("LiveQueue", "QueueDetail", "Job", "DeadJob", "DeadJobDetail", "Environment", "ActionQueue", "ActionTask"),
+    *("WatchedStream", "WatchedStreamList", "ConsumerDocument"),
+)
 
 
 @pytest.mark.parametrize("model", OURS)

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from headrace.embedded.process import choose_port
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.history.reconcile import Reconciliation, read_totals, reconcile
 from headrace.model.event import Op
@@ -36,8 +36,10 @@ from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
-from tests.conftest import READY_S, wait_until
+from tests.conftest import LONG_S, READY_S, wait_until
 from tests.events import event_table
+from tests.integration.test_embedded import is_on_disk
+from tests.ports import reserved_port
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +67,7 @@ def work(valkey: Valkey, url: str, jobs: int) -> None:
     for org in ("acme", "globex", "ünitech:*"):
         client.enqueue_many(QueueRef(org, "p", "e", "q"), [NewJob("t", b"x") for _ in range(jobs)])
     for shard in range(2):
-        while leased := run(valkey, STUBS.dequeue(shard, 7, 60_000)):
+        while leased := run(valkey, STUBS.dequeue(shard, 7, 3_600_000)):
             failed = [job for number, job in enumerate(leased) if number % 5 == 4 and job.attempt == 1]
             if failed:
                 run(valkey, STUBS.nack(shard, [(job, 0, "x") for job in failed]))
@@ -87,7 +89,7 @@ def run_until_equal(spark: SparkSession, options: PipelineOptions, valkey: Valke
                 found = compare(valkey, warehouse)
                 return found if found.difference == 0 else None
 
-            return wait_until(equal, "history agrees with the queues", 120)
+            return wait_until(equal, "history agrees with the queues", LONG_S / 3)
         finally:
             query.stop()
 
@@ -152,11 +154,11 @@ def test_a_failing_warehouse_loses_nothing(
         spool = pipeline.spool
         running = pool.submit(run_until_failure, spark, pipeline, stop)
         try:
-            wait_until(lambda: spool.stats().pushed >= 2 and spool.stats().retries > 0, "it is tried in vain", 60)
+            wait_until(lambda: spool.stats().pushed >= 2 and spool.stats().retries > 0, "it is tried in vain")
             work(valkey, valkey_url, 5)
-            wait_until(lambda: spool.stats().pushed >= 4, "the next batch is in the spool", 60)
+            wait_until(lambda: spool.stats().pushed >= 4, "the next batch is in the spool")
             warehouse.command("RENAME TABLE hidden TO queue_metrics_5s_v1")
-            wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues", 60)
+            wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues")
         finally:
             stop.set()
         running.result()
@@ -164,9 +166,11 @@ def test_a_failing_warehouse_loses_nothing(
 
 
 def test_the_pipeline_serves_its_metrics(options: PipelineOptions) -> None:
-    port = choose_port("the metrics of a test", 0)
-    address = f"http://127.0.0.1:{port}/metrics"
-    with exporting(replace(options, metrics_port=port)), urlopen(address, timeout=10) as answer:
+    with (
+        reserved_port() as port,
+        exporting(replace(options, metrics_port=port)),
+        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer,
+    ):
         text = answer.read().decode()
     assert 'headrace_spool_records{spool="pipeline"} 0.0' in text
     assert 'headrace_export_healthy{destination="clickhouse",spool="pipeline"} 1.0' in text
@@ -270,22 +274,28 @@ def test_ticks_move_the_watermark_and_count_nothing(
 ) -> None:
     """A shard in which nothing happens still says so, and history knows up to when it is complete."""
     SyncClient(options.redis_url).check_shards()
-    assert run(valkey, STUBS.tick(0, 5000))
-    assert not run(valkey, STUBS.tick(0, 5000))  # once per period, whoever sweeps
+    assert run(valkey, STUBS.tick(0, 3_600_000))
+    assert not run(valkey, STUBS.tick(0, 3_600_000))  # once per period, whoever sweeps
     with exporting(options) as pipeline:
         query = start_query(spark, pipeline)
         try:
-            wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark", 60)
+            wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark")
         finally:
             query.stop()
     assert all(not totals for totals in read_totals(warehouse).values())
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as found:
+        yield found
+
+
 def test_valkey_may_be_killed_and_come_back(
-    spark: SparkSession, options: PipelineOptions, warehouse: Client, tmp_path: Path
+    spark: SparkSession, options: PipelineOptions, warehouse: Client, tmp_path: Path, port: int
 ) -> None:
     """The query fails and is started again; what Valkey kept is what counts."""
-    server = EmbeddedValkey(tmp_path / "valkey", tmp_path)
+    server = EmbeddedValkey(tmp_path / "valkey", tmp_path, port)
     server.start()
     try:
         server.wait_ready(READY_S)
@@ -303,14 +313,14 @@ def test_valkey_may_be_killed_and_come_back(
             running = pool.submit(keep_running)
             try:
                 work(valkey, url, 20)
-                wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues", 60)
+                wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues")
+                wait_until(lambda: is_on_disk(valkey), "its disk has it all")
                 os.kill(server.child.pid, signal.SIGKILL)
                 server.stop()
-                server = EmbeddedValkey(tmp_path / "valkey", tmp_path, server.port)
                 server.start()
                 server.wait_ready(READY_S)
                 work(valkey, url, 20)
-                wait_until(lambda: compare(valkey, warehouse).difference == 0, "it agrees again", 120)
+                wait_until(lambda: compare(valkey, warehouse).difference == 0, "it agrees again")
             finally:
                 stop.set()
             running.result()

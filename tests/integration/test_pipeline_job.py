@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -16,6 +18,7 @@ from headrace.errors import AnotherPipeline, QueueUnavailable
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
+from headrace.pipeline import lease as lease_module
 from headrace.pipeline.housekeeping import Housekeeping
 from headrace.pipeline.lease import KEY, Lease, owner_of
 from headrace.pipeline.options import PipelineOptions
@@ -50,7 +53,7 @@ class Command:
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "headrace", "pipeline", "--once", *options]
-        return subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture
@@ -107,6 +110,14 @@ def trim_unread(valkey: Valkey, valkey_url: str) -> int:
 # The lease -------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None ends by itself while a test is at it, or has to be renewed."""
+    monkeypatch.setattr(lease_module, "LEASE_S", 3600.0)
+    monkeypatch.setattr(lease_module, "RENEW_S", 3600.0)
+
+
+@pytest.mark.usefixtures("long_leases")
 def test_one_pipeline_at_a_time(valkey: Valkey, tmp_path: Path) -> None:
     one, other = Lease(valkey, owner_of(tmp_path / "one")), Lease(valkey, owner_of(tmp_path / "other"))
     assert one.take()
@@ -121,6 +132,7 @@ def test_one_pipeline_at_a_time(valkey: Valkey, tmp_path: Path) -> None:
     assert other.wait(threading.Event())
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_a_lease_that_ended_in_a_pause_is_noticed(
     valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +142,7 @@ def test_a_lease_that_ended_in_a_pause_is_noticed(
     valkey.delete(KEY)  # as its end does
     assert other.take()
     lease.hold()  # young enough not to ask
-    monkeypatch.setattr("headrace.pipeline.lease.RENEW_S", -1)
+    monkeypatch.setattr(lease_module, "RENEW_S", -1)
     with pytest.raises(AnotherPipeline):
         lease.hold()
 
@@ -144,6 +156,7 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
         yield spool
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: Path) -> None:
     """Measures the lag, and lets the queues of a shard that missed events say where they stand, once a minute."""
     SyncClient(valkey_url).enqueue_many(REF, [NewJob("t", b"x")] * 3)
@@ -173,6 +186,29 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
     assert Lease(valkey, "other").take()
     with pytest.raises(AnotherPipeline):
         Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options).do()
+
+
+@pytest.mark.usefixtures("long_leases")
+def test_a_clock_that_is_wrong_removes_nothing_from_the_archive(
+    valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept for so many days of events. The pipeline's own clock, a month ahead, would have removed all of it."""
+    found: list[Taken] = []
+    SpoolSink(spool, {0: Mark(0, 0)}, after_put=found.append).take(numbered(5, shard=0), 0, 0)
+    options = PipelineOptions(
+        *(valkey_url, "", "", 2, tmp_path / "checkpoint", SpoolOptions(tmp_path / "unused")), archive=str(tmp_path)
+    )
+    monitor = Monitor()
+    monitor.took(replace(found[0].batch, watermark_ms=1_600_000_000_000))
+    told: Queue[int] = Queue()
+
+    def tidy(_uri: str, now_ms: int, *_: int) -> None:
+        told.put(now_ms)
+
+    monkeypatch.setattr("headrace.pipeline.archive.tidy", tidy)
+    monkeypatch.setattr("headrace.pipeline.housekeeping.TIDY_EVERY_S", -1.0)
+    Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options).do()
+    assert told.get(timeout=60) == 1_600_000_000_000
 
 
 def test_a_gap_that_a_dead_process_left_is_healed_by_the_next(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,8 +15,6 @@ from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from tests.access import client, client_with_key
 
-NOW = datetime.now(UTC).replace(microsecond=0)
-
 
 @pytest.fixture
 def services(valkey_url: str, clickhouse_url: str, warehouse: Client, postgres_url: str) -> Iterator[Services]:
@@ -25,7 +24,7 @@ def services(valkey_url: str, clickhouse_url: str, warehouse: Client, postgres_u
 
 
 def add_batch(warehouse: Client, batch_id: int, minutes_ago: float, events: int = 10, **more: int) -> datetime:
-    at = NOW - timedelta(minutes=minutes_ago)
+    at = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=minutes_ago)
     at_ms = int(at.timestamp() * 1000)
     times = {"oldest_event_ms": at_ms - 500, "newest_event_ms": at_ms, "watermark_ms": at_ms} if events else {}
     facts = {"rows": 2, "duration_ms": 100 * batch_id, "oldest_event_ms": 0, "newest_event_ms": 0, **times, **more}
@@ -57,6 +56,18 @@ def test_tells_nothing_where_there_is_nothing(services: Services) -> None:
     assert answer["last_hour"]["duration_p99_ms"] is None
     assert answer["last_hour"]["freshness_p99_ms"] is None
     assert answer["last_hour"]["events"] == 0
+
+
+def test_a_database_that_is_not_there_is_named_without_its_address(services: Services) -> None:
+    """Not migrated yet: the first connection says so already, or the first question."""
+    params = {"org": "acme", "project": "shop", "env": "prod"}
+    for database in ("nowhere", "default"):
+        api = client_with_key(replace(services, database=database))
+        for path in ("/api/v1/pipeline", "/api/v1/queues/q/metrics"):
+            answer = api.get(path, params=params)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
+            assert "Run `headrace migrate`" in answer.json()["detail"]
+            assert "127.0.0.1" not in answer.text
 
 
 def test_a_batch_without_events_has_no_freshness(services: Services, warehouse: Client) -> None:

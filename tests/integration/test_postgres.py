@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -22,23 +22,42 @@ from headrace.cli.doctor import postgres_tables
 from headrace.cli.findings import Finding
 from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.embedded.process import LOOPBACK, choose_port
 from headrace.errors import CommitUnclear, DatabaseFull, DatabaseUnavailable, MigrationError, SettingsError
+from headrace.postgres import connect as postgres
 from headrace.postgres.connect import Pool, available, connect, connection, open_pool, xact_id, xact_status
 from headrace.postgres.migrate import migrate, pending
 from headrace.postgres.queries import load_query
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.migrate import migrations as warehouse_migrations
 from tests.conftest import READY_S, QuickPostgres, Servers, database_url, wait_until
+from tests.ports import reserved_port
 
-AT_ONCE_S = 2.0
-"""Far below any timeout of ours, far above what a busy machine needs."""
+NOBODY = "127.0.0.1:1"
+
+NO_WAIT_S = 0.0
+"""Whoever would have to wait for a connection gets an error instead."""
 
 
 @pytest.fixture
-def pool(postgres_url: str) -> Iterator[Pool]:
+def pool(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """Transactions may take long here."""
+    monkeypatch.setattr(postgres, "IDLE_IN_TRANSACTION_S", 60.0)
     with open_pool(postgres_url, max_size=2, timeout_s=0.1) as pool:
         yield pool
+
+
+@pytest.fixture
+def connects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One for each attempt to connect, however it went."""
+    tried: list[str] = []
+    connect_once = psycopg.connect
+
+    def noted(*url: str, **parameters: Any) -> Any:
+        tried.append(str(url))
+        return connect_once(*url, **{**parameters, "connect_timeout": 60})
+
+    monkeypatch.setattr(psycopg, "connect", noted)
+    return tried
 
 
 @pytest.fixture
@@ -82,10 +101,10 @@ class TestConnections:
         assert session(pool) == session(pool)
 
     def test_what_is_in_the_url_counts(self, postgres_url: str) -> None:
-        url = f"{postgres_url}?application_name=mine&options=-c%20statement_timeout%3D77"
+        url = f"{postgres_url}?application_name=mine&options=-c%20statement_timeout%3D77s"
         with open_pool(url) as pool, connection(pool) as conn:
             assert conn.execute("SHOW application_name").fetchone() == ("mine",)
-            assert conn.execute("SHOW statement_timeout").fetchone() == ("77ms",)
+            assert conn.execute("SHOW statement_timeout").fetchone() == ("77s",)
             assert conn.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("10s",)
 
     def test_a_url_that_cannot_be_read_is_refused_without_showing_it(self) -> None:
@@ -102,7 +121,7 @@ class TestConnections:
         assert session(pool)
 
     def test_many_threads_share_few(self, postgres_url: str) -> None:
-        with open_pool(postgres_url, max_size=3) as pool, ThreadPoolExecutor(16) as threads:
+        with open_pool(postgres_url, max_size=3, timeout_s=60.0) as pool, ThreadPoolExecutor(16) as threads:
             used = set(threads.map(session, [pool] * 200))
         assert len(used) <= 3
 
@@ -141,18 +160,24 @@ class TestConnections:
         assert held(numbers) == []
 
 
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One for all outages: its files take seconds to make."""
+    folder = tmp_path_factory.mktemp("outages")
+    with reserved_port() as port:
+        yield QuickPostgres(folder / "data", folder / "log", port)
+
+
 class TestOutages:
     @pytest.fixture
-    def server(self, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-        port = choose_port("postgres", 0)
-        server = QuickPostgres(tmp_path / "data", tmp_path / "log", port)
-        server.start()
-        server.wait_ready(READY_S)
-        yield server
-        server.stop()
+    def server(self, own_server: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+        own_server.start()
+        own_server.wait_ready(READY_S)
+        yield own_server
+        own_server.stop()
 
-    def test_the_first_call_after_a_restart_works(self, server: EmbeddedPostgres) -> None:
-        with open_pool(server.url) as pool:
+    def test_the_first_call_after_a_restart_works(self, server: EmbeddedPostgres, connects: list[str]) -> None:
+        with open_pool(server.url, timeout_s=NO_WAIT_S) as pool:
             with ExitStack() as stack:  # now it holds as many as it may, and all of them will be stale
                 for _ in range(8):
                     stack.enter_context(connection(pool))
@@ -161,20 +186,22 @@ class TestOutages:
                 session(pool)
             server.start()
             server.wait_ready(READY_S)
-            began = time.monotonic()
+            connects.clear()
             assert session(pool) == session(pool)
-            assert time.monotonic() - began < AT_ONCE_S
+            assert len(connects) == 1
 
-    def test_what_a_restart_cut_off_is_replaced_without_a_word(self, server: EmbeddedPostgres) -> None:
-        with open_pool(server.url) as pool:
+    def test_what_a_restart_cut_off_is_replaced_without_a_word(
+        self, server: EmbeddedPostgres, connects: list[str]
+    ) -> None:
+        with open_pool(server.url, timeout_s=NO_WAIT_S) as pool:
             with ExitStack() as stack:
                 cut_off = {stack.enter_context(connection(pool)).info.backend_pid for _ in range(8)}
             server.stop()
             server.start()
             server.wait_ready(READY_S)
-            began = time.monotonic()
+            connects.clear()
             assert session(pool) not in cut_off
-            assert time.monotonic() - began < AT_ONCE_S
+            assert len(connects) == 1
 
     def test_a_transaction_that_the_server_left_is_unavailable_not_unclear(self, server: EmbeddedPostgres) -> None:
         def interrupted(pool: Pool) -> None:
@@ -200,28 +227,36 @@ class TestOutages:
             told: list[int] = []
 
             def lose_the_commit() -> None:
+                told.clear()
                 with connection(pool) as conn:
+                    conn.execute("DELETE FROM numbers")
                     conn.execute("INSERT INTO numbers VALUES (1)")
                     told.extend([xact_id(conn), conn.info.backend_pid])
 
-            with ThreadPoolExecutor(1) as threads:
-                lost = threads.submit(lose_the_commit)
-                with connect(server.url) as admin:
-                    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-                    wait_until(lambda: admin.execute(waiting).fetchone(), "the commit waits")
-                    assert xact_status(pool, told[0]) == "in progress"
-                    admin.execute("SELECT pg_terminate_backend(%s)", [told[1]])
+            with ThreadPoolExecutor(1) as threads, connect(server.url) as admin:
+                waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+                def waits() -> Any:
+                    """Commits do so once the server's other processes have read the new setting too."""
+                    lost = threads.submit(lose_the_commit)
+                    wait_until(lambda: lost.done() or admin.execute(waiting).fetchone(), "the commit")
+                    return None if lost.done() else lost
+
+                lost = wait_until(waits, "a commit waits")
+                assert xact_status(pool, told[0]) == "in progress"
+                admin.execute("SELECT pg_terminate_backend(%s)", [told[1]])
                 with pytest.raises(CommitUnclear, match="everything was written, or nothing"):
                     lost.result(READY_S)
             wait_until(lambda: xact_status(pool, told[0]) == "committed", "it was committed")
             assert held(pool) == [1]
+        with connect(server.url) as admin:
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
 
-    def test_a_pool_for_a_server_that_is_not_there(self) -> None:
-        began = time.monotonic()
-        pool = open_pool(f"postgresql://me:secret@{LOOPBACK}:{choose_port('nobody', 0)}/db")
+    def test_a_pool_for_a_server_that_is_not_there(self, connects: list[str]) -> None:
+        pool = open_pool(f"postgresql://me:secret@{NOBODY}/db", timeout_s=NO_WAIT_S)
         with pytest.raises(DatabaseUnavailable, match=r"(?s)Nothing was written.*Connection refused") as told:
             session(pool)
-        assert time.monotonic() - began < AT_ONCE_S
+        assert len(connects) == 1
         assert "secret" not in str(told.value)
 
 
@@ -254,7 +289,7 @@ class TestVerdicts:
     def test_a_session_that_was_ended_from_outside(self, numbers: Pool) -> None:
         def ended() -> None:
             with connection(numbers) as conn, connection(numbers) as other:
-                other.execute("SELECT pg_terminate_backend(%s, 5000)", [conn.info.backend_pid])
+                other.execute("SELECT pg_terminate_backend(%s, 25000)", [conn.info.backend_pid])
                 conn.execute("SELECT 1")
 
         with pytest.raises(DatabaseUnavailable, match="terminating connection"):
@@ -359,7 +394,7 @@ class TestMigrations:
 
     def test_a_server_that_is_not_there(self, rooms: dict[str, Path]) -> None:
         with pytest.raises(DatabaseUnavailable, match="Connection refused"):
-            migrate(f"postgresql://{LOOPBACK}:{choose_port('nobody', 0)}/db", rooms)
+            migrate(f"postgresql://{NOBODY}/db", rooms)
 
 
 def test_doctor_says_whether_tables_are_missing(postgres_url: str, servers: Servers) -> None:

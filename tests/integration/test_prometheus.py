@@ -9,6 +9,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,32 @@ from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.api import services
 from headrace.api.services import Services
-from headrace.embedded.process import Child, choose_port
-from headrace.settings import ApiSettings, QueueSnapshotSettings
+from headrace.embedded.process import Child
+from headrace.settings import QueueSnapshotSettings
+from headrace.snapshot import reader
 from headrace.snapshot.queues import ALL, Naming
 from headrace.snapshot.sources import Sources
 from headrace.valkey.connect import Valkey
 from tests.access import client
 from tests.conftest import ODD_NAMES, wait_until
 from tests.operating import NOBODY, Server
+from tests.ports import reserved_port
 from tests.snapshots import REF, declared_in, enqueue, family, parsed, refresher, sources, tool
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "snapshot-metrics.md").read_text("utf-8")
+OLD_IS_FINE = QueueSnapshotSettings(max_staleness=86400.0)
 NO_POSTGRES = "postgresql://127.0.0.1:1/nowhere"
 HARD = 'say "hi" \\ \n é'
 LINES = r"SELECT E'say \"hi\" \\ \n é' AS kind, 5 AS n, now() - interval '1 hour' AS since"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Valkey that is slow is waited for; there is no last good copy yet."""
+    monkeypatch.setattr(services, "SNAPSHOT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(reader, "PATIENCE_S", 60.0)
 
 
 @pytest.fixture
@@ -50,7 +62,7 @@ def published(valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path
 @pytest.fixture
 def without_databases(valkey_url: str) -> Services:
     """An API whose PostgreSQL and ClickHouse do not answer."""
-    return Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, ApiSettings())
+    return Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=OLD_IS_FINE)
 
 
 def page(api: TestClient, **headers: str) -> str:
@@ -62,7 +74,7 @@ def page(api: TestClient, **headers: str) -> str:
 def promtool(text: str) -> list[str]:
     """Its complaints."""
     checked = subprocess.run(
-        [tool("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+        [tool("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=120, check=False
     )
     return [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]
 
@@ -95,10 +107,10 @@ def test_the_page_as_openmetrics(without_databases: Services) -> None:
 def test_the_page_compressed_and_not(without_databases: Services) -> None:
     with Server(without_databases) as server:
         asked = urllib.request.Request(f"{server.url}/metrics", headers={"Accept-Encoding": "gzip;q=1.0"})
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             assert answer.headers["Content-Encoding"] == "gzip"
             packed = parsed(gzip.decompress(answer.read()).decode())
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
             assert answer.headers["Content-Encoding"] is None
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             plain = parsed(answer.read().decode())
@@ -113,11 +125,11 @@ def test_whatever_is_accepted_there_is_an_answer(without_databases: Services, ac
 def test_settings_reach_the_page(valkey: Valkey, valkey_url: str) -> None:
     found = sources(valkey)
     refresher(valkey, found, prefix="other").run_once()
-    given = QueueSnapshotSettings(redis_prefix="other", presets="headrace,convoy")
+    given = replace(OLD_IS_FINE, redis_prefix="other", presets="headrace,convoy")
     told = parsed(page(client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=given))))
     assert told["convoy_queue_metrics_snapshot_age_seconds"][()] >= 0
     assert "headrace_queues" in told
-    shadow = QueueSnapshotSettings(redis_prefix="other", shadow=True)
+    shadow = replace(OLD_IS_FINE, redis_prefix="other", shadow=True)
     told = parsed(page(client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=shadow))))
     assert "headrace_queues" not in told
     assert "headrace_queue_metrics_snapshot_age_seconds" in told
@@ -147,13 +159,13 @@ def test_promtool_would_say_something() -> None:
 class Prometheus:
     """A real one that scrapes one endpoint every second."""
 
-    def __init__(self, folder: Path, target: tuple[str, int]) -> None:
+    def __init__(self, folder: Path, port: int, target: tuple[str, int]) -> None:
         config = folder / "prometheus.yml"
         config.write_text(
             "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
             f"scrape_configs: [{{job_name: headrace, static_configs: [{{targets: ['{target[0]}:{target[1]}']}}]}}]\n"
         )
-        self.port = choose_port("Prometheus", 0)
+        self.port = port
         command = [
             *(tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
             f"--web.listen-address=127.0.0.1:{self.port}",
@@ -171,7 +183,7 @@ class Prometheus:
         """Empty while it has nothing, or does not answer yet."""
         url = f"http://127.0.0.1:{self.port}/api/v1/query?query={urllib.parse.quote(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.load(answer)["data"]["result"]
         except OSError:
             return []
@@ -181,8 +193,8 @@ class Prometheus:
 def prometheus(without_databases: Services, published: Sources, tmp_path: Path) -> Iterator[Prometheus]:
     folder = tmp_path / "prometheus"
     folder.mkdir()
-    with Server(without_databases) as server:
-        made = Prometheus(folder, server.address)
+    with Server(without_databases) as server, reserved_port() as port:
+        made = Prometheus(folder, port, server.address)
         made.child.start()
         yield made
         made.child.stop()
@@ -200,7 +212,7 @@ def test_a_real_prometheus_scrapes_it(prometheus: Prometheus) -> None:
     assert {ODD_NAMES.queue, REF.queue} == {each["metric"]["queue"] for each in odd}
     assert prometheus.value("headrace_queue_metrics_snapshot_served") == 1
     types = f"http://127.0.0.1:{prometheus.port}/api/v1/metadata"
-    with urllib.request.urlopen(types, timeout=10) as answer:
+    with urllib.request.urlopen(types, timeout=60) as answer:
         metadata = json.load(answer)["data"]
     assert metadata["shop_orders_total"][0]["type"] == "gauge"
     assert metadata["headrace_operations"][0]["type"] == "counter"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TypeVar
 
 import pytest
 
+from headrace.errors import InvalidJob
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.queue import keys
+from headrace.queue.queue import Client, SyncClient
+from headrace.queue.registry import Registry, read_workers
 from headrace.queue.scripts import DeadFilter, Redriven, Stubs
 from headrace.queue.state import QueueState, read_states
+from headrace.queue.tasks import Tasks
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import Call, run
 
@@ -100,3 +106,44 @@ def test_a_job_reported_twice_in_one_call_is_done_once(shard: Shard) -> None:
     assert shard.run(shard.stubs.ack(0, [(job, 1), (job, 1)])) == [True, False]
     state = shard.state(A)
     assert (state.running, state.bytes, state.odometers["ack"]) == (0, 0, 1)
+
+
+def test_an_error_with_half_a_character_can_be_reported(shard: Shard) -> None:
+    """It ended the worker that met it, and then the next one."""
+    shard.enqueue(A, NewJob("t", b"12", id="x"))
+    [job] = shard.dequeue(1)
+    assert shard.run(shard.stubs.nack(0, [(job, 0, "no file \udcff")])) == [1]
+    info = shard.run(shard.stubs.get(A.environment, "x"))
+    assert info is not None
+    assert info.error == "no file \\udcff"
+
+
+@pytest.mark.parametrize(("count", "size"), [(10_001, 0), (257, 2**20)])
+def test_a_call_that_is_too_large_for_the_server_is_refused(
+    valkey: Valkey, valkey_url: str, count: int, size: int
+) -> None:
+    """It kept Valkey from everybody else for seconds, or broke its protocol, and was sent again and again for that."""
+    job = NewJob("t", bytes(size))
+    with SyncClient(valkey_url) as client, pytest.raises(InvalidJob, match=r"Nothing was written.*several calls"):
+        client.enqueue_many(A, [job] * count)
+    assert valkey.dbsize() == 0
+
+
+def test_workers_are_seen_whatever_the_clocks_say(
+    valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose clocks were minutes behind that of whoever asked were taken for gone, and removed."""
+    tasks = Tasks("mail:1")
+    tasks.task("send")(lambda job: None)
+
+    async def report() -> None:
+        async with Client(valkey_url) as client:
+            await Registry(client.redis, "w").report(tasks, [])
+
+    with monkeypatch.context() as behind:
+        behind.setattr("time.time_ns", lambda: 0)
+        asyncio.run(report())
+    assert read_workers(valkey).plugins == {"send": "mail:1"}
+    valkey.delete(keys.worker("w"))  # as its end does
+    assert read_workers(valkey).plugins == {}
+    assert valkey.zcard(keys.WORKERS) == 0

@@ -26,6 +26,7 @@ from tests.conftest import ODD_NAMES, READY_S
 from tests.model.sight import Sight, look
 
 SHARD = 0
+HOUR_MS = 3_600_000
 STUBS = Stubs(1, 1_000_000)
 BUSY = ODD_NAMES
 NEIGHBOUR = replace(BUSY, queue="neighbour")
@@ -46,7 +47,7 @@ def client(valkey_url: str) -> Iterator[SyncClient]:
 
 
 def take(valkey: Valkey, n: int) -> list[LeasedJob]:
-    return run(valkey, STUBS.dequeue(SHARD, n, 60_000))
+    return run(valkey, STUBS.dequeue(SHARD, n, HOUR_MS))
 
 
 def read_events(valkey: Valkey) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ def live(client: SyncClient) -> None:
     [only] = take(client.redis, 1)
     assert run(client.redis, STUBS.ack(SHARD, [(only, 3)])) == [True]
     client.enqueue_many(BUSY, [NewJob("t", b"12345", priority=number % 3) for number in range(20)])
-    client.enqueue_many(NEIGHBOUR, [NewJob("t", delay_ms=60_000), NewJob("t"), NewJob("t", ttl_ms=60_000)])
+    client.enqueue_many(NEIGHBOUR, [NewJob("t", delay_ms=HOUR_MS), NewJob("t"), NewJob("t", ttl_ms=HOUR_MS)])
     client.enqueue_many(LIMITED, [NewJob("t") for _ in range(5)])
     client.limits(LIMITED, 1)
     client.limits(BUSY.environment, 4, burst=1.5)

@@ -167,6 +167,21 @@ def test_a_queue_whose_name_ends_like_a_route(world: World) -> None:
     assert world.api.get(path(tricky, "dead"), params=tenant(tricky)).json()["jobs"] == []
 
 
+def test_a_name_that_is_not_utf8_is_no_other_name(world: World) -> None:
+    """Decoded as well as it goes, %FE and %FF would be the same queue."""
+    for raw in ("%FF", "a%C3", "%ED%A0%80"):
+        answer = world.api.post(f"/api/v1/queues/{raw}/jobs", params=HERE, json={"task": "t"})
+        assert "not a name in UTF-8" in problem(answer, 400)
+    assert queues(world) == []
+
+
+def test_a_body_that_is_not_called_json_is_told_how_to_be(world: World) -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = world.api.post(path(REF, "jobs"), params=HERE, content=b'{"task": "t"}', headers=headers)
+    assert "Content-Type: application/json" in problem(answer, 400)
+    assert "body: Field required" in problem(world.api.post(path(REF, "jobs"), params=HERE), 400)
+
+
 def test_a_queue_that_is_not_there(world: World) -> None:
     assert "no queue 'nope'" in problem(world.api.get("/api/v1/queues/nope", params=HERE), 404)
 

@@ -18,7 +18,7 @@ from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 from tests.alerting import History
-from tests.conftest import ODD_NAMES, wait_until
+from tests.conftest import ODD_NAMES, READY_S, wait_until
 from tests.operating import NOBODY
 from tests.snapshots import (
     KEYS,
@@ -36,6 +36,8 @@ from tests.snapshots import (
     trouble,
     waiting,
 )
+
+AGE = "headrace_queue_metrics_snapshot_age_seconds"
 
 
 @pytest.fixture
@@ -105,7 +107,8 @@ def test_wait_and_run_times_come_from_history(
     waits = {dict(labels)["percentile"]: value for labels, value in told["headrace_queue_recent_wait_seconds"].items()}
     assert waits == {"p50": pytest.approx(1, rel=0.03), "p95": pytest.approx(4, rel=0.03), "p99": waits["p95"]}
     assert max(told["headrace_queue_recent_run_seconds"].values()) == pytest.approx(0.25, rel=0.03)
-    assert told["headrace_history_lag_seconds"][()] == pytest.approx(5, abs=30)
+    lag_s = told["headrace_history_lag_seconds"][()]
+    assert 4 <= lag_s <= time.time() - now_ms / 1000 + 6, "up to when history was final"
     assert told["headrace_queue_metrics_source_up"] == {(("source", "clickhouse"),): 1}
 
 
@@ -126,17 +129,16 @@ def test_ages_grow_between_refreshes_and_everything_goes_when_they_stop(
     clock = Clock()
     read = reader(valkey, clock, look_every_s=1e9)
     first = scrape(read)
-    clock.now += 100
+    clock.now += 10
     second = scrape(read)
     name = "headrace_queue_oldest_job_age_seconds"
-    assert second[name][TENANT] - first[name][TENANT] == pytest.approx(100, abs=0.01)
-    age = "headrace_queue_metrics_snapshot_age_seconds"
-    assert second[age][()] - first[age][()] == pytest.approx(100, abs=0.01)
-    clock.now += 21
+    assert second[name][TENANT] - first[name][TENANT] == pytest.approx(10, abs=0.01)
+    assert second[AGE][()] - first[AGE][()] == pytest.approx(10, abs=0.01)
+    clock.now += 111
     third = scrape(read)
     assert not [name for name in third if name.startswith("headrace_queue") and "_metrics_" not in name]
     assert (third[SERVED][()], trouble(third)) == (0, {"stale"})
-    assert third[age][()] > 120
+    assert third[AGE][()] > 120
 
 
 def test_with_the_convoy_preset_its_names_are_there_too(valkey: Valkey, live: Sources) -> None:
@@ -177,12 +179,13 @@ def test_versions_that_are_superseded_end_and_no_more_than_asked_are_kept(valkey
 
 def test_meta_tells_who_made_it_and_of_what(valkey: Valkey, valkey_url: str, live: Sources) -> None:
     enqueue(valkey_url, REF)
+    before_s = time.time()
     done = refresher(valkey, live, owner="me").run_once()
     assert done is not None
     fields = {name.decode(): value.decode() for name, value in valkey.hgetall(KEYS.meta(1)).items()}  # pyright: ignore
     assert (fields["owner"], fields["token"], fields["status"], fields["rows_total"]) == ("me", "1", "ok", "1")
     assert fields["source"] == "valkey,postgres"
-    assert float(fields["generated_at_unix"]) == pytest.approx(time.time(), abs=60)
+    assert before_s - 1 <= float(fields["generated_at_unix"]) <= time.time() + 1
     assert int(fields["bytes"]) == valkey.strlen(KEYS.data(1))
 
 
@@ -389,30 +392,31 @@ def test_scrapes_that_come_together_share_a_page(valkey: Valkey, live: Sources) 
 def test_before_the_first_snapshot_that_is_said(valkey: Valkey) -> None:
     told = scrape(reader(valkey))
     assert (told[SERVED][()], trouble(told)) == (0, {"missing"})
-    assert "headrace_queue_metrics_snapshot_age_seconds" not in told
+    assert AGE not in told
 
 
 @pytest.fixture
 def own_valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
     server = EmbeddedValkey(tmp_path / "valkey", tmp_path / "log")
     server.start()
-    server.wait_ready(30)
+    server.wait_ready(READY_S)
     yield server
     server.stop()
 
 
 def test_while_valkey_is_away_the_last_copy_is_served_with_its_age(own_valkey: EmbeddedValkey) -> None:
-    with connect(own_valkey.url, 1.0) as client:
+    with connect(own_valkey.url) as client:
         enqueue(own_valkey.url, REF, 2)
         refresher(client, sources(client)).run_once()
         clock = Clock()
         read = reader(client, clock)
-        assert waiting(scrape(read)) == 2
+        before = scrape(read)
+        assert waiting(before) == 2
         own_valkey.stop()
         clock.now += 50
         told = scrape(read)
         assert (waiting(told), trouble(told)) == (2, {"unreachable"})
-        assert told["headrace_queue_metrics_snapshot_age_seconds"][()] == pytest.approx(50, abs=1)
+        assert told[AGE][()] - before[AGE][()] == pytest.approx(50, abs=0.01)
         clock.now += 100
         told = scrape(read)
         assert (told[SERVED][()], trouble(told)) == (0, {"stale", "unreachable"})

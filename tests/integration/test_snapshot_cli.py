@@ -62,13 +62,13 @@ def test_a_refresher_that_is_killed_is_followed_by_another(
         wait_until(lambda: versions.look().version >= 2, "the first refreshes")
         with running(env) as second:
             first.kill()
-            first.wait(10)
+            first.wait(60)
             seen = versions.look().version
             whole = scrape(reader(valkey))
             assert sum(whole["headrace_queue_jobs"].values()) == 2
             wait_until(lambda: versions.look().version > seen, "the second goes on")
             second.send_signal(signal.SIGTERM)
-            assert second.wait(30) == 0
+            assert second.wait(60) == 0
     assert not valkey.exists(KEYS.lease), "whoever stops in order leaves at once"
     told = document(env, "show")
     assert told["snapshot"]["owner"].split(":")[1] == str(second.pid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from psycopg.sql import SQL, Identifier
 
 from headrace.errors import ServiceUnavailable
 from headrace.postgres.connect import connect as connect_postgres
+from headrace.snapshot import service
 from headrace.snapshot.refresher import Refresher, direct
 from headrace.snapshot.service import Service, ServiceOptions
 from headrace.snapshot.sources import Sources
@@ -68,7 +68,7 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 
@@ -90,23 +90,25 @@ def test_a_service_that_stands_by_takes_over(valkey: Valkey, live: Sources) -> N
     assert not dead.renew()
 
 
-def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: Sources) -> None:
+def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "STUCK_LEASES", 10**6)
     reading, go_on = threading.Event(), threading.Event()
 
     def hold(step: str) -> None:
         if step == "read":
             reading.set()
-            go_on.wait(30)
+            go_on.wait()
 
-    slow = refresher(valkey, live, hold, owner="slow", lock_ttl_s=0.3)
+    slow = refresher(valkey, live, hold, owner="slow", lock_ttl_s=3600.0)
     with Running(Service(slow, live, FAST)):
-        assert reading.wait(30)
-        held_since = time.monotonic()
-        other = refresher(valkey, live, owner="other")
-        while time.monotonic() - held_since < 0.6:  # two leases: without signs of life it would be over
-            assert other.run_once() is None
-            time.sleep(0.02)
-        go_on.set()
+        try:
+            assert reading.wait(60)
+            for _ in range(2):
+                valkey.pexpire(KEYS.lease, 1_800_000)  # half of it is over
+                wait_until(lambda: int(valkey.pttl(KEYS.lease)) > 2_400_000, "a sign of life")  # pyright: ignore
+            assert refresher(valkey, live, owner="other").run_once() is None
+        finally:
+            go_on.set()
         wait_until(lambda: version(valkey), "it is published")
 
 
@@ -116,14 +118,16 @@ def test_a_refresh_that_hangs_gives_way(valkey: Valkey, live: Sources) -> None:
     def hang(step: str) -> None:
         if step == "read":
             hangs.set()
-            go_on.wait(60)
+            go_on.wait()
 
     options = replace(FAST, lock_ttl_s=0.05)
     with Running(Service(refresher(valkey, live, hang, lock_ttl_s=0.05), live, options)) as hung:
-        assert hangs.wait(30)
-        wait_until(refresher(valkey, live, owner="other").run_once, "another refreshes")
-        hung.stop.set()
-        go_on.set()
+        try:
+            assert hangs.wait(60)
+            wait_until(refresher(valkey, live, owner="other").run_once, "another refreshes")
+        finally:
+            hung.stop.set()
+            go_on.set()
     look = store(valkey).look()
     assert (look.version, look.attempts.superseded) == (2, 1)
 
@@ -146,8 +150,8 @@ def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_ur
     enqueue(valkey_url, REF, 7)
     stop, wrong = threading.Event(), list[BaseException]()
 
-    def refresh() -> None:
-        made = refresher(valkey, live, lock_ttl_s=0.002, keep_versions=2)
+    def refresh(lock_ttl_s: float) -> None:
+        made = refresher(valkey, live, lock_ttl_s=lock_ttl_s, keep_versions=2)
         while not stop.is_set():
             try:
                 made.run_once()
@@ -157,7 +161,8 @@ def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_ur
                 wrong.append(error)
                 return
 
-    threads = [threading.Thread(target=refresh) for _ in range(4)]
+    # One has time to finish: else, on a slow machine, each might overtake the others without end.
+    threads = [threading.Thread(target=refresh, args=[lock_ttl_s]) for lock_ttl_s in (0.002, 0.002, 0.002, 0.2)]
     for thread in threads:
         thread.start()
     read, seen = reader(valkey), 0
@@ -169,7 +174,7 @@ def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_ur
         seen = found
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert wrong == []
     assert len(list(valkey.scan_iter(f"{KEYS.begin}v*:data"))) <= 2 + len(threads)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import pytest
 
 from headrace.snapshot.queues import Naming
 from headrace.snapshot.sources import SourceOptions, Sources
@@ -23,15 +26,16 @@ def told(valkey: Valkey, url: str) -> dict[str, Any]:
 
 def test_groups_are_told_with_what_they_have_yet_to_do(valkey: Valkey, valkey_url: str) -> None:
     valkey.xgroup_create("browser:jobs", "workers", mkstream=True)
-    for _ in range(5):
-        valkey.xadd("browser:jobs", {"json": "{}"})
+    an_hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
+    for number in range(5):
+        valkey.xadd("browser:jobs", {"json": "{}"}, id=f"{an_hour_ago_ms}-{number + 1}")
     valkey.xreadgroup("workers", "one", {"browser:jobs": ">"}, count=2)
     found = told(valkey, valkey_url)
     assert found["headrace_stream_undelivered_entries"] == {GROUP: 3}
     assert found["headrace_stream_pending_entries"] == {GROUP: 2}
     assert found["headrace_stream_depth_known"] == {GROUP: 1, GONE: 0}
-    assert 0 <= found["headrace_stream_oldest_undelivered_age_seconds"][GROUP] < 60
-    assert 0 <= found["headrace_stream_oldest_pending_age_seconds"][GROUP] < 60
+    assert found["headrace_stream_oldest_undelivered_age_seconds"][GROUP] == pytest.approx(3600, abs=600)
+    assert found["headrace_stream_oldest_pending_age_seconds"][GROUP] == pytest.approx(3600, abs=600)
 
 
 def test_a_server_that_does_not_answer_hides_no_queue(valkey: Valkey) -> None:

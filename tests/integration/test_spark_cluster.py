@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ import pyspark
 import pytest
 
 from headrace.embedded.java import find_java
-from headrace.embedded.process import LOOPBACK, Child, choose_port, port_is_free
+from headrace.embedded.process import LOOPBACK, Child
 from headrace.queue.queue import SyncClient
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client
@@ -29,8 +30,8 @@ DEPLOY = "org.apache.spark.deploy"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 WORKERS = 2
 KILLS = 2
-START_S = 240.0
-BATCH_S = 240.0
+START_S = 600.0
+BATCH_S = 600.0
 
 DEFAULTS = """\
 spark.executor.memory 512m
@@ -42,13 +43,9 @@ spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 class Cluster:
     """Spark's own standalone cluster, from the wheel, on this machine."""
 
-    port: int
+    url: str
     env: Mapping[str, str]
     workers: Sequence[Child]
-
-    @property
-    def url(self) -> str:
-        return f"spark://{LOOPBACK}:{self.port}"
 
     def executors(self) -> list[psutil.Process]:
         """Those of our own workers that run."""
@@ -77,7 +74,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_IP": LOOPBACK,
     }
-    port = choose_port("the Spark master", 0)
     with ExitStack() as stack:
 
         def started(name: str, *arguments: str) -> Child:
@@ -88,14 +84,19 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             return child
 
         place = ("--host", LOOPBACK, "--webui-port", "0")
-        started("master", f"{DEPLOY}.master.Master", *place, "--port", str(port))
-        wait_until(lambda: not port_is_free(port), "the master listens", START_S)
+        master = started("master", f"{DEPLOY}.master.Master", *place, "--port", "0")
+        url: str = wait_until(lambda: master_url(master), "the master listens", START_S)
         size = ("--cores", "1", "--memory", "512m", "--work-dir", str(folder / "work"))
         workers = [
-            started(f"worker-{number}", f"{DEPLOY}.worker.Worker", *place, *size, f"spark://{LOOPBACK}:{port}")
-            for number in range(WORKERS)
+            started(f"worker-{number}", f"{DEPLOY}.worker.Worker", *place, *size, url) for number in range(WORKERS)
         ]
-        yield Cluster(port, env, workers)
+        yield Cluster(url, env, workers)
+
+
+def master_url(master: Child) -> str | None:
+    """Where it listens, as it says itself: a port that is chosen for it may be taken until it is up."""
+    found = re.search(rf"Starting Spark master at (spark://{LOOPBACK}:\d+)", master.log_file.read_text("utf-8"))
+    return found and found[1]
 
 
 def test_executors_that_are_killed_lose_nothing_and_count_nothing_twice(

@@ -69,13 +69,13 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 @contextmanager
 def exporting(spool: Spool, url: str, warehouse: Client) -> Generator[Exporter]:
-    destination = ClickHouseDestination(BlockWriter(lambda: connect(url, str(warehouse.database), 10)))
+    destination = ClickHouseDestination(BlockWriter(lambda: connect(url, str(warehouse.database), 60)))
     exporter = Exporter(spool, destination, QUICK)
     exporter.start()
     try:
         yield exporter
     finally:
-        exporter.stop(10.0)
+        exporter.stop(60.0)
         destination.close()
 
 
@@ -147,7 +147,7 @@ class Dying(ClickHouseDestination):
 
 spool = Spool.open(SpoolOptions(path=Path(path)))
 Exporter(spool, Dying(BlockWriter(lambda: connect(url, database))), ExporterOptions(workers=1)).start()
-import time; time.sleep(60)
+import time; time.sleep(600)
 """
 
 
@@ -160,7 +160,7 @@ def test_a_process_killed_between_insert_and_ack_counts_once(
             spool.put(to_payload(rows(2, f"q{number}")), token=f"token-{number}", meta=TABLE)
     arguments = [str(options.path), clickhouse_url, str(warehouse.database)]
     for deaths in range(2):
-        died = subprocess.run([sys.executable, "-c", DIES_BEFORE_THE_ACK, *arguments], check=False, timeout=60)
+        died = subprocess.run([sys.executable, "-c", DIES_BEFORE_THE_ACK, *arguments], check=False, timeout=120)
         assert died.returncode == 9
         assert counted(warehouse)["5s"] == 2, f"the first record was inserted, and not acked, {deaths + 1} times"
     with Spool.open(options) as spool:
@@ -204,7 +204,7 @@ class _Forward(BaseHTTPRequestHandler):
             proxy.refused += 1
             self.answer(413, b"", {})
             return
-        behind = http.client.HTTPConnection(*proxy.behind, timeout=30)
+        behind = http.client.HTTPConnection(*proxy.behind, timeout=60)
         behind.request("POST", self.path, body, dict(self.headers.items()))
         response = behind.getresponse()
         data = response.read()

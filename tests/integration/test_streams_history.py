@@ -72,8 +72,8 @@ def test_a_stream_of_others_has_history_and_fires(
     with exporting(options) as pipeline, open_pool(postgres_url) as pool:
         query = start_query(spark, pipeline)
         try:
-            wait_until(counted, "history has counted the entries", 120)
-            told = of_queue(api, WATCHED.ref, period="5m")
+            wait_until(counted, "history has counted the entries", 240)
+            told = of_queue(api, WATCHED.ref, period="30m")
             assert sum(column(told, "throughput", "dequeued")) == 5
             assert sum(column(told, "throughput", "completed")) == 3
             assert column(told, "queue_depth", "last")[-1] == 15
@@ -88,7 +88,7 @@ def test_a_stream_of_others_has_history_and_fires(
                 alerting.round(time.time_ns() // 1_000_000)
                 return bool(alerting.count("SELECT count(*) FROM alert_incidents"))
 
-            wait_until(fired, "the rule fires", 120)
+            wait_until(fired, "the rule fires", 240)
             alerting.close()
         finally:
             query.stop()

@@ -27,6 +27,7 @@ from headrace.streams.watch import Watcher, gauges, tell, watched
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
 from headrace.valkey.streams import entries_between
+from tests.conftest import READY_S
 from tests.model.fold import Event, Fold, read_events
 from tests.streams import GROUP, KEYS, STREAM, WATCHED, publish
 
@@ -135,7 +136,7 @@ def test_who_holds_what(group: Valkey) -> None:
     read(group, 1, by="stuck")
     group.xclaim(STREAM, GROUP, "busy", 0, [first])
     [waits] = run(group, OURS.take(1)).entries
-    run(group, OURS.nack([(waits, 60_000)]))
+    run(group, OURS.nack([(waits, 3_600_000)]))
     group.xreadgroup(GROUP, "idle", {STREAM: "0"})
     holders = read_holders(group, STREAM, GROUP, stuck_after_ms=0)
     assert {each.name: each.pending for each in holders.consumers if each.pending} == {
@@ -172,7 +173,7 @@ def test_our_own_workers_are_counted_exactly_with_waits_and_run_times(group: Val
     done, failed, later, buried = run(group, OURS.take(4)).entries
     watcher.run_once()  # where the odometers begin
     run(group, OURS.ack([(done, 17)]))
-    run(group, OURS.nack([(failed, 0), (later, 60_000)]))
+    run(group, OURS.nack([(failed, 0), (later, 3_600_000)]))
     run(group, OURS.bury([(buried, "why")]))
     watcher.run_once()
     [again] = run(group, OURS.take(4)).entries
@@ -190,7 +191,7 @@ def test_the_pipeline_reads_the_events_of_a_stream(group: Valkey, watcher: Watch
     publish(group, NewJob("note"), NewJob("note"), NewJob("note"))
     first, second = run(group, OURS.take(2)).entries
     run(group, OURS.ack([(first, 7)]))
-    run(group, OURS.nack([(second, 60_000)]))
+    run(group, OURS.nack([(second, 3_600_000)]))
     watcher.run_once()
     entries = entries_between(group, queue_keys.metrics(SHARD), "0-0", "+", 1000)
     rows = merge([bucketize(pa.Table.from_batches([decode(SHARD, entries)]))]).to_pylist()
@@ -261,7 +262,7 @@ def test_a_late_reading_is_dropped_and_a_restart_of_the_stream_is_a_new_epoch(gr
     assert last["epoch"] != first
     assert last.odometers == [2 if op == Op.ENQUEUE else 0 for op in COUNT_COLUMN]
     number = len(events(group))
-    group.hincrby(STATE, "at", 30_000_000)  # somebody told a newer reading
+    group.hincrby(STATE, "at", 59_000_000)  # somebody told a newer reading; one by a minute or more would be no reading
     watcher.run_once()
     assert len(events(group)) == number
 
@@ -302,7 +303,7 @@ def test_a_group_of_unknown_depth_is_not_told_as_empty(group: Valkey, monkeypatc
 def test_the_watcher_outlives_its_servers(group: Valkey, tmp_path: Path) -> None:
     server = EmbeddedValkey(tmp_path / "theirs", tmp_path)
     server.start()
-    server.wait_ready(30)
+    server.wait_ready(READY_S)
     with connect(server.url) as theirs:
         theirs.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
         watcher = Watcher(theirs, group, STUBS, [WATCHED])

@@ -17,6 +17,7 @@ from headrace.cli.worker import serve_all
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavailable
 from headrace.model.job import LeasedJob, NewJob
+from headrace.queue import patience
 from headrace.queue.registry import Registry, read_workers
 from headrace.queue.tasks import Bury, Tasks
 from headrace.streams.broker import Broker, BrokerOptions
@@ -28,9 +29,12 @@ from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import Valkey, connect, connect_async
 from headrace.valkey.scripts import Call, run
 from headrace.valkey.stream_groups import consumers_of
+from tests.conftest import READY_S, wait_until
 from tests.streams import FAST, GROUP, KEYS, STREAM, WATCHED, entry_ids, publish, stats, work_until
 
 T = TypeVar("T")
+
+NO_REPLICAS = "errorstat_NOREPLICAS"
 
 ALICE, BOB = GroupStubs(KEYS, "headrace:alice"), GroupStubs(KEYS, "headrace:bob")
 
@@ -55,6 +59,12 @@ def holder(client: Valkey, entry_id: str) -> tuple[str, int]:
     """Who holds an entry, and how often it was delivered."""
     found: Any = client.xpending_range(STREAM, GROUP, entry_id, entry_id, 1)
     return found[0]["consumer"].decode(), found[0]["times_delivered"]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 def take(client: Valkey, by: GroupStubs, n: int = 10) -> list[Held]:
@@ -237,7 +247,7 @@ def test_a_stream_that_cannot_be_served_stops_the_others_in_order(valkey: Valkey
         async with connect_async(valkey_url) as client:
             keys = (KEYS, GroupKeys("other", GROUP))
             workers = [StreamWorker(client, each, WATCHED.ref, tasks, FAST) for each in keys]
-            await asyncio.wait_for(serve_all(workers, stop), 30)
+            await asyncio.wait_for(serve_all(workers, stop), 120)
 
     with pytest.raises(NotAStream, match="other"):
         asyncio.run(scenario())
@@ -269,8 +279,8 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(valkey:
     async def scenario() -> None:
         publish(valkey, NewJob("late"), NewJob("last"))
         async with connect_async(valkey_url) as client:
-            worker = Slow(client, KEYS, WATCHED.ref, tasks, replace(FAST, concurrency=2, lease_s=30.0, grace_s=0.0))
-            await asyncio.wait_for(worker.run_forever(stop), 30)
+            worker = Slow(client, KEYS, WATCHED.ref, tasks, replace(FAST, concurrency=2, grace_s=0.0))
+            await asyncio.wait_for(worker.run_forever(stop), 120)
 
     asyncio.run(scenario())
     assert stats(valkey) == {"dequeue": 2, "ack": 1, "reclaim": 1}
@@ -286,24 +296,25 @@ def test_heartbeats_outlive_what_a_server_refuses_for_a_while(valkey: Valkey, va
         runs.set()
         await go_on.wait()
 
-    def idle_ms() -> int:
-        [found] = cast("list[dict[str, int]]", valkey.xpending_range(STREAM, GROUP, "-", "+", 1))
-        return found["time_since_delivered"]
+    def pending() -> dict[str, Any]:
+        [found] = cast("list[dict[str, Any]]", valkey.xpending_range(STREAM, GROUP, "-", "+", 1))
+        return found
 
-    async def idle_until(enough: Callable[[int], bool]) -> None:
-        while not enough(idle_ms()):
-            await asyncio.sleep(0.01)
+    def refused() -> int:
+        return cast("dict[str, dict[str, int]]", valkey.info("errorstats")).get(NO_REPLICAS, {}).get("count", 0)
 
     async def scenario() -> None:
         publish(valkey, NewJob("long"))
-        running = asyncio.create_task(
-            work_until(valkey_url, tasks, go_on, replace(FAST, concurrency=1, lease_s=30.0, heartbeat_s=0.05))
-        )
+        options = replace(FAST, concurrency=1, lease_s=3600.0, heartbeat_s=0.05)
+        running = asyncio.create_task(work_until(valkey_url, tasks, go_on, options))
         await runs.wait()
+        before = refused()
         valkey.config_set("min-replicas-to-write", 1)
-        await idle_until(lambda idle: idle > 300)
+        await until(lambda: refused() > before)
         valkey.config_set("min-replicas-to-write", 0)
-        await asyncio.wait_for(idle_until(lambda idle: idle < 300), 10)
+        held = pending()
+        valkey.xclaim(STREAM, GROUP, held["consumer"], 0, [held["message_id"]], idle=600_000, justid=True)
+        await until(lambda: pending()["time_since_delivered"] < 300_000)
         go_on.set()
         await running
 
@@ -330,7 +341,7 @@ def test_what_runs_is_told_and_forgotten_when_the_worker_leaves(valkey: Valkey, 
         publish(valkey, NewJob("note"))
         async with connect_async(valkey_url) as client:
             worker = StreamWorker(client, KEYS, WATCHED.ref, tasks, FAST, registry=Registry(client))
-            await asyncio.wait_for(worker.run_forever(stop), 30)
+            await asyncio.wait_for(worker.run_forever(stop), 120)
 
     asyncio.run(scenario())
     assert seen == ["browser:jobs/workers note"]
@@ -359,9 +370,9 @@ def test_a_result_of_a_delivery_that_was_lost_is_refused(group: Valkey) -> None:
 def test_a_heartbeat_resets_the_idle_time_and_counts_no_delivery(group: Valkey) -> None:
     [entry] = publish(group, NewJob("note"))
     [held] = take(group, ALICE)
-    group.xclaim(STREAM, GROUP, ALICE.consumer, 0, [entry], idle=60_000, justid=True)
+    group.xclaim(STREAM, GROUP, ALICE.consumer, 0, [entry], idle=7_200_000, justid=True)
     assert run(group, ALICE.extend([held])) == [True]
-    assert run(group, BOB.reclaim(30_000, FIRST_ID, 10)).returned == 0
+    assert run(group, BOB.reclaim(3_600_000, FIRST_ID, 10)).returned == 0
     assert holder(group, entry) == ("headrace:alice", 1)
 
 
@@ -420,7 +431,7 @@ def test_a_consumer_that_left_is_removed_once_it_holds_nothing(group: Valkey) ->
     group.xgroup_createconsumer(STREAM, GROUP, "somebody else")
     assert run(group, BOB.tidy(0)) == 0
     run(group, ALICE.ack([(held, 1)]))
-    assert run(group, BOB.tidy(60_000)) == 0  # it gave a sign just now
+    assert run(group, BOB.tidy(3_600_000)) == 0  # it gave a sign just now
     assert run(group, BOB.tidy(0)) == 1
     assert [name for name, _, _ in consumers_of(group, STREAM, GROUP)] == ["somebody else"]
 
@@ -518,15 +529,18 @@ def test_a_worker_goes_on_when_its_server_comes_back(tmp_path: Path) -> None:
     """What ended while the server was away is reported, not run again."""
     server = EmbeddedValkey(tmp_path / "data", tmp_path)
     server.start()
-    server.wait_ready(30)
+    server.wait_ready(READY_S)
     ran: list[str] = []
     tasks = Tasks()
 
     def die_and_come_back() -> None:
+        with connect(server.url) as client:
+            client.set("last", "")  # what a client waits for is its own last write, and all before it
+            wait_until(lambda: cast(Any, client.execute_command("WAITAOF", 1, 0, 5000))[0], "it is on disk")
         os.kill(server.child.pid, signal.SIGKILL)
         server.stop()
         again.start()
-        again.wait_ready(30)
+        again.wait_ready(READY_S)
 
     async def scenario() -> None:
         finished = asyncio.Event()
@@ -545,7 +559,7 @@ def test_a_worker_goes_on_when_its_server_comes_back(tmp_path: Path) -> None:
 
         with connect(server.url) as client:
             publish(client, NewJob("outlives"))
-        await work_until(server.url, tasks, finished, replace(FAST, lease_s=30.0))
+        await work_until(server.url, tasks, finished)
 
     again = EmbeddedValkey(tmp_path / "data", tmp_path, port=server.port)
     try:
@@ -559,17 +573,21 @@ def test_a_worker_goes_on_when_its_server_comes_back(tmp_path: Path) -> None:
     assert ran == ["outlives", "after"]
 
 
-def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away() -> None:
+def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "RECONNECT_S", 0.01)
+
     async def scenario() -> None:
         stop = asyncio.Event()
         async with connect_async("redis://127.0.0.1:1/0") as client:
             running = asyncio.create_task(
                 StreamWorker(client, KEYS, WATCHED.ref, Tasks(), FAST, registry=Registry(client)).run_forever(stop)
             )
-            await asyncio.sleep(0.1)
-            assert not running.done()  # until it is told to, it does
+            await until(lambda: caplog.text.count("does not answer") >= 2)
+            assert not running.done()  # until it is told to, it waits
             stop.set()
-            await asyncio.wait_for(running, 30)
+            await asyncio.wait_for(running, 60)
 
     asyncio.run(scenario())
 
@@ -577,7 +595,7 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away()
 def test_a_worker_with_results_waits_for_a_server_that_is_away_as_long_as_its_grace(tmp_path: Path) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path)
     server.start()
-    server.wait_ready(30)
+    server.wait_ready(READY_S)
     tasks, finished = Tasks(), asyncio.Event()
 
     @tasks.task()

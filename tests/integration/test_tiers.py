@@ -17,7 +17,6 @@ from headrace.cold.details import join_details
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.store import Limits
 from headrace.cold.tiers import Tiers
-from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import choose_port
 from headrace.errors import CommitUnclear, MoverFenced, QueueCold, QueueFull, QueueUnavailable, SpillRefused
 from headrace.model.job import JobState, LeasedJob, NewJob
@@ -32,13 +31,22 @@ from headrace.queue.scripts import Caps, ColdRow, DeadFilter, Refilled, Stubs
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import Call, run
-from tests.conftest import ODD_NAMES, wait_until
+from tests.conftest import ODD_NAMES, READY_S, QuickPostgres, wait_until
 
 REF = ODD_NAMES
 OTHER = QueueRef(REF.org, REF.project, REF.env, "other")
 CAP = 10
 HOUR_MS = 3_600_000
 NO_DRIFT = Drift()
+SURE_MS = 600_000.0
+UNHURRIED = MoverOptions(lease_s=3600.0)
+"""A lease that ends when a test says so, not because the machine stood still."""
+
+
+@pytest.fixture(autouse=True)
+def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, no mover takes itself for one that was paused."""
+    monkeypatch.setattr("headrace.cold.mover.SURE_OF_LOCK_MS", SURE_MS)
 
 
 @dataclass
@@ -66,7 +74,7 @@ class Bench:
         return self.client.enqueue_many(ref, [NewJob("send", b"12", id=str(number), **fields) for number in ids])
 
     def dequeue(self, n: int = 1000) -> list[LeasedJob]:
-        return run(self.client.redis, self.stubs.dequeue(self.shard, n, 60_000))
+        return run(self.client.redis, self.stubs.dequeue(self.shard, n, HOUR_MS))
 
     def ack(self, jobs: list[LeasedJob]) -> None:
         run(self.client.redis, self.stubs.ack(self.shard, [(job, 1) for job in jobs], 0))
@@ -91,7 +99,7 @@ class Bench:
     def another_mover(self) -> Mover:
         """Elected because the lease of the one before has ended."""
         self.client.redis.delete(*(keys.mover(shard) for shard in range(2)))
-        mover = Mover(self.tiers)
+        mover = Mover(self.tiers, UNHURRIED)
         mover.elect()
         return mover
 
@@ -107,7 +115,7 @@ class make_bench:
         options = QueueOptions(caps=caps or Caps(items=CAP))
         self.tiers = Tiers(valkey_url, postgres_url, options, **tiers)
         client = SyncClient(valkey_url, options, self.tiers)
-        self.bench = Bench(valkey_url, postgres_url, options, client, self.tiers, Mover(self.tiers))
+        self.bench = Bench(valkey_url, postgres_url, options, client, self.tiers, Mover(self.tiers, UNHURRIED))
 
     def __enter__(self) -> make_bench:
         return self
@@ -261,22 +269,25 @@ def test_a_closed_epoch_that_nobody_reopened_does_not_stop_producers(bench: Benc
     assert not bench.state.cold_mode
 
 
-def test_jobs_due_far_away_wait_in_postgres_and_come_in_time(any_valkey_url: str, postgres_url: str) -> None:
-    with make_bench(any_valkey_url, postgres_url, far_ms=40_000) as made:
+def test_jobs_due_far_away_wait_in_postgres_and_come_in_time(
+    any_valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.cold.mover.LOOK_AHEAD_MS", HOUR_MS)
+    with make_bench(any_valkey_url, postgres_url, far_ms=2 * HOUR_MS) as made:
         bench = made.bench
-        bench.enqueue(1, delay_ms=HOUR_MS)
-        bench.enqueue(2, delay_ms=41_000)
-        bench.enqueue(3, delay_ms=39_000)
+        bench.enqueue(1, delay_ms=10 * HOUR_MS)
+        bench.enqueue(2, delay_ms=2 * HOUR_MS)
+        bench.enqueue(3, delay_ms=2 * HOUR_MS - 1)
         assert (bench.state.scheduled, bench.state.depth, bench.state.cold_mode) == (3, 0, False)
         assert bench.sql("SELECT job_id FROM cold_jobs WHERE delayed ORDER BY 1") == [("1",), ("2",)]
         found = bench.client.get(REF.environment, "1")
         assert found is not None
         assert found.state == JobState.SCHEDULED
-        bench.sql("UPDATE cold_queue_entries SET due_ms = due_ms - 12000")
+        bench.sql("UPDATE cold_queue_entries SET due_ms = due_ms - 5400000")
         bench.move()
         assert bench.sql("SELECT job_id FROM cold_jobs") == [("1",)]
         assert bench.state.scheduled == 3
-        bench.sql("UPDATE cold_queue_entries SET due_ms = due_ms - 4000000")
+        bench.sql("UPDATE cold_queue_entries SET due_ms = due_ms - 36000000")
         bench.move()
         assert [job.id for job in bench.dequeue()] == ["1"]
 
@@ -367,7 +378,7 @@ def test_a_mover_that_was_paused_places_nothing_of_what_was_cancelled_meanwhile(
                     b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
                 )
             late.append(str(bench.client.cancel(REF.environment, str(CAP))))
-            return super().refill(ref, token, until_ms - 8000, rows)
+            return super().refill(ref, token, until_ms - SURE_MS, rows)
 
     bench.mover._stubs = Paused(2, 1_000_000, bench.options.caps)  # pyright: ignore[reportPrivateUsage]
     bench.mover.visit(REF)
@@ -378,7 +389,7 @@ def test_a_mover_that_was_paused_places_nothing_of_what_was_cancelled_meanwhile(
 
 
 def test_a_standby_takes_over_only_when_the_lease_has_ended(bench: Bench) -> None:
-    standby = Mover(bench.tiers)
+    standby = Mover(bench.tiers, UNHURRIED)
     standby.elect()
     bench.enqueue(*range(CAP + 5))
     bench.ack(bench.dequeue())
@@ -386,7 +397,7 @@ def test_a_standby_takes_over_only_when_the_lease_has_ended(bench: Bench) -> Non
     assert bench.state.cold == 5
     bench.mover.resign()
     wait_until(lambda: bench.client.redis.get(keys.mover(bench.shard)) is None, "the lease is over")
-    standby = Mover(bench.tiers)
+    standby = Mover(bench.tiers, UNHURRIED)
     standby.elect()
     standby.visit(REF)
     assert bench.state.cold == 0
@@ -482,10 +493,10 @@ def test_postgres_down_warm_goes_on_and_nothing_is_missing_afterwards(valkey_url
     from headrace.cli.rooms import POSTGRES_ROOMS
     from headrace.postgres.migrate import migrate
 
-    server = EmbeddedPostgres(tmp_path / "postgres", tmp_path / "log", choose_port("the test's PostgreSQL", 0, 0))
+    server = QuickPostgres(tmp_path / "postgres", tmp_path / "log", choose_port("the test's PostgreSQL", 0, 0))
     server.start()
     try:
-        server.wait_ready(60)
+        server.wait_ready(READY_S)
         migrate(server.url, POSTGRES_ROOMS)
         with make_bench(valkey_url, server.url) as made:
             bench = made.bench
@@ -501,7 +512,7 @@ def test_postgres_down_warm_goes_on_and_nothing_is_missing_afterwards(valkey_url
             with pytest.raises(Exception, match="PostgreSQL"):
                 bench.client.pause(REF)
             server.start()
-            server.wait_ready(60)
+            server.wait_ready(READY_S)
             assert bench.enqueue(110, 111) == [True, True]
             assert sorted(bench.drain()) == sorted(numbers(*range(5), 6, *range(100, 112)))
             assert bench.state.odometers["ack"] == 12
@@ -516,7 +527,7 @@ def test_settings_are_restored_when_valkey_lost_them(bench: Bench) -> None:
     with connect(bench.valkey_url) as client:
         client.flushall()
     bench.mover.elect()
-    mover = Mover(bench.tiers)
+    mover = Mover(bench.tiers, UNHURRIED)
     mover.elect()
     mover.sweep(bench.shard)
     drift = Audit(bench.tiers).run(bench.shard)
@@ -569,7 +580,7 @@ def test_a_mover_is_woken_by_need(bench: Bench) -> None:
     bench.mover.resign()
     stop = Event()
     # So seldom that only the call of a queue that has room can be the reason.
-    mover = Mover(bench.tiers, MoverOptions(every_s=600.0, audit_every_s=600.0))
+    mover = Mover(bench.tiers, MoverOptions(every_s=3600.0, lease_s=3600.0, audit_every_s=3600.0))
     wait_until(lambda: bench.client.redis.get(keys.mover(bench.shard)) is None, "the lease is over")
     mover.turn()
     bench.enqueue(*range(CAP + 30))
@@ -611,6 +622,7 @@ def test_nobody_passes_a_mover_that_holds_the_queue(bench: Bench) -> None:
     queue_id = bench.tiers.store.queue_id(REF, bench.shard)
     thread = Thread(target=bench.mover.visit, args=[REF])
     with bench.tiers.store.transaction() as conn:
+        conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         bench.tiers.store.lock_mover(conn, queue_id)
         thread.start()
         waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -628,8 +640,8 @@ def test_a_row_whose_job_is_in_valkey_cannot_be_cancelled_once_more(bench: Bench
     with bench.tiers.store.transaction() as conn:  # and nothing is deleted in it
         claimed = bench.tiers.store.claim(conn, bench.tiers.store.queue_id(REF, bench.shard), 10, 1000)
         room = bench.tiers.run(bench.stubs.room(REF))
-        token = bench.tiers.run(bench.stubs.elect(bench.shard, bench.mover.name, 15_000))
-        bench.tiers.run(bench.stubs.refill(REF, token, room.now_ms + 5000, claimed))
+        token = bench.tiers.run(bench.stubs.elect(bench.shard, bench.mover.name, HOUR_MS))
+        bench.tiers.run(bench.stubs.refill(REF, token, room.now_ms + SURE_MS, claimed))
     assert bench.sql("SELECT seq FROM cold_queue_entries") == rows
     bench.ack(bench.dequeue())
     assert bench.client.cancel(REF.environment, str(CAP)) is None
@@ -667,7 +679,9 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
     assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 
-def test_the_doctor_tells_how_the_tiers_are(bench: Bench) -> None:
+def test_the_doctor_tells_how_the_tiers_are(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cli.doctor_tiers.SILENT_MS", HOUR_MS)
+
     def found() -> dict[str, tuple[bool, str]]:
         told = examine_tiers(bench.valkey_url, bench.postgres_url, 2)
         return {one.check: (one.ok, one.found) for one in told}

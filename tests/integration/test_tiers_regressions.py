@@ -10,10 +10,12 @@ from typing import TypeVar
 import pytest
 
 from headrace.cold.audit import Audit, Drift
-from headrace.cold.mover import Mover
+from headrace.cold.mover import Mover, MoverOptions
+from headrace.cold.store import Backlog
 from headrace.cold.tiers import Tiers
 from headrace.errors import QueueFull
 from headrace.model.job import LeasedJob, NewJob
+from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Caps
@@ -25,8 +27,15 @@ from tests.conftest import ODD_NAMES
 T = TypeVar("T")
 
 REF = ODD_NAMES
+OTHER = QueueRef(REF.org, REF.project, REF.env, "another")
 CAP = 5
 HOUR_MS = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, no mover takes itself for one that was paused."""
+    monkeypatch.setattr("headrace.cold.mover.SURE_OF_LOCK_MS", 600_000.0)
 
 
 class Crash(BaseException):
@@ -61,7 +70,7 @@ class Bench:
         """The former one's lease is over."""
         self.valkey.delete(keys.mover(0))
         self.tiers.dies_after = self.tiers.dies_before = ""
-        self.mover = Mover(self.tiers)
+        self.mover = Mover(self.tiers, MoverOptions(lease_s=3600.0, audit_every_s=3600.0))
         self.mover.elect()
         return self.mover
 
@@ -74,7 +83,7 @@ class Bench:
         return self.client.enqueue_many(REF, jobs)
 
     def work(self) -> list[str]:
-        jobs: list[LeasedJob] = run(self.valkey, self.stubs.dequeue(0, 100, 60_000))
+        jobs: list[LeasedJob] = run(self.valkey, self.stubs.dequeue(0, 100, HOUR_MS))
         run(self.valkey, self.stubs.ack(0, [(job, 1) for job in jobs], 0))
         return [job.id for job in jobs]
 
@@ -130,9 +139,10 @@ def test_what_a_dead_mover_left_in_a_queue_that_nobody_visits_is_tidied_up(bench
 
 
 def test_a_delayed_job_in_cold_mode_is_scheduled_until_it_is_due(bench: Bench) -> None:
+    bench.tiers.far_ms = 2 * HOUR_MS
     bench.enqueue(*range(CAP + 1))
-    bench.enqueue(99, delay_ms=HOUR_MS)
-    bench.enqueue(100, delay_ms=50_000)  # would wait in Valkey if there were room
+    bench.enqueue(99, delay_ms=3 * HOUR_MS)
+    bench.enqueue(100, delay_ms=HOUR_MS)  # would wait in Valkey if there were room
     state = bench.state
     assert (state.depth, state.cold, state.scheduled) == (CAP + 1, 1, 2)
     assert bench.work() == [str(number) for number in range(CAP)]
@@ -190,3 +200,160 @@ def test_the_oldest_is_cancelled(bench: Bench) -> None:
     bench.client.cancel(REF.environment, str(CAP))
     assert before_ms is not None
     assert (bench.state.oldest_ms or 0) > before_ms
+
+
+def test_a_setting_that_was_taken_back_is_taken_from_valkey_too(bench: Bench) -> None:
+    """PostgreSQL had the record, and whoever was to tell Valkey died: the queue was paused for ever."""
+    bench.enqueue(1)
+    bench.client.pause(REF)
+    bench.tiers.record_settings(REF, {"paused": None})
+    assert bench.state.paused
+    assert Audit(bench.tiers).run(0).settings == 1
+    assert not bench.state.paused
+    assert Audit(bench.tiers).run(0) == Drift()
+
+
+def test_an_audit_does_not_undo_what_an_operator_has_just_decided(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.enqueue(1)
+    bench.client.pause(REF)
+    bench.client.resume(REF)
+    read = bench.tiers.store.settings
+
+    def read_and_be_overtaken() -> object:
+        found = read()
+        bench.client.pause(REF)
+        return found
+
+    monkeypatch.setattr(bench.tiers.store, "settings", read_and_be_overtaken)
+    assert Audit(bench.tiers).run(0) == Drift()
+    assert bench.state.paused
+
+
+def bury(bench: Bench, error: str) -> None:
+    jobs: list[LeasedJob] = run(bench.valkey, bench.stubs.dequeue(0, 100, HOUR_MS))
+    run(bench.valkey, bench.stubs.bury(0, [(job, error) for job in jobs]))
+
+
+@pytest.mark.parametrize("error", ["a \0 b", "a \udcff b"])
+def test_an_error_may_hold_any_character(bench: Bench, error: str) -> None:
+    """One of these could not be sent by the worker, the other kept all dead jobs of its queue in Valkey for ever."""
+    bench.enqueue(1)
+    bury(bench, error)
+    bench.mover.sweep(0)
+    assert (bench.state.dead, bench.valkey.zcard(keys.dead(0, REF))) == (1, 0)
+    found = bench.client.get(REF.environment, "1")
+    assert found is not None
+    assert found.error == error.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def test_ids_that_are_not_kept_are_free_when_their_job_is_dead_in_postgres(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With queue.keep_done = 0 the script failed, and payloads of dead jobs stayed in Valkey."""
+    monkeypatch.setattr(bench.tiers, "_keep_ms", 0)
+    bench.enqueue(1)
+    bury(bench, "no")
+    bench.mover.sweep(0)
+    assert bench.state.dead == 1
+    assert bench.valkey.exists(keys.body(0, REF.environment, "1"), keys.dead(0, REF)) == 0
+
+
+def test_large_dead_jobs_leave_valkey_some_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 of a megabyte each were one answer, which Valkey had to build before it could do anything else."""
+    monkeypatch.setattr("headrace.cold.tiers.DEAD_BYTES", 4)
+    bench.enqueue(*range(CAP))
+    bury(bench, "no")
+    assert len(run(bench.valkey, bench.stubs.dead(REF, 500, 4))) == 2
+    assert bench.client.redrive(REF) == CAP
+
+
+def test_a_queue_whose_jobs_keep_dying_does_not_keep_the_mover(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on for as long as it found another one."""
+    looks = 0
+    read = bench.stubs.dead
+
+    def die_once_more(*_: object) -> object:
+        nonlocal looks
+        looks += 1
+        assert looks < 100
+        bench.enqueue(looks)
+        bury(bench, "no")
+        return read(REF, 500)
+
+    monkeypatch.setattr("headrace.queue.scripts.Stubs.dead", die_once_more)
+    bench.enqueue(0)
+    bury(bench, "no")
+    bench.mover.sweep(0)
+    assert bench.state.dead >= 2
+
+
+def test_an_audit_passes_over_a_queue_that_makes_trouble(bench: Bench) -> None:
+    bench.client.enqueue_many(OTHER, [NewJob("send", b"12", id=f"other {number}") for number in range(CAP + 1)])
+    bench.enqueue(*range(CAP + 2))
+    bench.valkey.set(keys.moving(0, OTHER), "not a set")
+    with bench.tiers.store.transaction() as conn:
+        conn.execute("UPDATE cold_queues SET waiting = waiting + 3 WHERE queue = %s", [REF.queue])
+    assert Audit(bench.tiers).run(0).rows == 3
+
+
+def two_cold_queues(bench: Bench) -> None:
+    bench.client.enqueue_many(OTHER, [NewJob("send", b"12", id=f"other {number}") for number in range(CAP + 1)])
+    bench.enqueue(*range(CAP + 1))
+
+
+def test_queues_are_fed_while_a_sweep_is_under_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at every queue that is cold. With thousands of them one that had run dry waited for all the others."""
+    monkeypatch.setattr("headrace.cold.mover.ATTEND_S", 0.0)
+    two_cold_queues(bench)
+    steps: list[str] = []
+
+    def look(_: QueueRef) -> None:
+        steps.append("look")
+        bench.valkey.zadd(keys.hungry(0), {keys.queue_part(REF): 1})
+
+    def visit(_: QueueRef) -> None:
+        steps.append("visit")
+
+    monkeypatch.setattr(bench.mover, "_expire", look)
+    monkeypatch.setattr(bench.mover, "_visit", visit)
+    bench.mover.sweep(0)
+    assert steps[:4] == ["look", "visit", "look", "visit"]
+
+
+def test_queues_are_fed_while_an_audit_is_under_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at every queue that ever was cold. The mover even lost its lease meanwhile."""
+    monkeypatch.setattr("headrace.cold.mover.AUDIT_SLICE_S", 0.0)
+    two_cold_queues(bench)
+    steps: list[str] = []
+
+    def look(_: Audit, found: Backlog, drift: Drift) -> Drift:
+        steps.append("look")
+        bench.valkey.zadd(keys.hungry(0), {keys.queue_part(found.ref): 1})
+        return drift
+
+    def visit(_: QueueRef) -> None:
+        steps.append("visit")
+
+    def sweep(_: int) -> None:
+        """Would visit them, too."""
+
+    monkeypatch.setattr(Audit, "_mend", look)
+    monkeypatch.setattr(bench.mover, "sweep", sweep)
+    monkeypatch.setattr(bench.mover, "_visit", visit)
+    for _ in range(4):
+        bench.mover.turn()
+    assert steps == ["look", "visit", "look", "visit"]
+
+
+def test_a_queue_with_a_new_cap_asks_for_jobs_by_that_one(bench: Bench) -> None:
+    """By the one it went cold with it seemed full, and was refilled every few seconds only."""
+    bench.enqueue(*range(6 * CAP))
+    bench.client.caps(REF, 4 * CAP, None)
+    bench.mover.sweep(0)
+    assert bench.state.warm == 4 * CAP
+    bench.valkey.delete(keys.hungry(0))
+    jobs: list[LeasedJob] = run(bench.valkey, bench.stubs.dequeue(0, CAP, HOUR_MS))
+    run(bench.valkey, bench.stubs.ack(0, [(job, 1) for job in jobs], 0))
+    assert bench.valkey.zcard(keys.hungry(0)) == 1

@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
+from headrace.webhook import post as webhook
 from headrace.webhook.post import NotTaken, post
 from tests.conftest import wait_until
 
-BEFORE_EACH_BYTE_S = 0.1
-TIMEOUT_S = 0.5
+BEFORE_EACH_BYTE_S = 0.05
+TIMEOUT_S = 120.0
+
+
+class Limit:
+    """In place of a timer: it is over when the test says so, not when a slow machine got there."""
+
+    started: list[Limit]
+
+    def __init__(self, after_s: float, over: Callable[[], None]) -> None:
+        self.after_s = after_s
+        self.over = over
+        self.daemon = False
+
+    def start(self) -> None:
+        self.started.append(self)
+
+    def cancel(self) -> None:
+        """The test may still say that it is over: then there is nothing left to cut."""
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[Limit]:
+    """Those that were started."""
+    Limit.started = []
+    monkeypatch.setattr(webhook.threading, "Timer", Limit)
+    return Limit.started
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Set once somebody has the head of an answer and asks for its body."""
+    begun, read = Event(), http.client.HTTPResponse.read
+
+    def noted(answer: http.client.HTTPResponse, *size: Any) -> bytes:
+        begun.set()
+        return read(answer, *size)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", noted)
+    return begun
 
 
 @contextmanager
-def dripping(head: bytes) -> Generator[str]:
-    """A receiver that answers a byte now and then, without end."""
-    stop = Event()
+def dripping(head: bytes) -> Generator[tuple[str, Event]]:
+    """A receiver that answers a byte now and then, without end; and whether it has begun to."""
+    stop, dripped = Event(), Event()
 
     def answer() -> None:
         with suppress(OSError):
@@ -29,17 +70,18 @@ def dripping(head: bytes) -> Generator[str]:
                 peer.sendall(head)
                 while not stop.wait(BEFORE_EACH_BYTE_S):
                     peer.sendall(b"x")
+                    dripped.set()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = Thread(target=answer, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/", dripped
         stop.set()
-    thread.join(5)
+    thread.join(60)
 
 
-def told(url: str) -> list[BaseException | None]:
-    """What became of a message, once something has."""
+def told(url: str, limits: list[Limit], late: Event) -> list[BaseException | None]:
+    """What became of a message whose time was over at that moment."""
     ended: list[BaseException | None] = []
 
     def tell() -> None:
@@ -51,6 +93,11 @@ def told(url: str) -> list[BaseException | None]:
             ended.append(None)
 
     Thread(target=tell, daemon=True).start()
+    assert late.wait(60)
+    assert not ended
+    [limit] = limits
+    assert limit.after_s == TIMEOUT_S
+    limit.over()
     wait_until(lambda: bool(ended), "an end")
     return ended
 
@@ -63,12 +110,12 @@ def told(url: str) -> list[BaseException | None]:
         b"HTTP/1.0 200 OK\r\n\r\n",
     ],
 )
-def test_a_body_without_end_is_cut_and_the_status_counts(head: bytes) -> None:
-    with dripping(head) as url:
-        assert told(url) == [None]
+def test_a_body_without_end_is_cut_and_the_status_counts(head: bytes, limits: list[Limit], reading: Event) -> None:
+    with dripping(head) as (url, _):
+        assert told(url, limits, reading) == [None]
 
 
-def test_headers_without_end_are_cut() -> None:
-    with dripping(b"HTTP/1.1 2") as url:
-        [error] = told(url)
+def test_headers_without_end_are_cut(limits: list[Limit]) -> None:
+    with dripping(b"HTTP/1.1 2") as (url, dripped):
+        [error] = told(url, limits, dripped)
     assert isinstance(error, NotTaken)

@@ -6,26 +6,30 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue import keys
+from headrace.queue import keys, patience
 from headrace.queue.queue import Client, SyncClient
 from headrace.queue.registry import Registry
+from headrace.queue.scripts import Stubs
 from headrace.queue.state import QueueState, read_states
+from headrace.queue.tally import JOBS, Tally
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey, connect
-from headrace.valkey.scripts import Call
-from tests.conftest import Servers
+from headrace.valkey.scripts import Call, run
+from tests.conftest import READY_S, Servers
 
 T = TypeVar("T")
 
-FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001)
+# Quick where it waits for work; leases and grace are longer than any machine stands still.
+FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001, lease_s=600.0, grace_s=60.0)
+NO_REPLICAS = "errorstat_NOREPLICAS"
 
 
 @pytest.fixture
@@ -38,9 +42,15 @@ async def work_until(url: str, tasks: Tasks, finished: asyncio.Event, options: W
     stop = asyncio.Event()
     async with Client(url) as client:
         running = asyncio.create_task(Worker(client, tasks, options).run_forever(stop))
-        await asyncio.wait_for(finished.wait(), 30)
+        await asyncio.wait_for(finished.wait(), 60)
         stop.set()
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 120)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 def only_state(valkey: Valkey) -> QueueState:
@@ -128,27 +138,85 @@ def test_a_stopping_worker_finishes_what_it_holds(valkey: Valkey, valkey_url: st
 def test_heartbeats_keep_a_job_that_runs_longer_than_its_lease(
     valkey: Valkey, valkey_url: str, queue_ref: QueueRef
 ) -> None:
+    leases = keys.leases(queue_ref.environment.shard(2))
+
+    def ends_ms() -> float:
+        found: Any = valkey.zrange(leases, 0, -1, withscores=True)
+        return found[0][1]
+
     async def scenario() -> None:
         finished = asyncio.Event()
         tasks = Tasks()
 
         @tasks.task()
         async def long(job: LeasedJob) -> None:
-            await asyncio.sleep(2.5)  # the sweeper of this worker passes twice meanwhile
+            [held] = cast("list[bytes]", valkey.zrange(leases, 0, -1))
+            for _ in range(2):
+                soon_ms = ends_ms() - 300_000  # most of the lease is over
+                valkey.zadd(leases, {held: soon_ms})
+                await until(lambda soon_ms=soon_ms: ends_ms() > soon_ms + 200_000)
             finished.set()
 
         assert long
         SyncClient(valkey_url).enqueue(queue_ref, NewJob("long"))
-        await work_until(valkey_url, tasks, finished, WorkerOptions(lease_s=1.0, heartbeat_s=0.2, poll_s=0.01))
+        await work_until(valkey_url, tasks, finished, replace(FAST, heartbeat_s=0.05))
 
     asyncio.run(scenario())
     assert only_state(valkey).odometers == {"enqueue": 1, "dequeue": 1, "ack": 1}
 
 
+def test_a_job_whose_lease_was_lost_before_it_began_is_left_to_others(valkey: Valkey, valkey_url: str) -> None:
+    refs = [QueueRef(f"org {number}", "p", "e", "q") for number in range(20)]
+    shards = {ref.environment.shard(2): ref for ref in refs}  # in both, so that a worker for one job holds a second one
+    ran: list[tuple[str, int]] = []
+    tally = Tally(["work"])
+
+    def lost() -> float:
+        counts = cast("dict[tuple[str, ...], float]", dict(tally.families())[JOBS])
+        return sum(count for labels, count in counts.items() if labels[-1] == "lost")
+
+    def odometer(verb: str) -> int:
+        return sum(state.odometers.get(verb, 0) for state in read_states(valkey, 2))
+
+    def lose(shard: int) -> None:
+        leases = keys.leases(shard)
+        while not odometer("reclaim"):  # a heartbeat may come between the two
+            valkey.zadd(leases, dict.fromkeys(cast("list[bytes]", valkey.zrange(leases, 0, -1)), 1))
+            run(valkey, Stubs(2, 1000).reclaim(shard, 10))
+
+    async def scenario() -> None:
+        goes_on = asyncio.Event()
+        tasks = Tasks()
+
+        @tasks.task()
+        async def work(job: LeasedJob) -> None:
+            ran.append((job.id, job.attempt))
+            await goes_on.wait()
+
+        assert work
+        for shard, ref in shards.items():
+            SyncClient(valkey_url).enqueue(ref, NewJob("work", id=f"of {shard}"))
+        stop = asyncio.Event()
+        async with Client(valkey_url) as async_client:
+            options = replace(FAST, concurrency=1, heartbeat_s=0.05)
+            running = asyncio.create_task(Worker(async_client, tasks, options, tally=tally).run_forever(stop))
+            await until(lambda: odometer("dequeue") == 2 and bool(ran))
+            lose(1 if ran[0][0] == "of 0" else 0)
+            await until(lambda: lost() == 1)
+            goes_on.set()
+            await until(lambda: odometer("ack") == 2)
+            stop.set()
+            await asyncio.wait_for(running, 120)
+
+    asyncio.run(scenario())
+    assert [attempt for _, attempt in ran] == [1, 2]
+    assert len({job_id for job_id, _ in ran}) == 2
+
+
 class SlowToGiveBack(Worker):
     """While it returns jobs, the one that runs ends."""
 
-    async def _give_back(self, jobs: list[LeasedJob]) -> None:
+    async def _give_back(self, jobs: dict[int, list[LeasedJob]]) -> None:
         let_end.set()
         if self._running:
             await asyncio.wait(list(self._running))
@@ -179,11 +247,11 @@ def test_a_job_on_its_way_back_is_not_started(valkey: Valkey, valkey_url: str) -
             client.enqueue(QueueRef(f"org {number}", "p", "e", "q"), NewJob("wait"))
         stop = asyncio.Event()
         async with Client(valkey_url) as async_client:
-            worker = SlowToGiveBack(async_client, tasks, WorkerOptions(concurrency=1, poll_s=0.01))
+            worker = SlowToGiveBack(async_client, tasks, replace(FAST, concurrency=1))
             running = asyncio.create_task(worker.run_forever(stop))
-            await asyncio.wait_for(first.wait(), 30)
+            await asyncio.wait_for(first.wait(), 60)
             stop.set()
-            await asyncio.wait_for(running, 30)
+            await asyncio.wait_for(running, 120)
 
     asyncio.run(scenario())
     assert len(started) == 1
@@ -220,7 +288,8 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
         assert last
         SyncClient(valkey_url).enqueue_many(queue_ref, [NewJob("late"), NewJob("last")])
         async with Client(valkey_url) as client:
-            await asyncio.wait_for(Slow(client, tasks, replace(FAST, concurrency=2, grace_s=0.0)).run_forever(stop), 30)
+            worker = Slow(client, tasks, replace(FAST, concurrency=2, grace_s=0.0))
+            await asyncio.wait_for(worker.run_forever(stop), 120)
 
     asyncio.run(scenario())
     state = only_state(valkey)
@@ -245,20 +314,20 @@ def test_heartbeats_outlive_what_a_server_refuses_for_a_while(servers: Servers, 
             found: Any = valkey.zrange(keys.leases(queue_ref.environment.shard(2)), 0, -1, withscores=True)
             return found[0][1]
 
-        async def lease_until(enough: Callable[[float], bool]) -> None:
-            while not enough(lease_ms()):
-                await asyncio.sleep(0.01)
+        def refused() -> int:
+            return cast("dict[str, dict[str, int]]", valkey.info("errorstats")).get(NO_REPLICAS, {}).get("count", 0)
 
         async def scenario() -> None:
             SyncClient(url).enqueue(queue_ref, NewJob("long"))
             options = replace(FAST, concurrency=1, heartbeat_s=0.05)
             running = asyncio.create_task(work_until(url, tasks, go_on, options))
             await runs.wait()
+            earlier = refused()
             valkey.config_set("min-replicas-to-write", 1)
-            await asyncio.sleep(0.3)
+            await until(lambda: refused() > earlier)
             before = lease_ms()
             valkey.config_set("min-replicas-to-write", 0)
-            await asyncio.wait_for(lease_until(lambda now: now > before), 30)
+            await until(lambda: lease_ms() > before)
             go_on.set()
             await running
 
@@ -270,16 +339,20 @@ def test_heartbeats_outlive_what_a_server_refuses_for_a_while(servers: Servers, 
             valkey.flushall()
 
 
-def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away() -> None:
+def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "RECONNECT_S", 0.01)
+
     async def scenario() -> None:
         stop = asyncio.Event()
         async with Client("redis://127.0.0.1:1/0") as client:
             registry = Registry(client.redis)
             running = asyncio.create_task(Worker(client, Tasks(), FAST, registry).run_forever(stop))
-            await asyncio.sleep(0.1)
-            assert not running.done()  # until it is told to, it does
+            await until(lambda: caplog.text.count("does not answer") >= 2)
+            assert not running.done()  # until it is told to, it waits
             stop.set()
-            await asyncio.wait_for(running, 30)
+            await asyncio.wait_for(running, 60)
 
     asyncio.run(scenario())
 
@@ -289,7 +362,7 @@ def test_a_worker_with_results_waits_for_a_server_that_is_away_as_long_as_its_gr
 ) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path)
     server.start()
-    server.wait_ready(30)
+    server.wait_ready(READY_S)
     tasks, finished = Tasks(), asyncio.Event()
 
     @tasks.task()

@@ -21,7 +21,7 @@ from tests.model.sight import check, look
 
 T = TypeVar("T")
 
-GONE_S = 10.0
+GONE_S = 120.0
 
 
 class DyingClientsMachine(QueueMachine):

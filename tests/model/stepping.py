@@ -23,7 +23,7 @@ from headrace.valkey.scripts import Call
 
 T = TypeVar("T")
 
-STUCK_S = 60.0
+STUCK_S = 300.0
 
 
 class Crash(BaseException):

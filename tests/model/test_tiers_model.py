@@ -17,8 +17,10 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg.conninfo import make_conninfo
 
+from headrace.cold import mover
 from headrace.postgres.connect import connect, open_pool
 from headrace.queue.scripts import Caps
+from tests.model.clock import HOUR_MS
 from tests.model.stepping import Stop
 from tests.model.test_queue_model import SETTINGS
 from tests.model.tiers_machine import LOCK_MS, Act, TiersMachine, Wish
@@ -30,7 +32,8 @@ Make = Callable[[], TiersMachine]
 
 
 @pytest.fixture
-def make(valkey_url: str, postgres_url: str) -> Iterator[Make]:
+def make(valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr(mover, "SURE_OF_LOCK_MS", HOUR_MS)  # time passes only when the machine says so
     options = f"-c lock_timeout={LOCK_MS} -c idle_in_transaction_session_timeout=0"  # see `take_over`
     impatient = make_conninfo(postgres_url, options=options)
     with connect(postgres_url) as observer, ExitStack() as stack:

@@ -27,7 +27,7 @@ from headrace.queue.scripts import Caps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
-from tests.conftest import ODD_NAMES
+from tests.conftest import ODD_NAMES, wait_until
 from tests.model.clock import HOUR_MS, server_ms
 from tests.model.fold import Fold, differences, read_envs, read_events
 from tests.model.stepping import NOWHERE, SteppedClient, SteppedTiers, Stop, Told, Walk
@@ -397,7 +397,7 @@ class TiersMachine(RuleBasedStateMachine):
     def take_over(self, slot: int) -> None:
         """The leader's lease is over, and a mover that has just started takes it. The old one does not know yet, and
         if he was in a transaction PostgreSQL has ended it before that."""
-        self.observer.execute(END_SESSIONS)
+        wait_until(lambda: not self.observer.execute(END_SESSIONS).fetchall(), "it has ended", every_s=0.001)
         self.valkey.delete(keys.mover(0))
         self.movers[slot] = self.new_mover(slot)
         self.movers[slot].elect()

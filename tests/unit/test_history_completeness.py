@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.history.completeness import Completeness, judge
+from headrace.history.completeness import Completeness, judge, moved_unseen
 from headrace.model.event import Op
 from headrace.warehouse.series import Span
 
@@ -69,6 +69,22 @@ def test_odometers_of_different_epochs_are_not_compared() -> None:
 def test_almost_all_is_not_all() -> None:
     found = Completeness({Op.ENQUEUE: 10**9}, {Op.ENQUEUE: 1}, known=True)
     assert found.pct == 99.999
+
+
+def test_what_moved_across_the_end_of_a_window_was_seen_by_nobody() -> None:
+    within = [span(10, first=90, last=100)]
+    assert not moved_unseen(within, before(90), after=before(100))
+    assert moved_unseen(within, before(90), after=before(101))
+    assert moved_unseen([], before(90), after=before(91))  # nothing in the window, and one more after it
+
+
+def test_a_queue_that_was_not_heard_of_again_may_have_moved() -> None:
+    assert moved_unseen([], before(90), after={})
+    assert moved_unseen([], before(90), after=before(0, LATER))  # Valkey lost it meanwhile
+
+
+def test_a_life_that_begins_after_the_window_is_none_of_its_business() -> None:
+    assert not moved_unseen([], {}, after=before(0, LATER))
 
 
 class Step(NamedTuple):

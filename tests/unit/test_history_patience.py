@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from anyio import CapacityLimiter
+from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi import Request
 
+from headrace.api import asking
 from headrace.api.patience import while_waited_for
+from headrace.api.services import Services
+from headrace.errors import ServiceUnavailable
+from headrace.warehouse.reads import (
+    HistoryBusy,
+    HistoryForbidden,
+    HistoryMissing,
+    HistoryTooSlow,
+    HistoryWithdrawn,
+    readable,
+)
 
 SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
 
 
-async def ask(client_leaves: bool, work: Any, cancel: Any) -> Any:
+def request(client_leaves: bool) -> Request:
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> Any:
@@ -25,7 +39,11 @@ async def ask(client_leaves: bool, work: Any, cancel: Any) -> Any:
             await asyncio.Event().wait()
         return {"type": "http.disconnect"}
 
-    return await while_waited_for(Request(SCOPE, receive), CapacityLimiter(2), work, cancel)
+    return Request(SCOPE, receive)
+
+
+async def ask(client_leaves: bool, work: Any, cancel: Any) -> Any:
+    return await while_waited_for(request(client_leaves), CapacityLimiter(2), work, cancel)
 
 
 def test_the_answer_of_whoever_stays() -> None:
@@ -36,11 +54,69 @@ def test_the_work_of_whoever_leaves_is_ended() -> None:
     ended = threading.Event()
 
     def work() -> str:
-        assert ended.wait(30), "nobody ended it"
+        assert ended.wait(60), "nobody ended it"
         raise ConnectionAbortedError
 
     with pytest.raises(ConnectionAbortedError):
         asyncio.run(ask(True, work, ended.set))
+
+
+def test_whoever_left_before_its_turn_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All turns are taken when the client leaves; when one is free, there is nobody to ask for."""
+    limiter, left = CapacityLimiter(1), threading.Event()
+
+    def watched(request: Request, _: CapacityLimiter, work: Any, cancel: Any) -> Any:
+        def leave() -> None:
+            cancel()
+            left.set()
+
+        return while_waited_for(request, limiter, work, leave)
+
+    monkeypatch.setattr(asking, "while_waited_for", watched)
+    nobody = Services("redis://127.0.0.1:1", "http://127.0.0.1:1", "x", 1)
+
+    async def leave_while_waiting() -> None:
+        await limiter.acquire()
+        leaving = asyncio.ensure_future(
+            asking.asked(request(client_leaves=True), nobody, lambda _: pytest.fail("it asks"))
+        )
+        assert await asyncio.to_thread(left.wait, 60), "nobody noticed"
+        limiter.release()
+        await leaving
+
+    with pytest.raises(HistoryWithdrawn):
+        asyncio.run(leave_while_waiting())
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        *((159, HistoryTooSlow), (241, HistoryBusy), (201, HistoryBusy), (60, HistoryMissing), (81, HistoryMissing)),
+        *((516, HistoryForbidden), (236, ServiceUnavailable), (None, ServiceUnavailable), (62, DatabaseError)),
+    ],
+)
+def test_what_is_not_the_fault_of_a_question_is_no_bug(code: int | None, expected: type[Exception]) -> None:
+    """62 is a syntax error: that one is."""
+    with pytest.raises(expected), readable("http://127.0.0.1"):
+        raise DatabaseError("said by ClickHouse", code=code)
+
+
+def test_nobody_waits_for_others_to_find_clickhouse_silent() -> None:
+    """Two ask for the first time, and nobody answers: both are connected at once."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(2) as pool:
+        silent.settimeout(60)
+        services = Services("redis://127.0.0.1:1", "http://{}:{}".format(*silent.getsockname()), "x", 1)
+        asked = [pool.submit(lambda: services.clickhouse) for _ in range(2)]
+        try:
+            taken = [silent.accept()[0] for _ in asked]
+            assert not any(each.done() for each in asked)
+        finally:
+            silent.close()
+        for connection in taken:
+            connection.close()
+        for each in asked:
+            with pytest.raises(ServiceUnavailable):
+                each.result(60)
 
 
 def test_an_error_of_the_work_is_the_answer() -> None:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.spool.backoff import Backoff
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.failover import Failover
 from headrace.spool.metrics import METRICS, Declared, SpoolCollector
@@ -51,7 +52,9 @@ def scraped(spool: Spool) -> Generator[dict[str, dict[tuple[str, ...], float]]]:
     """Name → values by labels (sorted), after two records: one taken at once, one after a failure."""
     with serving() as server:
         server.script.extend([Answer(), Answer(503)])
-        exporter = Exporter(spool, HttpDestination(server.port), ExporterOptions(workers=1, preparers=1))
+        once = Backoff(base_s=3600.0, longest_s=3600.0)  # the one that failed is not sent again before it was told of
+        options = ExporterOptions(workers=1, preparers=1, backoff=once)
+        exporter = Exporter(spool, HttpDestination(server.port), options)
         registry = CollectorRegistry()
         registry.register(SpoolCollector("main", spool, exporter, Failover(spool)))
         spool.put(b"one", token="1", durable=False)

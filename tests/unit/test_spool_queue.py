@@ -128,7 +128,7 @@ def test_a_delayed_record_blocks_nobody(spool: Spool) -> None:
 def test_a_delayed_record_wakes_who_waits(spool: Spool) -> None:
     spool.put(b"a")
     spool.nack(leased(spool).id, delay=0.02)
-    record = spool.lease(timeout=30)
+    record = spool.lease(timeout=60)
     assert record is not None
     assert record.attempts == 1
 
@@ -145,7 +145,7 @@ def test_a_put_wakes_who_waits(spool: Spool) -> None:
     waiter = threading.Thread(target=lambda: found.append(spool.lease(timeout=None)))
     waiter.start()
     spool.put(b"a")
-    waiter.join(30)
+    waiter.join(60)
     assert [record.payload for record in found if record] == [b"a"]
 
 
@@ -154,7 +154,7 @@ def test_closing_wakes_who_waits(spool: Spool) -> None:
     waiter = threading.Thread(target=lambda: found.append(spool.lease(timeout=None)))
     waiter.start()
     spool.close()
-    waiter.join(30)
+    waiter.join(60)
     assert found == [None]
     with pytest.raises(SpoolClosed):
         spool.put(b"a")
@@ -349,7 +349,7 @@ def test_bytes_are_limited_too(opened: Opener) -> None:
 
 
 def test_a_blocked_put_goes_on_when_there_is_room(opened: Opener) -> None:
-    spool = opened(max_size=1, block_timeout=30)
+    spool = opened(max_size=1, block_timeout=120)
     spool.put(b"a")
     record = leased(spool)
     done = threading.Event()
@@ -361,7 +361,7 @@ def test_a_blocked_put_goes_on_when_there_is_room(opened: Opener) -> None:
     thread = threading.Thread(target=put)
     thread.start()
     spool.ack(record.id)
-    thread.join(30)
+    thread.join(60)
     assert done.is_set()
 
 
@@ -502,7 +502,7 @@ def test_every_policy_keeps_a_durable_put_from_a_killed_process(spool_path: Path
 
 def test_many_threads(opened: Opener) -> None:
     """Four put, four lease and ack: each record exactly once, and every thread's own in order."""
-    spool = opened(background=True, segment_size=65536, inmemory_blocks=64, max_size=500)
+    spool = opened(background=True, segment_size=65536, inmemory_blocks=64, max_size=500, block_timeout=240)
     seen: list[list[bytes]] = [[] for _ in range(4)]
     producing = threading.Event()
 
@@ -524,10 +524,10 @@ def test_many_threads(opened: Opener) -> None:
     for thread in [*producers, *consumers]:
         thread.start()
     for thread in producers:
-        thread.join(60)
+        thread.join()
     producing.set()
     for thread in consumers:
-        thread.join(60)
+        thread.join()
     everything = [payload for mine in seen for payload in mine]
     assert len(everything) == len(set(everything)) == 1200
     for mine in seen:

@@ -1,0 +1,36 @@
+"""Processes that are killed: which one is it, and is it there yet?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from headrace.embedded.process import Child
+
+START_S = 180.0  # for a guard, and the process that it starts
+STOP_S = 180.0
+
+
+def pid_of(child: Child) -> int:
+    """As soon as its guard has written it down."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return child.pid
+        except (FileNotFoundError, ValueError):  # not written yet
+            if time.monotonic() > deadline or child.exit_code() is not None:
+                raise
+            time.sleep(0.01)
+
+
+def kill(child: Child) -> None:
+    os.kill(pid_of(child), signal.SIGKILL)
+    child.stop()  # its guard leaves too
+
+
+def stop_all(children: list[Child]) -> None:
+    for child in children:
+        child.ask_to_stop()
+    for child in children:
+        child.stop(STOP_S)
