@@ -67,7 +67,11 @@ def test_what_was_removed_meanwhile_is_not_brought_back(
 @pytest.mark.parametrize("kind", MADE)
 def test_two_changes_at_once_both_stay(api: TestClient, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     path = f"{PATH}/{kind}s/{api.post(f'{PATH}/{kind}s', json=MADE[kind]).json()['id']}"
-    after_it_was_looked_up(monkeypatch, kind, lambda _: api.patch(path, json={"enabled": False}))
+
+    def switch_off(_: str) -> None:
+        api.patch(path, json={"enabled": False})
+
+    after_it_was_looked_up(monkeypatch, kind, switch_off)
     assert api.patch(path, json={"name": "another"}).status_code == 200
     shown = api.get(path).json()
     assert (shown["name"], shown["enabled"]) == ("another", False)
