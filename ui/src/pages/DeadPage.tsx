@@ -13,6 +13,7 @@ import { DeadLetter } from "../components/DeadLetter";
 import { Dialog } from "../components/Dialog";
 import { MoreButton } from "../components/MoreButton";
 import { EmptyNotice } from "../components/Notice";
+import { SearchBox } from "../components/SearchBox";
 
 const REFRESH_MS = 5000;
 
@@ -97,24 +98,8 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
   return (
     <section class="card list" aria-label={`Dead letters of ${queueRef.queue}`}>
       <div class="toolbar">
-        <input
-          type="search"
-          class="search"
-          placeholder="Error contains"
-          aria-label="Error contains"
-          value={view.error}
-          data-testid="dead-error"
-          onChange={(event) => setParams({ error: event.currentTarget.value })}
-        />
-        <input
-          type="search"
-          class="search small"
-          placeholder="Task"
-          aria-label="Task, its whole name"
-          value={view.task}
-          data-testid="dead-task"
-          onChange={(event) => setParams({ task: event.currentTarget.value })}
-        />
+        <SearchBox label="Error contains" placeholder="Error contains" value={view.error} onEnter={(error) => setParams({ error })} testId="dead-error" />
+        <SearchBox label="Task, its whole name" placeholder="Task" value={view.task} onEnter={(task) => setParams({ task })} testId="dead-task" small />
         <select class="select" aria-label="Buried" value={view.since} onChange={(event) => setParams({ since: event.currentTarget.value })}>
           {SINCE.map((each) => (
             <option key={each.id} value={each.id} selected={each.id === view.since}>
