@@ -17,6 +17,7 @@ from typing import cast
 
 from headrace.embedded.process import Child
 from headrace.embedded.valkey import EmbeddedValkey
+from headrace.errors import QueueFull
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.queue import SyncClient
@@ -132,9 +133,11 @@ def run_chaos(
         try:
             batches = list(split(jobs))
             while (batches or unfinished(client.redis)) and time.monotonic() < began + give_up_s:
+                more = 0
                 if len(batches) > 1 or (batches and crew.kills):  # the last ones outlive somebody
-                    accepted += enqueue(client, *batches.pop())
-                else:
+                    more = enqueue_what_fits(client, batches)
+                accepted += more
+                if not more:
                     time.sleep(POLL_S)
                 killer.turn(done(client.redis))
         finally:
@@ -170,6 +173,16 @@ def split(jobs: int) -> Iterator[tuple[QueueRef, range]]:
         wanted = jobs * percent // 100
         batches += [(ref, range(start, min(start + BATCH, wanted))) for start in range(1, wanted, BATCH)]
     return iter(sorted(batches, key=lambda batch: -batch[1].start))  # taken from the end
+
+
+def enqueue_what_fits(client: SyncClient, batches: list[tuple[QueueRef, range]]) -> int:
+    """The last batch, which is then gone from the list; or none while its queue is full."""
+    try:
+        count = enqueue(client, *batches[-1])
+    except QueueFull:
+        return 0
+    batches.pop()
+    return count
 
 
 def enqueue(client: SyncClient, ref: QueueRef, numbers: range) -> int:
