@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
 READY_S = 180.0
 
-PARAMETERS["connect_timeout"] = (
-    60  # the servers are there: one that takes long is on a machine that has much else to do
-)
+# The servers are there: one that takes long is on a machine that has much else to do.
+PARAMETERS["connect_timeout"] = 60
 
 ODD_NAMES = QueueRef("a:b*{c}", "p,%2C%", "e n v", "q/ü🎈'\"`\\")
 """Every character that has ever broken a key, a query or a URL."""
@@ -306,9 +305,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 120.0
     """The first truthy answer. Tests wait for facts, never for time to pass."""
     deadline = time.monotonic() + timeout_s
     while True:
-        is_last = (
-            time.monotonic() >= deadline
-        )  # asked before: whatever this process slept through is looked at once more
+        is_last = time.monotonic() >= deadline  # asked before: what this process slept through is looked at once more
         if found := condition():
             return found
         assert not is_last, f"{what}: not within {timeout_s:g} s"

@@ -19,7 +19,6 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -291,7 +290,7 @@ class Worker:
     def _let_go(self, gone: Iterable[LeasedJob]) -> None:
         """Somebody else may have these by now: one that was not started here must not run twice."""
         for job in gone:
-            with suppress(ValueError):  # it runs, or has ended meanwhile: its result is refused, or was applied
+            if job in self._waiting:  # else it runs, or has ended: its result is refused, or was applied
                 self._waiting.remove(job)
                 self._count([job], [LOST])
 
