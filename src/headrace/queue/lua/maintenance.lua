@@ -1,0 +1,62 @@
+-- What time demands of a shard's jobs. Each function handles a bounded batch and returns its size; `save_all` must
+-- follow. Needs state.lua, leases.lua and remove.lua.
+
+-- Return jobs whose lease ended without a result to the head of their queue. A job whose last attempt ended this way
+-- is buried: one that kills its worker must not do so for ever.
+local function reclaim_ended_leases(at_most)
+  local lapsed = redis.call('ZRANGEBYSCORE', LEASES, '-inf', whole(NOW), 'LIMIT', 0, at_most)
+  for _, EJ in ipairs(lapsed) do
+    local E, J = EJ:match('^(.*):([^:]*)$')
+    local job = held_job(E, J, redis.call('HGET', job_key(EJ), 'delivery'))
+    end_lease(job)
+    if job.attempts >= job.max_attempts then
+      redis.call('HSET', job_key(EJ), 'error', 'The lease of attempt ' .. job.attempts
+        .. ' ended without a result: its worker died or lost its connection.')
+      make_dead(job)
+    else
+      make_wait(job.queue, J, job.due, job.priority, job.expires, job.detail)
+      count(job.queue, 'reclaim')
+    end
+  end
+  forget_leases()
+  return #lapsed
+end
+
+-- Make scheduled jobs ready that are due.
+local function release_due_jobs(at_most)
+  local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', whole(NOW), 'WITHSCORES', 'LIMIT', 0, at_most)
+  for i = 1, #due, 2 do
+    local EJ = due[i]
+    local E, J = EJ:match('^(.*):([^:]*)$')
+    local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'detail')
+    local queue = queue_of(E, v[1])
+    remove_scheduled(queue, J)
+    add_ready(queue, J, tonumber(due[i + 1]), tonumber(v[2]), v[3])
+    redis.call('HSET', job_key(EJ), 'state', 'ready')
+    count(queue, 'release')
+  end
+  return #due / 2
+end
+
+-- Remove waiting jobs whose TTL has ended. (A running job is not removed; its TTL counts again when it comes back.)
+-- Must come before the functions above in one script: they add jobs to `ready` only when `save_all` runs, and this
+-- one removes them from there at once.
+local function expire_overdue_jobs(at_most)
+  local over = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', whole(NOW), 'LIMIT', 0, at_most)
+  for _, EJ in ipairs(over) do remove_waiting(EJ, 'expire') end
+  return #over
+end
+
+-- Emit a tick event if the last one is at least `period_ms` old. History infers from ticks that nothing happened, and
+-- that the last event before a silence was lost. Must come after `save_all`, which writes `seq` as it read it.
+-- Returns 1 if it ticked, and the milliseconds until the next tick.
+local function emit_tick(maxlen, period_ms)
+  local last = tonumber(redis.call('HGET', META, 'ticked') or nil)
+  if last and last <= NOW and NOW - last < period_ms then return 0, period_ms - (NOW - last) end
+  redis.call('HSET', META, 'ticked', whole(NOW))
+  local seq = redis.call('HINCRBY', META, 'seq', 1)
+  if redis.call('GET', METRICS_ENABLED) ~= '0' then
+    redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event({ seq = whole(seq), op = 'tick', n = 0 }))
+  end
+  return 1, period_ms
+end
