@@ -184,8 +184,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InTurn:
     return InTurn(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes minutes and rarely fails; run by --slow or when its file is named")
+
+
+def select_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of the other tier: with --slow all that are not marked slow, otherwise those that are.
+
+    A file or test named on the command line runs as a whole without --slow.
+    """
+    only_slow = bool(config.getoption("--slow"))
+    named = set() if only_slow else {Path(arg.partition("::")[0]).resolve() for arg in config.args}
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        is_slow = item.get_closest_marker("slow") is not None
+        (kept if is_slow == only_slow or item.path in named else dropped).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
 @pytest.hookimpl(tryfirst=True)  # the order was made random before that
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    select_tier(config, items)
     items.sort(key=place)
     for item in items:
         long = weight(unit_of(item.nodeid)) or item.path.parent.name == "model"

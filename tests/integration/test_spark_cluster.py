@@ -99,6 +99,7 @@ def master_url(master: Child) -> str | None:
     return found and found[1]
 
 
+@pytest.mark.slow
 def test_executors_that_are_killed_lose_nothing_and_count_nothing_twice(
     cluster: Cluster, valkey: Valkey, valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: Path
 ) -> None:
