@@ -15,6 +15,7 @@ from queue import Queue
 import pytest
 
 from headrace.errors import AnotherPipeline, QueueUnavailable
+from headrace.model.entry_id import START
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
@@ -168,7 +169,7 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
     assert monitor.read().lag_events == {str(shard): 1, str(1 - shard): 0}
 
     found: list[Taken] = []
-    SpoolSink(spool, {shard: Mark(0, 0)}, after_put=found.append).take(numbered(5, shard=shard), 0, 0)
+    SpoolSink(spool, {shard: Mark(START, 0)}, after_put=found.append).take(numbered(5, shard=shard), 0, 0)
     keeping.took(found[0])
     assert keeping.heal() == 1
     newest = streams.newest(valkey, keys.metrics(shard))
@@ -194,7 +195,7 @@ def test_a_clock_that_is_wrong_removes_nothing_from_the_archive(
 ) -> None:
     """It is kept for so many days of events. The pipeline's own clock, a month ahead, would have removed all of it."""
     found: list[Taken] = []
-    SpoolSink(spool, {0: Mark(0, 0)}, after_put=found.append).take(numbered(5, shard=0), 0, 0)
+    SpoolSink(spool, {0: Mark(START, 0)}, after_put=found.append).take(numbered(5, shard=0), 0, 0)
     options = PipelineOptions(
         *(valkey_url, "", "", 2, tmp_path / "checkpoint", SpoolOptions(tmp_path / "unused")), archive=str(tmp_path)
     )
@@ -222,7 +223,7 @@ def test_a_gap_that_a_dead_process_left_is_healed_by_the_next(
         return Housekeeping(valkey, Lease(valkey, "me"), Monitor(), spool, options)
 
     def batch(keeping: Housekeeping, seq: int) -> None:
-        sink = SpoolSink(spool, {shard: Mark(0, 0)}, also=keeping.marks, after_put=keeping.took)
+        sink = SpoolSink(spool, {shard: Mark(START, 0)}, also=keeping.marks, after_put=keeping.took)
         sink.take(summaries({"shard": shard, "at_ms": MS + seq, "seq": seq}), 0, 0)
 
     first = begun()

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headrace.embedded.valkey import EmbeddedValkey
+from headrace.model.entry_id import EntryId
 from headrace.model.event import COLUMNS
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
@@ -257,9 +258,23 @@ def test_garbage_does_not_stop_the_reading(valkey: Valkey, valkey_url: str) -> N
     assert table["aside"].to_pylist() == [None, "not an event"]
 
 
+def test_a_stream_whose_clock_was_set_back_is_read_on(valkey: Valkey, valkey_url: str) -> None:
+    """The entries after more than 2^20 of one millisecond were waited for, and then left out."""
+    ids = ["5000-0", f"5000-{3 * 2**20}", "5001-0", "5001-1", "5002-0"]
+    for number, entry_id in enumerate(ids[:2], 1):
+        valkey.xadd(STREAM, {"e": packed_tick(number)}, id=entry_id)
+    stream = reader(valkey_url, shards=1)
+    first = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    for number, entry_id in enumerate(ids[2:], 3):
+        valkey.xadd(STREAM, {"e": packed_tick(number)}, id=entry_id)
+    end = stream.latestOffset(first, ReadAllAvailable())
+    assert end == {"0": {"id": "5002-0", "seq": 5}}
+    assert read(stream, first, end)["seq"].to_pylist() == [3, 4, 5]
+
+
 def test_summaries_are_made_next_to_the_read(valkey: Valkey, valkey_url: str) -> None:
     spread(valkey, 20)
-    taken = Mark((1_000_005 << 20), 5)
+    taken = Mark(EntryId(1_000_005, 0), 5)
     stream = reader(valkey_url, shards=1, summaries=Plan({0: taken.at}).text())
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     [row] = [each for part in stream.partitions(stream.initialOffset(), end) for each in stream.read(part)]

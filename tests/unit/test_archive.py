@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.model.entry_id import EntryId
 from headrace.pipeline import archive
 from headrace.pipeline.archive import (
     DAY_MS,
@@ -23,7 +24,6 @@ from headrace.pipeline.archive import (
     Clip,
     Name,
     clips,
-    entries_of,
     tidy,
 )
 from headrace.pipeline.decode import SCHEMA
@@ -117,26 +117,47 @@ ranges = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(1
 @given(ranges)
 def test_clips_take_every_entry_once(found: list[tuple[int, int, int]]) -> None:
     """Each range stands for a file with all entries of its shard in it."""
-    names = [Name(shard, first, first + size - 1) for shard, first, size in found]
+    names = [Name(shard, EntryId(0, first), EntryId(0, first + size - 1)) for shard, first, size in found]
     taken: list[tuple[int, int]] = []
     for clip in clips(names):
-        begin = max(clip.name.first, clip.after + 1)
-        taken += [(clip.name.shard, entry) for entry in range(begin, clip.name.last + 1)]
+        begin = max(clip.name.first.seq, clip.after.seq + 1 if clip.after else 0)
+        taken += [(clip.name.shard, entry) for entry in range(begin, clip.name.last.seq + 1)]
     assert sorted(taken) == sorted(
-        {(name.shard, entry) for name in names for entry in range(name.first, name.last + 1)}
+        {(name.shard, entry) for name in names for entry in range(name.first.seq, name.last.seq + 1)}
     )
 
 
 def test_a_file_that_others_cover_is_not_needed() -> None:
-    small, big, beyond = Name(0, 1, 10), Name(0, 1, 15), Name(0, 12, 20)
-    assert clips([small, beyond, big]) == [Clip(big, -1), Clip(beyond, 15)]
+    small, big, beyond = (Name(0, EntryId(1, a), EntryId(1, b)) for a, b in ((1, 10), (1, 15), (12, 20)))
+    assert clips([small, beyond, big]) == [Clip(big, None), Clip(beyond, EntryId(1, 15))]
 
 
 def test_names_sort_as_their_entries_do() -> None:
-    names = [Name(0, 9, 9), Name(0, 10, 10), Name(0, 10, 100), Name(2, 0, 0), Name(10, 0, 0)]
+    ranges = [(0, 9, 9), (0, 10, 10), (0, 10, 100), (2, 0, 0), (10, 0, 0)]
+    names = [Name(shard, EntryId(0, first), EntryId(0, last)) for shard, first, last in ranges]
     assert sorted(map(str, names)) == list(map(str, names))
     assert [Name.parse(str(name)) for name in names] == names
     assert Name.parse(f".{names[0]}.ab") is None
+
+
+def test_names_are_exact_within_a_millisecond() -> None:
+    """Also where a clock that was set back gave a million entries the same one."""
+    ids = [EntryId(START, 2**20 - 1), EntryId(START, 2**20), EntryId(START, 2**40 - 1), EntryId(START + 1, 0)]
+    for first, last in pairwise(ids):
+        assert Name.parse(str(Name(7, first, last))) == Name(7, first, last)
+
+
+def test_events_of_a_clock_that_was_set_back_are_archived_once(tmp_path: Path) -> None:
+    """Files of later milliseconds passed for covered by the one before, and a third of one millisecond's files was
+    taken for written."""
+    writer = ArchiveWriter(str(tmp_path))
+    ids = [(0, 3 * 2**20), (0, 3 * 2**20 + 1), (0, 2**39), (0, 2**39 + 1), (1, 0), (2, 0), (3, 1)]
+    for seq, (ms, at_seq) in enumerate(ids, 1):
+        writer.write(event_table({"at_ms": START + ms, "at_seq": at_seq, "seq": seq}))
+    for _ in range(2):
+        found = [row for batch in Archive(str(tmp_path)).events(START, 0) for row in batch["seq"].to_pylist()]
+        assert found == [1, 2, 3, 4, 5, 6, 7]
+        tidy(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
 
 
 def test_closed_hours_become_one_file_per_shard(tmp_path: Path) -> None:
@@ -146,8 +167,8 @@ def test_closed_hours_become_one_file_per_shard(tmp_path: Path) -> None:
     tidy(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
     in_hour = [name for name in files(tmp_path) if "hour=08" in name]
     assert [Name.parse(name.split("/")[-1]) for name in in_hour] == [
-        Name(0, START << 20, (START + 2000) << 20),
-        Name(1, (START + 5000) << 20, (START + 5000) << 20),
+        Name(0, EntryId(START, 0), EntryId(START + 2000, 0)),
+        Name(1, EntryId(START + 5000, 0), EntryId(START + 5000, 0)),
     ]
     assert seconds_of(tmp_path) == [0, 1, 2]
     assert len([name for name in files(tmp_path) if "hour=09" in name]) == 2, "this hour is not closed"
@@ -235,7 +256,7 @@ def test_columns_that_an_older_release_did_not_write_are_unknown(tmp_path: Path)
     old = events(0).select([name for name in EVENTS.names if name != "runs"])
     folder = tmp_path / "date=2027-01-15" / "hour=08"
     folder.mkdir(parents=True)
-    pyarrow.parquet.write_table(old, folder / str(Name(0, START << 20, START << 20)))
+    pyarrow.parquet.write_table(old, folder / str(Name(0, EntryId(START, 0), EntryId(START, 0))))
     [batch] = Archive(str(tmp_path)).events(START, 0)
     assert batch.schema == SCHEMA
     assert batch["runs"].to_pylist() == [None]
@@ -283,4 +304,4 @@ def test_many_events_are_read_in_pieces_and_all_there(tmp_path: Path, monkeypatc
     ArchiveWriter(str(tmp_path)).write(whole)
     batches = list(Archive(str(tmp_path)).events(START, 0))
     assert len(batches) > 1
-    assert np.concatenate([entries_of(batch) for batch in batches]).tolist() == entries_of(whole).tolist()
+    assert [ms for batch in batches for ms in batch["at_ms"].to_pylist()] == whole["at_ms"].to_pylist()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ImpossibleEntry
+from headrace.model.entry_id import EntryId
 from headrace.model.event import COLUMNS
 from headrace.pipeline.decode import SAMPLE_BYTES, decode, seq_of
-from headrace.pipeline.offsets import packed
 from headrace.valkey.streams import Entry
 
 GOOD = {"version": "1", "seq": "1", "org": "o", "project": "p", "env": "e", "queue": "q", "op": "enqueue", "n": "1"}
@@ -89,8 +89,9 @@ def test_events_of_a_clock_that_was_set_back_go_on_in_one_millisecond() -> None:
     rows = decode(0, [(entry_id, entry(number)[1]) for number, entry_id in enumerate(ids, 1)])
     assert rows["aside"].null_count == 3
     assert rows["at_ms"].to_pylist() == [1000] * 3
-    places = [packed(entry_id.decode()) for entry_id in ids]
-    assert places == sorted(set(places))
+    places = [EntryId.parse(entry_id.decode()).packed for entry_id in ids]
+    assert places == sorted(places)
+    assert places[-1] < EntryId(1001, 0).packed
 
 
 def test_the_number_of_an_entry() -> None:

@@ -14,6 +14,7 @@ import pyarrow.ipc
 import pytest
 
 from headrace.errors import CheckpointMismatch, HeadraceError
+from headrace.model.entry_id import START, EntryId
 from headrace.pipeline.checkpoint import QUERY, check, set_aside
 from headrace.pipeline.job import BETWEEN_QUERIES
 from headrace.pipeline.payload import from_payload
@@ -56,9 +57,9 @@ def test_a_gap_between_partitions_is_seen() -> None:
 
 
 def test_entries_are_put_in_the_order_of_the_stream() -> None:
-    [found] = summaries({"at_ms": MS + 1, "seq": 2}, {"at_ms": MS, "seq": 1}, plan=Plan({0: (MS << 20) - 1}))
+    [found] = summaries({"at_ms": MS + 1, "seq": 2}, {"at_ms": MS, "seq": 1}, plan=Plan({0: EntryId(MS - 1, 9)}))
     assert (found.first_seq, found.last_seq, found.lost, found.rewinds) == (1, 2, 0, 0)
-    assert summaries({"at_ms": MS}, plan=Plan({0: MS << 20})) == []
+    assert summaries({"at_ms": MS}, plan=Plan({0: EntryId(MS, 0)})) == []
 
 
 @pytest.fixture
@@ -78,10 +79,10 @@ class Sink:
 
 
 def test_losses_are_counted_against_the_mark(spool: Spool) -> None:
-    sink = Sink(spool, {0: Mark(0, 0), 1: Mark(0, 0)})
+    sink = Sink(spool, {0: Mark(START, 0), 1: Mark(START, 0)})
     first = sink.take([*numbered(3, 4), *numbered(1, 2, shard=1)])
     assert (first.batch.lost_events, first.broken) == (2, {0})  # 1 and 2 of shard 0 were trimmed before we came
-    assert read_marks(spool.marks()) == {0: Mark((MS + 1) << 20, 4), 1: Mark((MS + 1) << 20, 2)}
+    assert read_marks(spool.marks()) == {0: Mark(EntryId(MS + 1, 0), 4), 1: Mark(EntryId(MS + 1, 0), 2)}
     assert spool.marks()[QUERY] == "q1"
     second = sink.take(later(5, 6, 7, after_ms=10))
     assert (second.batch.lost_events, second.batch.rewinds, second.broken) == (0, 0, frozenset())
@@ -94,23 +95,52 @@ def test_losses_are_counted_against_the_mark(spool: Spool) -> None:
 def test_a_new_shard_begins_at_its_first_event(spool: Spool) -> None:
     assert Sink(spool, {}).take(numbered(77)).batch.lost_events == 76
     # A group that says where it stands, but not at which number.
-    assert Sink(spool, {5: Mark(1 << 20, 0)}).take(numbered(77, shard=5)).batch.lost_events == 0
+    assert Sink(spool, {5: Mark(EntryId(1, 0), 0)}).take(numbered(77, shard=5)).batch.lost_events == 0
 
 
 def test_where_a_quiet_shard_began_is_kept(spool: Spool) -> None:
     """Else the next start would take it for unread from its beginning, and report all of it as lost."""
-    sink = Sink(spool, {0: Mark(MS << 20, 8), 1: Mark(7 << 20, 10_000_000), 2: Mark(0, 0)})
+    sink = Sink(spool, {0: Mark(EntryId(MS, 0), 8), 1: Mark(EntryId(7, 0), 10_000_000), 2: Mark(START, 0)})
     sink.take(later(9))
-    assert read_marks(spool.marks()) == {0: Mark((MS + 50) << 20, 9), 1: Mark(7 << 20, 10_000_000)}
+    assert read_marks(spool.marks()) == {0: Mark(EntryId(MS + 50, 0), 9), 1: Mark(EntryId(7, 0), 10_000_000)}
     assert Sink(spool, {}).take(numbered(10_000_001, shard=1)).batch.lost_events == 0
 
 
 def test_what_is_taken_is_not_taken_again(spool: Spool) -> None:
-    sink = Sink(spool, {0: Mark(0, 0)})
+    sink = Sink(spool, {0: Mark(START, 0)})
     sink.take(later(1))
     with pytest.raises(HeadraceError, match="read again"):
         sink.take(later(1, 2))
     assert sink.take(later(2, 3, after_ms=100)).batch.lost_events == 0
+
+
+def test_a_clock_set_back_hides_no_later_events(spool: Spool) -> None:
+    """Three million events got the same millisecond; those of the next ones were left out as taken before."""
+    frozen = [{"at_ms": MS, "at_seq": 3 * 2**20 + number, "seq": 1 + number} for number in range(3)]
+    sink = Sink(spool, {0: Mark(START, 0)})
+    sink.take(summaries(*frozen))
+    for number in range(4, 7):
+        marks = read_marks(spool.marks())
+        plan = Plan.parse(Plan({shard: mark.at for shard, mark in marks.items()}).text())
+        assert summaries(*frozen, plan=plan) == []
+        later = summaries({"at_ms": MS + number - 3, "at_seq": 0, "seq": number}, plan=plan)
+        assert sum(part.events for part in later) == 1
+        assert sink.take(later).batch.lost_events == 0
+
+
+def test_batches_within_one_millisecond_have_tokens_of_their_own(spool: Spool) -> None:
+    """ClickHouse drops a record whose token it knows."""
+    sink = Sink(spool, {0: Mark(START, 0)})
+    for number in range(3):
+        sink.take(summaries({"at_ms": MS, "at_seq": 2**39 + number, "seq": number + 1}))
+    tokens = [record.token for record in spool.lease_many(9)]
+    assert len(set(tokens)) == 3
+
+
+def test_marks_of_an_older_release_are_read() -> None:
+    """It wrote no exact id, and left one that it did not know as it was."""
+    assert read_marks({"shard/3": f"{(MS << 20) + 7}/9"}) == {3: Mark(EntryId(MS, 7), 9)}
+    assert read_marks({"shard/3": f"{(MS << 20) + 7}/9", "entry/3": f"{MS - 5}-1"}) == {3: Mark(EntryId(MS, 7), 9)}
 
 
 def test_a_weekend_without_clickhouse_fits_into_the_spool() -> None:
@@ -149,23 +179,23 @@ def test_a_batch_of_many_rows_fits_into_the_spool(tmp_path: Path) -> None:
 def test_what_is_set_aside_is_kept_as_a_sample(spool: Spool) -> None:
     odd = {"at_ms": MS, "seq": 2, "aside": "malformed", "sample": b"\xff", "op": None, "n": None}
     parts = summaries({"at_ms": MS - 1, "seq": 1}, odd, {"at_ms": MS + 1, "seq": 3})
-    taken = Sink(spool, {0: Mark(0, 0)}).take(parts)
+    taken = Sink(spool, {0: Mark(START, 0)}).take(parts)
     assert (taken.batch.events, taken.batch.set_aside, taken.batch.lost_events) == (2, 1, 0)
     tables = [record.meta["table"] for record in spool.lease_many(9)]
     assert tables == [queue_metrics.TABLE, SET_ASIDE, pipeline_batches.TABLE]
 
 
 def test_only_garbage_moves_the_mark(spool: Spool) -> None:
-    sink = Sink(spool, {0: Mark(0, 0)})
+    sink = Sink(spool, {0: Mark(START, 0)})
     sink.take(numbered(1))
     sink.take(summaries({"at_ms": MS + 9, "seq": None, "aside": "not an event", "sample": b"x"}))
-    assert read_marks(spool.marks())[0] == Mark((MS + 9) << 20, 1)
+    assert read_marks(spool.marks())[0] == Mark(EntryId(MS + 9, 0), 1)
 
 
 def test_the_watermark_is_that_of_the_slowest_shard(spool: Spool) -> None:
-    assert watermark_ms({0: Mark(9 << 20, 3), 1: Mark(7 << 20, 1), 2: Mark(0, 0)}) == 7
+    assert watermark_ms({0: Mark(EntryId(9, 0), 3), 1: Mark(EntryId(7, 0), 1), 2: Mark(START, 0)}) == 7
     assert watermark_ms({}) == 0
-    sink = Sink(spool, {0: Mark(0, 0), 1: Mark(0, 0)})
+    sink = Sink(spool, {0: Mark(START, 0), 1: Mark(START, 0)})
     sink.take(numbered(1, 2, 3))
     assert sink.take(numbered(1, shard=1)).batch.watermark_ms == MS
 
@@ -178,7 +208,7 @@ def test_records_can_be_read_back(spool: Spool) -> None:
 
 
 def test_marks_survive_being_written() -> None:
-    marks = {0: Mark(5, 6), 12: Mark(7, 8)}
+    marks = {0: Mark(EntryId(5, 1), 6), 12: Mark(EntryId(7, 2**20 + 3), 8)}
     assert read_marks(write_marks(marks) | {"query": "x"}) == marks
 
 
@@ -255,7 +285,7 @@ def test_pauses_between_queries_double() -> None:
 
 def test_figures_for_prometheus(spool: Spool) -> None:
     monitor = Monitor()
-    monitor.took(Sink(spool, {0: Mark(0, 0)}).take(numbered(4, 5)).batch)
+    monitor.took(Sink(spool, {0: Mark(START, 0)}).take(numbered(4, 5)).batch)
     monitor.lags({"0": 7})
     monitor.phases({"addBatch": 1500})
 

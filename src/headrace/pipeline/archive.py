@@ -27,8 +27,9 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
 
-from headrace.pipeline.buckets import AT_SEQUENCE_BITS, Ints
+from headrace.model.entry_id import SEQUENCE_BITS, START, EntryId
 from headrace.pipeline.decode import SCHEMA
+from headrace.pipeline.entries import drop_up_to, read_ids
 
 log = logging.getLogger(__name__)
 
@@ -50,18 +51,28 @@ class Name:
     """A file by what it holds: the events of a shard from one entry to another, both included."""
 
     shard: int
-    first: int  # ids of entries: milliseconds * 2^20 + sequence
-    last: int
+    first: EntryId
+    last: EntryId
 
-    PATTERN: ClassVar = re.compile(r"shard-(\d{5})-(\d{20})-(\d{20})\.parquet")
+    PATTERN: ClassVar = re.compile(r"shard-(\d{5})-(\d{20}|\d{13}\.\d{13})-(\d{20}|\d{13}\.\d{13})\.parquet")
 
     def __str__(self) -> str:
-        return f"shard-{self.shard:05d}-{self.first:020d}-{self.last:020d}.parquet"
+        return f"shard-{self.shard:05d}-{_file_part(self.first)}-{_file_part(self.last)}.parquet"
 
     @classmethod
     def parse(cls, text: str) -> Name | None:
         found = cls.PATTERN.fullmatch(text)
-        return cls(*map(int, found.groups())) if found else None
+        return cls(int(found[1]), _parse_file_part(found[2]), _parse_file_part(found[3])) if found else None
+
+
+def _file_part(entry: EntryId) -> str:
+    """Return 20 digits, or both numbers where a millisecond has more entries than fit into those."""
+    return f"{entry.linear:020d}" if entry.seq < 2**SEQUENCE_BITS else f"{entry.ms:013d}.{entry.seq:013d}"
+
+
+def _parse_file_part(text: str) -> EntryId:
+    ms, _, seq = text.partition(".")
+    return EntryId(int(ms), int(seq)) if seq else EntryId.from_linear(int(ms))
 
 
 @dataclass(frozen=True)
@@ -69,17 +80,18 @@ class Clip:
     """The events of a file that count: those after an entry."""
 
     name: Name
-    after: int
+    after: EntryId | None  # None: all of them
 
 
 def clips(names: Iterable[Name]) -> list[Clip]:
     """The files that are needed, in order. One that others cover is left out."""
     needed: list[Clip] = []
-    shard, reached = -1, -1
-    for name in sorted(names, key=lambda each: (each.shard, each.first, -each.last)):
+    shard, reached = -1, None
+    longest_first = sorted(names, key=lambda each: each.last, reverse=True)
+    for name in sorted(longest_first, key=lambda each: (each.shard, each.first)):
         if name.shard != shard:
-            shard, reached = name.shard, -1
-        if name.last > reached:
+            shard, reached = name.shard, None
+        if reached is None or name.last > reached:
             needed.append(Clip(name, reached))
             reached = name.last
     return needed
@@ -96,11 +108,12 @@ class ArchiveWriter:
 
     def write(self, events: pa.Table) -> None:
         """Events of one shard, in the order of their entries."""
-        at = entries_of(events)
-        hours = (at >> AT_SEQUENCE_BITS) // HOUR_MS
-        cuts = np.flatnonzero(np.r_[True, np.diff(hours) > 0, True]) if len(at) else []
+        ms, seq = read_ids(events)
+        hours = ms // HOUR_MS
+        cuts = np.flatnonzero(np.r_[True, np.diff(hours) > 0, True]) if len(ms) else []
         for start, end in pairwise(cuts):
-            name = Name(events["shard"][int(start)].as_py(), int(at[start]), int(at[end - 1]))
+            ids = [EntryId(int(ms[place]), int(seq[place])) for place in (start, end - 1)]
+            name = Name(events["shard"][int(start)].as_py(), *ids)
             part = events.slice(int(start), int(end - start)).select(EVENTS.names).cast(EVENTS)
             folder = f"{self._root}/{hour_folder(int(hours[start]) * HOUR_MS)}"
             _write(self._files, folder, name, [part])
@@ -126,8 +139,8 @@ class Archive:
     def neighbours(self, hour_ms: int) -> dict[int, tuple[int | None, int | None]]:
         """For every shard that was ever archived: the numbers of its last event before an hour, and of its first after
         it; None where there is none."""
-        before: dict[int, tuple[int, str]] = {}
-        after: dict[int, tuple[int, str]] = {}
+        before: dict[int, tuple[EntryId, str]] = {}
+        after: dict[int, tuple[EntryId, str]] = {}
         shards: set[int] = set()
         for hour, found in _hours(self._files, self._root):
             for name, path in ((Name.parse(each.base_name), each.path) for each in found):
@@ -135,7 +148,7 @@ class Archive:
                     continue
                 shards.add(name.shard)
                 if hour < hour_ms:
-                    before[name.shard] = max(before.get(name.shard, (0, "")), (name.last, path))
+                    before[name.shard] = max(before.get(name.shard, (START, "")), (name.last, path))
                 elif hour > hour_ms:
                     after[name.shard] = min(after.get(name.shard, (name.first, path)), (name.first, path))
         return {
@@ -175,10 +188,6 @@ def open_store(uri: str) -> tuple[Any, str]:
 def absolute(uri: str) -> str:
     """For whoever works elsewhere: an executor has a working directory of its own."""
     return uri if "://" in uri else str(Path(uri).absolute())
-
-
-def entries_of(events: pa.Table | pa.RecordBatch) -> Ints:
-    return events["at_ms"].to_numpy() * 2**AT_SEQUENCE_BITS + events["at_seq"].to_numpy()
 
 
 # Tidying --------------------------------------------------------------------------------------------
@@ -241,7 +250,7 @@ def _clipped(files: Any, folder: str, needed: Iterable[Clip]) -> Iterator[pa.Tab
     for clip in needed:
         with files.open_input_file(f"{folder}/{clip.name}") as source:
             for batch in parquet.ParquetFile(source).iter_batches(ROW_GROUP):
-                held.append(batch.slice(int(np.searchsorted(entries_of(batch), clip.after, side="right"))))
+                held.append(batch if clip.after is None else drop_up_to(batch, clip.after))
                 size += held[-1].num_rows
                 if size >= ROW_GROUP:
                     yield _as_events(held)

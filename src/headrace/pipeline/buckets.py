@@ -18,15 +18,13 @@ import pyarrow.compute
 
 from headrace.model.event import COUNT_COLUMN, TICK
 from headrace.model.histogram import PER_DOUBLING, ZERO
+from headrace.pipeline.entries import Ints, pack
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
-
-Ints = npt.NDArray[np.int64]
 
 BUCKET_S = 5
 LONGEST = 2**32 - 1  # of a column UInt32
 LARGEST = 2**62
-AT_SEQUENCE_BITS = 20
 
 NAMES = ("organization_id", "project_id", "environment_id", "queue_name")
 _EVENT_NAMES = ("org", "project", "env", "queue")
@@ -170,7 +168,7 @@ def _from_events(events: pa.Table) -> Rows:
             ]
         ),
         sums=np.column_stack([*waits.totals(events.num_rows), *runs.totals(events.num_rows)]),
-        at=at_ms * 2**AT_SEQUENCE_BITS + _ints(events, "at_seq"),
+        at=pack(at_ms, _ints(events, "at_seq")),
         last=np.column_stack(
             [
                 *(gauges[name] for name in ("depth", "cold_depth", "scheduled", "running")),

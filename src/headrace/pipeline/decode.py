@@ -16,8 +16,8 @@ import pyarrow.compute
 import pyarrow.csv as pacsv
 
 from headrace.errors import ImpossibleEntry
+from headrace.model.entry_id import MAX_SEQUENCE
 from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, LIST_SEPARATOR, RESYNC, SEPARATOR, TICK, VERSION
-from headrace.pipeline.buckets import AT_SEQUENCE_BITS
 from headrace.valkey.streams import Entry
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
@@ -31,9 +31,6 @@ _OPS = pa.array([*(str(op) for op in COUNT_COLUMN), RESYNC, TICK])
 _OURS = f"{VERSION}{SEPARATOR}".encode()
 
 LAST_MS = 2**32 * 1000  # what ClickHouse's DateTime can hold; an id within it fits into one number, too
-# While a clock that was set back catches up with the stream, all events are of one millisecond, numbered on. Those
-# beyond 2^20 pass for events of the next ones, and still sort as they should.
-LAST_SEQ = 2 ** (2 * AT_SEQUENCE_BITS) - 1
 SAMPLE_BYTES = 1024  # of an entry that is set aside
 
 SCHEMA = pa.schema(
@@ -123,7 +120,7 @@ def _all_are_events(table: pa.Table) -> bool:
 def _columns(shard: int, table: pa.Table) -> list[pa.Array]:
     halves = pc.split_pattern(table["id"].chunk(0), "-")
     at_ms, at_seq = (pc.list_element(halves, number).cast(pa.int64()) for number in (0, 1))
-    if pc.max(at_ms).as_py() > LAST_MS or pc.max(at_seq).as_py() > LAST_SEQ:
+    if pc.max(at_ms).as_py() > LAST_MS or pc.max(at_seq).as_py() > MAX_SEQUENCE:
         raise NotEvents
     shards = pa.array([shard]).cast(pa.int32()).take(pa.nulls(len(table), pa.int32()).fill_null(0))
     columns: list[pa.Array] = [shards, at_ms, at_seq]
@@ -143,7 +140,7 @@ def _set_aside(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
 
 def _aside(shard: int, entry: Entry) -> dict[str, object]:
     at_ms, at_seq = map(int, entry[0].split(b"-"))
-    if at_ms > LAST_MS or at_seq > LAST_SEQ:
+    if at_ms > LAST_MS or at_seq > MAX_SEQUENCE:
         raise ImpossibleEntry(
             f"Shard {shard}'s metric stream holds the entry {entry[0].decode()}, whose time is far in the future. No "
             "event of a queue can follow it. Nothing of it was counted; remove it (XDEL), and find out who added it."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from headrace.pipeline.buckets import AT_SEQUENCE_BITS
+from headrace.model.entry_id import EntryId
 
 
 class ShardOffset(TypedDict):
@@ -26,14 +26,8 @@ def ordered(offsets: Offsets) -> Offsets:
     return {shard: offsets[shard] for shard in sorted(offsets, key=int)}
 
 
-def packed(entry_id: str) -> int:
-    """An entry id as one number that sorts alike: milliseconds * 2^20 + sequence."""
-    ms, seq = entry_id.split("-")
-    return (int(ms) << AT_SEQUENCE_BITS) + int(seq)
-
-
-def ms_of(entry_id: str) -> int:
-    return int(entry_id.split("-")[0])
+def position(offset: ShardOffset) -> EntryId:
+    return EntryId.parse(offset["id"])
 
 
 @dataclass(frozen=True)

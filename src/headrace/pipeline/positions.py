@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import TypeVar, cast
 
 from headrace.errors import QueueUnavailable
+from headrace.model.entry_id import EntryId
 from headrace.pipeline.decode import seq_of
-from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, StreamRange, ms_of, ordered, packed
+from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, StreamRange, ordered, position
 from headrace.queue import keys
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, available
@@ -46,7 +47,7 @@ def newest_after(client: Valkey, shard: int, start: ShardOffset) -> ShardOffset:
     """The newest entry; `start` while there is none after it. A stream that went back in time (Valkey lost its last
     second) is waited for: its ids follow the clock, and soon pass what was read."""
     entries = streams.newest_entries(client, keys.metrics(shard), NEIGHBOURS)
-    if not entries or packed(entries[0][0].decode()) <= packed(start["id"]):
+    if not entries or EntryId.parse(entries[0][0].decode()) <= position(start):
         return start
     return {"id": entries[0][0].decode(), "seq": _first_seq(entries, start["seq"])}
 
@@ -54,14 +55,14 @@ def newest_after(client: Valkey, shard: int, start: ShardOffset) -> ShardOffset:
 def entry_at(client: Valkey, shard: int, seq: int, low: ShardOffset, high: ShardOffset) -> ShardOffset:
     """The first entry of the first millisecond that reaches event number `seq`. Halving the time takes
     some thirty look-ups, where counting along the stream would read all of it."""
-    low_ms, high_ms = ms_of(low["id"]), ms_of(high["id"])
+    low_ms, high_ms = position(low).ms, position(high).ms
     while low_ms < high_ms:
         middle = (low_ms + high_ms) // 2
         found = _offset_from(client, shard, middle, high)
         if found["seq"] >= seq:
             high_ms = middle
         else:
-            low_ms = ms_of(found["id"]) + 1
+            low_ms = position(found).ms + 1
     return _offset_from(client, shard, low_ms, high)
 
 
@@ -72,7 +73,7 @@ def split(client: Valkey, whole: StreamRange, most: int) -> list[StreamRange]:
     for number in range(1, pieces):
         seq = whole.start["seq"] + whole.events * number // pieces
         found = entry_at(client, whole.shard, seq, whole.start, whole.end)
-        if packed(marks[-1]["id"]) < packed(found["id"]) < packed(whole.end["id"]):
+        if position(marks[-1]) < position(found) < position(whole.end):
             marks.append(found)
     return [StreamRange(whole.shard, start, end) for start, end in pairwise([*marks, whole.end])]
 

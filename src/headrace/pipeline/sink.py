@@ -21,15 +21,16 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.buckets import AT_SEQUENCE_BITS
+from headrace.model.entry_id import START, EntryId
 from headrace.pipeline.clickhouse_destination import records_of
-from headrace.pipeline.offsets import Offsets, packed
+from headrace.pipeline.offsets import Offsets, position
 from headrace.pipeline.transforms import Summary, between, collected, joined, total
 from headrace.spool.spool import Spool
 from headrace.warehouse import pipeline_batches, queue_metrics, set_aside
 from headrace.warehouse.pipeline_batches import PipelineBatch
 
 SHARD = "shard/"
+ENTRY = "entry/"  # the exact id beside SHARD, which has room for 2^20 entries in a millisecond
 GAP = "gap/"  # in front of a shard whose queues have not yet said where they stand after events were missing
 
 
@@ -37,8 +38,8 @@ GAP = "gap/"  # in front of a shard whose queues have not yet said where they st
 class Mark:
     """The last entry of a shard that the spool has taken."""
 
-    at: int
-    seq: int
+    at: EntryId
+    seq: int  # of its event
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class SpoolSink:
             events=sum(read.events for read in shards.values()),
             rows=rows.num_rows,
             duration_ms=max(now - started_ms, 0),  # the clock may have been set back, and the column takes no less
-            oldest_event_ms=min(read.first_at for read in shards.values()) >> AT_SEQUENCE_BITS,
-            newest_event_ms=max(read.last_at for read in shards.values()) >> AT_SEQUENCE_BITS,
+            oldest_event_ms=min(read.first_at for read in shards.values()).ms,
+            newest_event_ms=max(read.last_at for read in shards.values()).ms,
             lost_events=sum(lost for lost, _ in losses.values()),
             rewinds=sum(rewinds for _, rewinds in losses.values()),
             set_aside=sum(read.set_aside for read in shards.values()),
@@ -109,7 +110,7 @@ class SpoolSink:
             marks={
                 **self._also(),
                 **dict.fromkeys((f"{GAP}{shard}" for shard in broken), "1"),
-                **write_marks({shard: mark for shard, mark in after.items() if mark.at}),
+                **write_marks({shard: mark for shard, mark in after.items() if mark.at > START}),
             },
         )
         self._after_put(Taken(batch, broken))
@@ -117,7 +118,16 @@ class SpoolSink:
 
 def read_marks(marks: Mapping[str, str]) -> dict[int, Mark]:
     found = {name.removeprefix(SHARD): text.split("/") for name, text in marks.items() if name.startswith(SHARD)}
-    return {int(shard): Mark(int(at), int(seq)) for shard, (at, seq) in found.items()}
+    return {
+        int(shard): Mark(_read_id(int(at), marks.get(f"{ENTRY}{shard}")), int(seq))
+        for shard, (at, seq) in found.items()
+    }
+
+
+def _read_id(linear: int, exact: str | None) -> EntryId:
+    """Releases before 0.2 wrote no exact id, and leave an outdated one behind."""
+    found = EntryId.parse(exact) if exact else None
+    return found if found is not None and found.linear == linear else EntryId.from_linear(linear)
 
 
 def read_gaps(marks: Mapping[str, str]) -> set[int]:
@@ -125,21 +135,24 @@ def read_gaps(marks: Mapping[str, str]) -> set[int]:
 
 
 def write_marks(marks: Mapping[int, Mark]) -> dict[str, str]:
-    return {f"{SHARD}{shard}": f"{mark.at}/{mark.seq}" for shard, mark in marks.items()}
+    return {
+        **{f"{SHARD}{shard}": f"{mark.at.linear}/{mark.seq}" for shard, mark in marks.items()},
+        **{f"{ENTRY}{shard}": str(mark.at) for shard, mark in marks.items()},
+    }
 
 
 def marks_at(offsets: Offsets) -> dict[int, Mark]:
-    return {int(shard): Mark(packed(offset["id"]), offset["seq"]) for shard, offset in offsets.items()}
+    return {int(shard): Mark(position(offset), offset["seq"]) for shard, offset in offsets.items()}
 
 
 def watermark_ms(marks: Mapping[int, Mark]) -> int:
     """Up to when every shard was read. A shard in which nothing ever happened holds nobody up."""
-    return min((mark.at for mark in marks.values() if mark.at), default=0) >> AT_SEQUENCE_BITS
+    return min((mark.at for mark in marks.values() if mark.at > START), default=START).ms
 
 
 def token_of(shards: Mapping[int, Summary]) -> str:
     """The same entries give the same token, other entries another one, however they were split among partitions."""
-    read = [(shard, each.first_at, each.last_at, each.events) for shard, each in sorted(shards.items())]
+    read = [(shard, str(each.first_at), str(each.last_at), each.events) for shard, each in sorted(shards.items())]
     return hashlib.sha256(json.dumps(read).encode()).hexdigest()
 
 
@@ -160,7 +173,7 @@ def _last_seq(read: Summary, before: Mapping[int, Mark]) -> int:
 
 def _loss(read: Summary, before: Mark | None) -> tuple[int, int]:
     """Lost events and rewinds up to the last entry that was read."""
-    if before is None or not before.at:  # from the beginning: events are numbered from 1
+    if before is None or before.at == START:  # from the beginning: events are numbered from 1
         return max(read.first_seq - 1, 0) + read.lost, read.rewinds
     lost, rewinds = between(before.seq, read.first_seq)
     return lost + read.lost, rewinds + read.rewinds

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import MemoryFull, QueueUnavailable
 from headrace.pipeline.decode import SCHEMA, decode
-from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, ordered, packed, ranges
+from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, ordered, position, ranges
 from headrace.pipeline.positions import entry_at, newest_after, patiently, shards_of, split
 from headrace.pipeline.transforms import SUMMARY, Plan, summarise
 from headrace.queue import keys
@@ -167,13 +167,13 @@ def _end(client: Valkey, shard: int, start: ShardOffset, most: int | None) -> Sh
         return newest
     found = entry_at(client, shard, start["seq"] + most, start, newest)
     # Many events of one millisecond cannot be told apart by time: then all of it is read.
-    return found if packed(found["id"]) > packed(start["id"]) else newest
+    return found if position(found) > position(start) else newest
 
 
 def _not_past(found: Offsets, last: Offsets | None) -> Offsets:
     if last is None:
         return found
-    return {shard: min(found[shard], last.get(shard, found[shard]), key=lambda at: packed(at["id"])) for shard in found}
+    return {shard: min(found[shard], last.get(shard, found[shard]), key=position) for shard in found}
 
 
 def _pages(client: Valkey, partition: ShardPartition) -> Iterator[pa.RecordBatch]:

@@ -17,8 +17,10 @@ import pyarrow.compute
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from headrace.model.entry_id import EntryId
 from headrace.pipeline.archive import ArchiveWriter
-from headrace.pipeline.buckets import AT_SEQUENCE_BITS, Ints, bucketize, merge
+from headrace.pipeline.buckets import bucketize, merge
+from headrace.pipeline.entries import Ints, are_after, ascend, read_ids
 from headrace.pipeline.payload import from_payload, to_payload
 from headrace.warehouse.set_aside import SetAside
 
@@ -27,10 +29,12 @@ pc: Any = pyarrow.compute  # its functions are made when it is imported; no type
 CHUNK_EVENTS = 100_000  # summed up together: few enough for memory, many enough for speed
 SAMPLES = 10  # kept of what was set aside, per partition
 
-_NUMBERS = ("first_at", "last_at", "first_seq", "last_seq", "events", "lost", "rewinds", "set_aside")
+_IDS = ("first_at", "last_at")
+_NUMBERS = ("first_seq", "last_seq", "events", "lost", "rewinds", "set_aside")
 SUMMARY = pa.schema(
     [
         ("shard", pa.int32()),
+        *((name, pa.string()) for name in _IDS),
         *((name, pa.int64()) for name in _NUMBERS),
         ("samples", pa.string()),
         ("rows", pa.binary()),
@@ -42,23 +46,23 @@ SUMMARY = pa.schema(
 class Plan:
     """How partitions are summarised: which events were taken before, and where to archive the others."""
 
-    marks: Mapping[int, int] = field(default_factory=dict[int, int])  # shard → the last entry that was taken
+    marks: Mapping[int, EntryId] = field(default_factory=dict[int, EntryId])  # shard → the last entry that was taken
     archive: str | None = None
 
     def text(self) -> str:
-        return json.dumps({"marks": list(self.marks.items()), "archive": self.archive})
+        return json.dumps({"marks": [[shard, str(at)] for shard, at in self.marks.items()], "archive": self.archive})
 
     @classmethod
     def parse(cls, text: str) -> Plan:
         found = json.loads(text)
-        return cls(dict(found["marks"]), found["archive"])
+        return cls({shard: EntryId.parse(at) for shard, at in found["marks"]}, found["archive"])
 
 
 @dataclass
 class Summary:
     shard: int
-    first_at: int  # entry ids: milliseconds * 2^20 + sequence
-    last_at: int
+    first_at: EntryId
+    last_at: EntryId
     first_seq: int  # numbers of events; 0 if none has one
     last_seq: int
     events: int
@@ -89,7 +93,8 @@ def summary_of(row: dict[str, Any]) -> Summary:
         SetAside(each["shard"], each["entry_id"], each["reason"], bytes.fromhex(each["sample"]))
         for each in json.loads(row.pop("samples"))
     ]
-    return Summary(samples=samples, rows=from_payload(row.pop("rows")), **row)
+    ids = {name: EntryId.parse(row.pop(name)) for name in _IDS}
+    return Summary(samples=samples, rows=from_payload(row.pop("rows")), **ids, **row)
 
 
 def summarise(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:
@@ -126,29 +131,26 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def _fresh(chunk: pa.Table, marks: Mapping[int, int]) -> pa.Table:
-    """What the shard's mark does not cover, in the order of the stream."""
-    at = _entries(chunk)
-    mark = marks.get(chunk["shard"][0].as_py(), -1)
-    if np.all(at[1:] > at[:-1]):
-        return chunk.slice(int(np.searchsorted(at, mark, side="right")))
-    order = np.argsort(at, kind="stable")
-    return chunk.take(order[at[order] > mark])
-
-
-def _entries(chunk: pa.Table) -> Ints:
-    return chunk["at_ms"].to_numpy() * 2**AT_SEQUENCE_BITS + chunk["at_seq"].to_numpy()
+def _fresh(chunk: pa.Table, marks: Mapping[int, EntryId]) -> pa.Table:
+    """Return the entries after the shard's mark, in the order of the stream."""
+    ms, seq = read_ids(chunk)
+    mark = marks.get(chunk["shard"][0].as_py())
+    fresh = np.ones(len(ms), np.bool_) if mark is None else are_after(ms, seq, mark)
+    if ascend(ms, seq):
+        return chunk.slice(int(np.count_nonzero(~fresh)))
+    order = np.lexsort((seq, ms))
+    return chunk.take(order[fresh[order]])
 
 
 def _describe(chunk: pa.Table) -> Summary:
-    at = _entries(chunk)
+    ids = list(map(EntryId, *(column[[0, -1]].tolist() for column in read_ids(chunk))))
     seq = pc.drop_null(chunk["seq"]).to_numpy()
     aside = len(chunk) - chunk["aside"].null_count
     lost, rewinds = missing(seq)
     return Summary(
         shard=chunk["shard"][0].as_py(),
-        first_at=int(at[0]),
-        last_at=int(at[-1]),
+        first_at=ids[0],
+        last_at=ids[-1],
         first_seq=int(seq[0]) if len(seq) else 0,
         last_seq=int(seq[-1]) if len(seq) else 0,
         events=len(chunk) - aside,
@@ -212,5 +214,6 @@ def total(found: Sequence[Summary]) -> pa.Table:
 
 def _row(summary: Summary) -> pa.RecordBatch:
     samples = [{**asdict(each), "sample": each.sample.hex()} for each in summary.samples]
-    packed = {**vars(summary), "samples": json.dumps(samples), "rows": to_payload(summary.rows)}
-    return pa.RecordBatch.from_pylist([packed], schema=SUMMARY)
+    ids = {name: str(getattr(summary, name)) for name in _IDS}
+    row = {**vars(summary), **ids, "samples": json.dumps(samples), "rows": to_payload(summary.rows)}
+    return pa.RecordBatch.from_pylist([row], schema=SUMMARY)

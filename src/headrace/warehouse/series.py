@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.model.entry_id import SEQUENCE_BITS
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.histogram import Histogram
 from headrace.warehouse.reads import Columns
 
-AT_SEQUENCE_BITS = 20
 """`last.at` is milliseconds * 2^20 + number."""
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -96,7 +96,7 @@ def before_bounds(start_s: int) -> dict[str, int]:
     return {
         "start_s": start_s,
         **{name: start_s // size * size for name, size in _CUTS.items()},
-        "start_at": (start_s * 1000) << AT_SEQUENCE_BITS,
+        "start_at": (start_s * 1000) << SEQUENCE_BITS,
     }
 
 

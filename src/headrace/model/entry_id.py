@@ -1,0 +1,61 @@
+"""Ids of stream entries: exact positions, and the one number that the warehouse sorts gauges by.
+
+An id is a pair: milliseconds, and a sequence number within the millisecond. Positions (what was read, taken or
+archived) are compared as pairs, because a sequence number has no useful bound: while a clock that was set back catches
+up with the stream, every new entry gets the same millisecond and the next sequence number.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SEQUENCE_BITS = 20
+EXACT_SEQUENCES = 2**19
+"""Sequence numbers below this are packed as they are."""
+OCTAVE_BITS = 14
+"""Higher ones keep this many bits after their leading one, so that 21 doublings fit into the other half."""
+MAX_SEQUENCE = 2**40 - 1
+_FIRST_DOUBLING = EXACT_SEQUENCES.bit_length() - 1
+
+
+class EntryId(NamedTuple):
+    ms: int
+    seq: int
+
+    @classmethod
+    def parse(cls, text: str) -> EntryId:
+        ms, seq = text.split("-")
+        return cls(int(ms), int(seq))
+
+    @classmethod
+    def from_linear(cls, number: int) -> EntryId:
+        """Read what `linear` wrote. Wrong for ids with a sequence number of 2^20 or more."""
+        return cls(number >> SEQUENCE_BITS, number & (2**SEQUENCE_BITS - 1))
+
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.seq}"
+
+    @property
+    def linear(self) -> int:
+        """Milliseconds * 2^20 + sequence: how marks and archive files name an id. From 2^20 entries in a millisecond
+        on it equals the number of an id of a later millisecond."""
+        return (self.ms << SEQUENCE_BITS) + self.seq
+
+    @property
+    def packed(self) -> int:
+        """Return a number of at most 62 bits that never decreases along a stream, and never reaches the next
+        millisecond. Equal to `linear` for up to 2^19 entries in a millisecond; beyond, neighbours share numbers."""
+        return (self.ms << SEQUENCE_BITS) + pack_sequence(self.seq)
+
+
+START = EntryId(0, 0)
+"""The position before the first entry of a stream."""
+
+
+def pack_sequence(seq: int) -> int:
+    """Return a number below 2^20 that never decreases as `seq` grows up to MAX_SEQUENCE."""
+    if seq < EXACT_SEQUENCES:
+        return seq
+    doubling = seq.bit_length() - 1
+    rest = (seq >> (doubling - OCTAVE_BITS)) & (2**OCTAVE_BITS - 1)
+    return EXACT_SEQUENCES + ((doubling - _FIRST_DOUBLING) << OCTAVE_BITS) + rest
