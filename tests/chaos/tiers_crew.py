@@ -122,7 +122,7 @@ def tasks_that_note(notes: Notes) -> Tasks:
     tasks = Tasks(plugin="chaos")
 
     def note(job: LeasedJob, fine: bool) -> None:
-        notes.write(job.id, job.lease, job.attempt, int(fine))
+        notes.write(job.id, job.lease.partition("-")[0], job.attempt, int(fine))
 
     @tasks.task("fine")
     async def _(job: LeasedJob) -> None:

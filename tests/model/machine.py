@@ -24,7 +24,7 @@ from tests.conftest import ODD_NAMES
 from tests.model.clock import HOUR_MS, Ageing, server_ms
 from tests.model.fold import Fold, differences, read_envs, read_events
 from tests.model.sight import check
-from tests.model.truth import Environment, Job, Truth
+from tests.model.truth import Environment, Job, Truth, delivery_number
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.enqueued_at_ms == truth.enqueued_ms
             assert 0 <= job.waited_ms <= now - due[truth.key] + 1
 
-    def apply_dequeue(self, shard: int, n: int, names: Sequence[str], got: Sequence[tuple[EnvRef, str, int]]) -> None:
+    def apply_dequeue(self, shard: int, n: int, names: Sequence[str], got: Sequence[tuple[EnvRef, str, str]]) -> None:
         def gone(job: Job) -> bool:
             return not self.valkey.exists(keys.job(shard, *job.key))
 
@@ -408,14 +408,14 @@ class QueueMachine(RuleBasedStateMachine):
     def last_lease(self, shard: int) -> int:
         return int(cast("bytes | None", self.valkey.hget(keys.meta(shard), "delivery")) or 0)
 
-    def leased_since(self, shard: int, lease: int) -> list[tuple[EnvRef, str, int]]:
+    def leased_since(self, shard: int, lease: int) -> list[tuple[EnvRef, str, str]]:
         """Who was leased after that delivery, in order: from the keys, since nobody saw the answer."""
-        found: list[tuple[int, EnvRef, str]] = []
+        found: list[tuple[int, EnvRef, str, str]] = []
         for job in self.truth.of_shard(shard, *JobState):
-            number = cast("bytes | None", self.valkey.hget(keys.job(shard, *job.key), "delivery"))
-            if number is not None and int(number) > lease:
-                found.append((int(number), *job.key))
-        return [(env, job_id, number) for number, env, job_id in sorted(found)]
+            token = cast("bytes | None", self.valkey.hget(keys.job(shard, *job.key), "delivery"))
+            if token is not None and (number := delivery_number(token.decode())) > lease:
+                found.append((number, *job.key, token.decode()))
+        return [(env, job_id, token) for _, env, job_id, token in sorted(found)]
 
     def check_fold(self) -> None:
         """The metric stream tells the same story: nothing missing, every count, the final numbers."""

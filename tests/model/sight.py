@@ -175,7 +175,7 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
         fields |= {"max_attempts": str(job.new.max_attempts), "enqueued": str(job.enqueued_ms)}
         fields |= {} if job.expires_ms is None else {"expires": str(job.expires_ms)}
         fields |= {} if job.error is None else {"error": job.error}
-        fields |= {"delivery": str(job.lease)} if job.lease else {}
+        fields |= {"delivery": job.lease} if job.lease else {}
         fields |= {"detail": job.detail}
         expected[keys.job(truth.shard_of(job), *job.key)] = fields
     found: dict[str, Fields] = {}

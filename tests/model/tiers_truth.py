@@ -45,7 +45,7 @@ class Job:
     fate: Fate = Fate.ASKED
     accepted_at: int = 0
     attempts: int = 0
-    lease: int = 0
+    lease: str = ""
     overdue: bool = False  # its TTL is over
     has_ttl: bool = False
     was_delivered: bool = False

@@ -20,6 +20,11 @@ from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter
 NEVER = math.inf
 
 
+def delivery_number(token: str) -> int:
+    """Return the delivery number of a lease token, `<number>-<nonce>`."""
+    return int(token.partition("-")[0])
+
+
 @dataclass
 class Job:
     queue: QueueRef
@@ -29,7 +34,7 @@ class Job:
     due_ms: float = 0.0
     expires_ms: int | None = None  # set for jobs with a TTL
     attempts: int = 0
-    lease: int = 0  # number of the last delivery
+    lease: str = ""  # token of the last delivery
     lease_ends_ms: float = NEVER  # while it runs; NEVER: not within this test
     error: str | None = None
     buried_ms: float = 0.0
@@ -185,7 +190,7 @@ class Truth:
         shard: int,
         n: int,
         names: Sequence[str],
-        got: Sequence[tuple[EnvRef, str, int]],
+        got: Sequence[tuple[EnvRef, str, str]],
         now_ms: float,
         gone: Callable[[Job], bool],
     ) -> None:
@@ -196,7 +201,7 @@ class Truth:
         """
         before = dict(self.turns[shard])
         assert len(got) <= n
-        leases = [lease for _, _, lease in got]
+        leases = [delivery_number(lease) for _, _, lease in got]
         assert leases == sorted(set(leases)), "lease numbers grow"
         if names:
             served = {ref for ref in self.queues if ref.queue in names and ref.environment.shard(self.shards) == shard}
@@ -227,7 +232,7 @@ class Truth:
     def _serve(
         self,
         group: Sequence[QueueRef],
-        got: Sequence[tuple[EnvRef, str, int]],
+        got: Sequence[tuple[EnvRef, str, str]],
         now_ms: float,
         gone: Callable[[Job], bool],
     ) -> int:

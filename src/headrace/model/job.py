@@ -75,6 +75,6 @@ class LeasedJob:
     payload: bytes
     attempt: int  # 1 on the first try
     max_attempts: int
-    lease: int  # which delivery this is; a result from an older one is refused
+    lease: str  # token of this delivery, unique even after a failover; a result under any other token is refused
     enqueued_at_ms: int  # server time
     waited_ms: int  # eligible until dequeued

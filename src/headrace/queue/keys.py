@@ -4,8 +4,8 @@ All keys of an environment carry the hash tag of its shard, so that one script c
 together on a cluster. `{0}` stands for the shard's number.
 
     hr:shards                  string  number of shards, written once
-    hr:{0}:meta                hash    seq (event number), delivery (lease number), bytes (payloads of all jobs that
-                                       wait or run), mover_token (fencing), mover_* (what it last said of itself)
+    hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all jobs
+                                       that wait or run), mover_token (fencing), mover_* (its last report)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops the XADD; odometers and seq go on
     hr:{0}:envs                zset    environment → turns taken; only those with something that may run

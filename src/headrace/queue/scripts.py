@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from secrets import token_hex
 from typing import Any, TypeVar
 
 from headrace.model.event import lua_pack
@@ -214,7 +215,8 @@ class Stubs:
 
     def dequeue(self, shard: int, n: int, lease_ms: int, queues: Iterable[str] = ()) -> Call[list[LeasedJob]]:
         """Up to n jobs of the queues with these names, in every environment; of all queues if none is named."""
-        return self._of_shard("dequeue", shard, [n, lease_ms, *map(keys.encode, queues)], _leased_jobs)
+        nonce = token_hex(4)  # new for every call: not even two leases of one process share a token
+        return self._of_shard("dequeue", shard, [n, lease_ms, nonce, *map(keys.encode, queues)], _leased_jobs)
 
     def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> Call[list[bool]]:
         """For each job: extended (True), or the lease was lost (False)."""
@@ -418,12 +420,13 @@ def _leased_job(
     body: bytes,
     attempt: int,
     max_attempts: int,
-    lease: int,
+    lease: bytes,
     enqueued_at_ms: int,
     waited_ms: int,
 ) -> LeasedJob:
     (job_id, task, _, _), payload = split_body(body)
-    return LeasedJob(refs[number - 1], job_id, task, payload, attempt, max_attempts, lease, enqueued_at_ms, waited_ms)
+    ref, token = refs[number - 1], lease.decode()
+    return LeasedJob(ref, job_id, task, payload, attempt, max_attempts, token, enqueued_at_ms, waited_ms)
 
 
 def _info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:

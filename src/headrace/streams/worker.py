@@ -196,7 +196,7 @@ class StreamWorker:
             *(job.id, job.task, job.payload),
             attempt=held.delivery,
             max_attempts=job.max_attempts,
-            lease=held.delivery,
+            lease=str(held.delivery),
             enqueued_at_ms=time_of(held.id) or 0,
             waited_ms=held.waited_ms,
         )

@@ -2,10 +2,13 @@
 --@flags allow-oom
 --@include keys, state
 -- KEYS[1]    the shard's meta (routes the script)
--- ARGV       prefix, maxlen, n, lease ms, then the queue names to serve (Q); none: all of them
+-- ARGV       prefix, maxlen, n, lease ms, nonce, then the queue names to serve (Q); none: all of them
 -- Returns    {queues as {org, project, env, queue}, jobs as {number of its queue, body, attempt, max attempts,
---            lease, enqueued ms, waited ms}}
-local n, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+--            lease token, enqueued ms, waited ms}}
+-- A lease token is the delivery number and the caller's nonce. The number alone is not unique: after a failover to a
+-- replica that was behind, numbers repeat.
+local n, lease_ms, nonce = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local FIRST_NAME = 6
 local jobs, leases, named = {}, {}, {}
 local numbers = shard_numbers()
 
@@ -26,8 +29,8 @@ local function lease(queue, J, at)
     redis.call('ZREM', EXPIRIES, EJ)
   end
   numbers.delivery, numbers.changed = numbers.delivery + 1, true
-  local attempt = tonumber(v[1]) + 1
-  redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', whole(numbers.delivery), 'attempts', attempt)
+  local attempt, token = tonumber(v[1]) + 1, whole(numbers.delivery) .. '-' .. nonce
+  redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', token, 'attempts', attempt)
   leases[#leases + 1] = whole(NOW + lease_ms)
   leases[#leases + 1] = EJ
   queue.running = queue.running + 1
@@ -38,7 +41,7 @@ local function lease(queue, J, at)
     named[#named + 1] = { queue.org, queue.project, queue.env, queue.queue }
     queue.number = #named
   end
-  jobs[#jobs + 1] = { queue.number, redis.call('GET', body_key(EJ)), attempt, tonumber(v[2]), numbers.delivery,
+  jobs[#jobs + 1] = { queue.number, redis.call('GET', body_key(EJ)), attempt, tonumber(v[2]), token,
     tonumber(v[3]), waited }
 end
 
@@ -77,9 +80,9 @@ end
 
 -- How many environments have something to run in the queues this worker serves.
 local function count_sharers()
-  if #ARGV == 4 then return redis.call('ZCARD', ENVS) end
+  if #ARGV < FIRST_NAME then return redis.call('ZCARD', ENVS) end
   local sharers = 0
-  for i = 5, #ARGV do sharers = sharers + redis.call('ZCARD', class_key(ARGV[i])) end
+  for i = FIRST_NAME, #ARGV do sharers = sharers + redis.call('ZCARD', class_key(ARGV[i])) end
   return sharers
 end
 
@@ -87,7 +90,7 @@ end
 -- drawn, weighted by its environments: none starves another. Within a name the least served environment is next.
 local function next_of_classes()
   local drawn = math.random(math.max(1, count_sharers()))
-  for i = 5, #ARGV do
+  for i = FIRST_NAME, #ARGV do
     drawn = drawn - redis.call('ZCARD', class_key(ARGV[i]))
     if drawn <= 0 then
       local E = redis.call('ZRANGE', class_key(ARGV[i]), 0, 0)[1]
@@ -97,7 +100,7 @@ local function next_of_classes()
   return nil
 end
 
-local next_queue = #ARGV > 4 and next_of_classes or next_of_all
+local next_queue = #ARGV >= FIRST_NAME and next_of_classes or next_of_all
 math.randomseed(numbers.delivery) -- the server starts every script with the same seed; this one moves with every job
 -- Each environment gets its share of this call at once; the turns it took are counted all the same.
 local sharers = count_sharers()
