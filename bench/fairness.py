@@ -1,9 +1,13 @@
-"""Does a tenant with 100,000 jobs make 50 quiet ones wait?
+"""Does a tenant with 100,000 jobs make 50 quiet ones wait? Does one that trickles take the turns of one that queues?
 
 One worker, jobs of 2 ms. First its capacity is measured; then 50 quiet tenants send half of that, at random
 moments, alone; then the same moments again beside a tenant that has 100,000 jobs waiting.
 Waits come from the events of `dequeue`. As jobs may be held by the worker before they start, the time
 until the task's first line, taken by the task itself, is reported beside it. Figures are medians over the rounds.
+
+The trickler is a tenant that has exactly one job waiting whenever a job is taken, beside one with 500. Both are served
+one job at a time, by a worker of all queues and by one of named queues, with the trickler's name before and after the
+other's.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import argparse
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, cast
 
@@ -31,6 +35,7 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.queue import SyncClient
+from headrace.valkey.scripts import run
 
 DB = 0
 CONCURRENCY = 2
@@ -42,7 +47,11 @@ SHARE = 0.99
 
 NOISY = QueueRef("noisy", "app", "prod", "work")
 QUIET = [QueueRef(f"quiet{number}", "app", "prod", "work") for number in range(50)]
-BARS = (Bar("fairness_ratio", "<=", 2),)
+BARS = (Bar("fairness_ratio", "<=", 2), Bar("backlogged_share", ">=", 0.45))
+TRICKLE_ROUNDS = 200
+TRICKLE_BACKLOG = 500
+TRICKLE_NAMES = ("a", "z")
+TRICKLE_LEASE_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -134,6 +143,30 @@ def taken(client: SyncClient, refs: list[QueueRef]) -> list[float]:
     return found
 
 
+def backlogged_shares(bench: Bench) -> Iterator[tuple[str, float]]:
+    """What the tenant with a backlog gets of the starts: for each order of names and each kind of worker."""
+    for trickling, waiting in (TRICKLE_NAMES, TRICKLE_NAMES[::-1]):
+        for kind, names in (("all queues", ()), ("named queues", ("work",))):
+            trickler, backlogged = (QueueRef(org, "app", "prod", "work") for org in (trickling, waiting))
+            share = backlogged_share(bench, trickler, backlogged, names)
+            yield f"{trickling} trickles beside {waiting}, {kind}", share
+
+
+def backlogged_share(bench: Bench, trickler: QueueRef, backlogged: QueueRef, names: Sequence[str]) -> float:
+    with SyncClient(bench.url(DB), replace(UNCAPPED, shards=1)) as client:
+        client.redis.flushdb()
+        stubs = client.options.stubs()
+        client.enqueue_many(backlogged, naps(TRICKLE_BACKLOG))
+        starts = 0
+        for _ in range(TRICKLE_ROUNDS):
+            if not client.redis.zcard(keys.ready(0, trickler)):
+                client.enqueue_many(trickler, naps(1))
+            [job] = run(client.redis, stubs.dequeue(0, 1, TRICKLE_LEASE_MS, names))
+            run(client.redis, stubs.ack(0, [(job, 1)]))
+            starts += job.queue == backlogged
+        return starts / TRICKLE_ROUNDS
+
+
 def moments(per_s: float, seconds: float, seed: int) -> Iterator[tuple[float, QueueRef]]:
     """Arrivals at random, the same for every contender of a round."""
     random_ = random.Random(seed)
@@ -150,6 +183,9 @@ def main() -> None:
     size = QUICK if options.quick else Size()
     found: dict[bool, list[Waits]] = {False: [], True: []}
     with bench_server() as bench:
+        shares = dict(backlogged_shares(bench))
+        for what, share in shares.items():
+            note(f"{what}: {share:.0%} of the starts for the backlog")
         per_s = capacity(bench)
         note(f"the worker does {per_s:,.0f} jobs/s; the quiet tenants send {QUIET_LOAD * per_s:,.0f}/s")
         for number in range(size.rounds):
@@ -160,6 +196,8 @@ def main() -> None:
                 note(f"round {number + 1} of {size.rounds}, {'beside the noisy one' if noisy else 'alone'}: {waits}")
     alone, beside = found[False], found[True]
     figures = {
+        "backlogged_share": min(shares.values()),
+        "trickler_share": 1 - max(shares.values()),
         "capacity_per_s": per_s,
         "quiet_jobs": float(sum(len(waits.until_dequeue) for waits in alone)),
         "quiet_p99_ms_alone": median(waits.dequeue_p99 for waits in alone),

@@ -185,7 +185,8 @@ class QueueMachine(RuleBasedStateMachine):
         def gone(job: Job) -> bool:
             return not self.valkey.exists(keys.job(shard, *job.key))
 
-        self.truth.dequeue(shard, n, names, got, self.now(), gone)
+        clock = int(cast("bytes | None", self.valkey.hget(keys.meta(shard), "turn")) or 0)
+        self.truth.dequeue(shard, n, names, got, self.now(), gone, clock)
 
     def some_client_has_leases(self) -> bool:
         return any(self.leases)

@@ -97,6 +97,7 @@ class Truth:
         self.queues: dict[QueueRef, Queue] = {}
         self.envs: dict[EnvRef, Environment] = {}
         self.turns: list[dict[EnvRef, int]] = [{} for _ in range(shards)]  # of environments with a job that may run
+        self.clocks = [0] * shards  # the turns of the environment that was last served, before it was
 
     # Looking
 
@@ -193,11 +194,13 @@ class Truth:
         got: Sequence[tuple[EnvRef, str, str]],
         now_ms: float,
         gone: Callable[[Job], bool],
+        clock: int,
     ) -> None:
         """Check who was served, and in which order: `got` is (environment, job id, lease) of each job.
 
         A job whose TTL was over and that was met on the way is expired; whether one was met behind the last job
-        of an environment depends on how much was asked for at once, which `gone` tells.
+        of an environment depends on how much was asked for at once, which `gone` tells. Nor does the model know which
+        environment was served last, so the `clock` of the shard is given and checked.
         """
         before = dict(self.turns[shard])
         assert len(got) <= n
@@ -219,6 +222,7 @@ class Truth:
         leased = [self.jobs[env, job_id] for env, job_id, _ in got]
         assert all(job.state is JobState.RUNNING for job in leased), "served from a queue that was not asked for"
         self._check_limits(leased)
+        self._move_clock(shard, clock, before, {} if names else after)
         self.settle(shard)
         if len(got) < n:
             left = [ref for group in groups for ref in group if self.may_run(ref) and not self.full(ref.environment)]
@@ -273,6 +277,17 @@ class Truth:
             assert running <= (NEVER if (limit := self.queues[ref].limit) is None else limit)
             assert running <= (NEVER if env.limit is None else env.limit)
             assert len(self.of_env(ref.environment, JobState.RUNNING)) <= env.most
+
+    def _move_clock(self, shard: int, clock: int, before: dict[EnvRef, int], after: dict[EnvRef, int]) -> None:
+        """The clock is the score of a served environment that was the first of all, at the time it was served."""
+        served = [env for env in after if after[env] > before[env]]
+        if served:
+            assert any(before[env] <= clock < after[env] for env in served), f"{clock}: {before} to {after}"
+            left = [turns for env, turns in after.items() if not self.full(env) and self.runnable(env)]
+            assert self.clocks[shard] <= clock <= min(left, default=clock)
+        else:
+            assert clock == self.clocks[shard]
+        self.clocks[shard] = clock
 
     def _check_fairness(self, shard: int, share: int, before: dict[EnvRef, int], after: dict[EnvRef, int]) -> None:
         """Nobody is served while somebody who could run as well is more than one share behind."""
@@ -377,14 +392,15 @@ class Truth:
     # Bookkeeping
 
     def settle(self, shard: int) -> None:
-        """Environments that can no longer be served leave; one that can (again) starts with the fewest turns."""
+        """Environments that can no longer be served leave; one that can (again) starts one turn behind the last
+        served, and not before the least served."""
         turns = self.turns[shard]
         for env in [env for env in self.envs if env.shard(self.shards) == shard]:
             if self.full(env) or not self.runnable(env):
                 turns.pop(env, None)
         for env in sorted(self.envs, key=env_part):
             if env.shard(self.shards) == shard and env not in turns and not self.full(env) and self.runnable(env):
-                turns[env] = min(turns.values(), default=0)
+                turns[env] = max(self.clocks[shard] + 1, min(turns.values(), default=0))
 
     def _count(self, ref: QueueRef, op: Op) -> None:
         self.queues[ref].counts[op] += 1

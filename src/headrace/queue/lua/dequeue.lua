@@ -45,6 +45,20 @@ local function lease(queue, J, at)
     tonumber(v[3]), waited }
 end
 
+local by_name = #ARGV >= FIRST_NAME
+
+-- Count the turns that a queue's environment has taken, in both indexes. Only the clock of the index that it was the
+-- first of moves. Before the queue leaves an index: the last job of an environment counts too.
+local function count_turns(queue, taken)
+  local all = redis.call('ZADD', ENVS, 'XX', 'INCR', taken, queue.E)
+  local named = redis.call('ZADD', class_key(queue.Q), 'XX', 'INCR', taken, queue.E)
+  if by_name then
+    if named then class_clocks[queue.Q] = tonumber(named) - taken end
+  elseif all then
+    numbers.turn, numbers.changed = tonumber(all) - taken, true
+  end
+end
+
 -- Take up to `most` jobs of a queue, none that is younger than `bound`: the next queue's oldest job.
 local function take(queue, most, bound)
   queue.environment.clean = nil
@@ -62,12 +76,8 @@ local function take(queue, most, bound)
     queue.oldest_left = true
   end
   for i = 1, #found, 2 do lease(queue, found[i], tonumber(found[i + 1])) end
+  count_turns(queue, taken)
   reindex_queue(queue)
-  return taken
-end
-
-local function served(index, env, taken)
-  if redis.call('ZSCORE', index, env.E) then redis.call('ZINCRBY', index, taken, env.E) end
 end
 
 -- The next queue to serve, and the age up to which it is next.
@@ -80,7 +90,7 @@ end
 
 -- How many environments have something to run in the queues this worker serves.
 local function count_sharers()
-  if #ARGV < FIRST_NAME then return redis.call('ZCARD', ENVS) end
+  if not by_name then return redis.call('ZCARD', ENVS) end
   local sharers = 0
   for i = FIRST_NAME, #ARGV do sharers = sharers + redis.call('ZCARD', class_key(ARGV[i])) end
   return sharers
@@ -100,7 +110,7 @@ local function next_of_classes()
   return nil
 end
 
-local next_queue = #ARGV >= FIRST_NAME and next_of_classes or next_of_all
+local next_queue = by_name and next_of_classes or next_of_all
 math.randomseed(numbers.delivery) -- the server starts every script with the same seed; this one moves with every job
 -- Each environment gets its share of this call at once; the turns it took are counted all the same.
 local sharers = count_sharers()
@@ -115,9 +125,7 @@ for _ = 1, 4 * n + 100 do
     reindex_queue(queue) -- parks its name
     reindex_env(queue.environment)
   else
-    local taken = take(queue, math.min(share, n - #jobs), bound)
-    served(ENVS, queue.environment, taken)
-    served(class_key(queue.Q), queue.environment, taken)
+    take(queue, math.min(share, n - #jobs), bound)
     reindex_env(queue.environment)
   end
 end

@@ -21,8 +21,9 @@ local shard
 
 local function shard_numbers()
   if not shard then
-    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery')
-    shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0) }
+    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn')
+    shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0),
+      turn = tonumber(v[4] or 0) }
   end
   return shard
 end
@@ -324,11 +325,34 @@ local function env_blocked(env)
   return env.limit ~= nil and env.running >= math.floor(env.limit * env.burst)
 end
 
--- Put an environment into an index of environments. One that comes back starts where the least served one
--- is: it neither saves up turns while it is idle, nor waits for the others to catch up.
-local function join(index, E)
-  if not redis.call('ZSCORE', index, E) then
-    redis.call('ZADD', index, redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2] or 0, E)
+-- Self-clocked fair queueing. An index of environments holds the turns that each has taken; its clock is the score of
+-- the member that was last served as the first of the index. META keeps the clock of ENVS (`turn`, see `shard_numbers`)
+-- and of each queue name that is served by name (`turn:Q`, removed when the index of that name becomes empty).
+local class_clocks = {} -- those that this script has moved
+
+local function class_clock(Q)
+  return class_clocks[Q] or tonumber(redis.call('HGET', META, 'turn:' .. Q) or 0)
+end
+
+-- Put an environment into an index, one turn behind the last served member and never before the least served one: it
+-- has saved no turns while it was idle, and waits for one turn of each of the others at most.
+local function join(index, E, clock)
+  local least = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', index, 'NX', whole(math.max(clock + 1, tonumber(least or 0))), E)
+end
+
+local function join_envs(E)
+  if not redis.call('ZSCORE', ENVS, E) then join(ENVS, E, shard_numbers().turn) end
+end
+
+local function join_class(Q, E)
+  if not redis.call('ZSCORE', class_key(Q), E) then join(class_key(Q), E, class_clock(Q)) end
+end
+
+local function leave_class(Q, E)
+  if redis.call('ZREM', class_key(Q), E) == 1 and redis.call('EXISTS', class_key(Q)) == 0 then
+    redis.call('HDEL', META, 'turn:' .. Q)
+    class_clocks[Q] = nil
   end
 end
 
@@ -353,16 +377,16 @@ local function reindex_queue(queue)
   queue.indexed = wanted
   if wanted == '' then
     redis.call('ZREM', env_queues_key(queue.E), queue.Q)
-    redis.call('ZREM', class_key(queue.Q), queue.E)
+    leave_class(queue.Q, queue.E)
     redis.call('SREM', env_parked_key(queue.E), queue.Q)
     return
   end
   redis.call('ZADD', env_queues_key(queue.E), queue.oldest_text, queue.Q)
   if env_blocked(env) then
-    redis.call('ZREM', class_key(queue.Q), queue.E)
+    leave_class(queue.Q, queue.E)
     redis.call('SADD', env_parked_key(queue.E), queue.Q)
   else
-    join(class_key(queue.Q), queue.E)
+    join_class(queue.Q, queue.E)
   end
 end
 
@@ -373,7 +397,7 @@ local function reindex_env(env)
   env.clean = true
   local blocked = env_blocked(env)
   if not blocked and redis.call('EXISTS', env_queues_key(env.E)) == 1 then
-    join(ENVS, env.E)
+    join_envs(env.E)
   else
     redis.call('ZREM', ENVS, env.E)
   end
@@ -381,7 +405,7 @@ local function reindex_env(env)
     for _, Q in ipairs(redis.call('SMEMBERS', env_parked_key(env.E))) do
       local age = redis.call('ZSCORE', env_queues_key(env.E), Q)
       if age then
-        join(class_key(Q), env.E)
+        join_class(Q, env.E)
         redis.call('HSET', queue_key(env.E, Q), 'indexed', 'free ' .. precise(tonumber(age)))
       end
     end
@@ -460,6 +484,9 @@ local function save_all(maxlen)
     if queue.resync then emit(queue, { op = 'resync', n = 0, waits = {}, runs = {} }, maxlen, enabled) end
   end
   if shard and shard.changed then
-    redis.call('HSET', META, 'seq', whole(shard.seq), 'bytes', whole(shard.bytes), 'delivery', whole(shard.delivery))
+    local fields = { 'seq', whole(shard.seq), 'bytes', whole(shard.bytes), 'delivery', whole(shard.delivery), 'turn',
+      whole(shard.turn) }
+    for Q, clock in pairs(class_clocks) do add_scored(fields, 'turn:' .. Q, whole(clock)) end
+    redis.call('HSET', META, unpack(fields))
   end
 end
