@@ -1,0 +1,100 @@
+"""The torture run of the tests: its arguments, which processes it stops, and that it continues them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tools import pauses
+from tools.pauses import MARK, Pauses, find_processes
+from tools.torture import build_command, parse_args, read_failed
+
+from tests.conftest import wait_until
+
+WAIT = "import sys; sys.stdin.read()"
+TWO_CHILDREN = f"""
+import os, subprocess, sys
+exempt = subprocess.Popen([sys.executable, "-c", {WAIT!r}], env={{**os.environ, "{MARK}": "none"}})
+subprocess.run([sys.executable, "-c", {WAIT!r}], env={{}})
+"""
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def start(code: str, mark: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, MARK: mark}, stdin=subprocess.PIPE)
+
+
+def test_other_arguments_go_to_pytest() -> None:
+    options, rest = parse_args(["--torture", "tests/unit", "--runs", "3", "--seed=7", "-k", "routing"])
+    assert (options.runs, options.seed) == (3, 7)
+    assert rest == ["tests/unit", "-k", "routing"]
+
+
+def test_a_seed_is_chosen_for_runs_without_one() -> None:
+    assert isinstance(parse_args(["--torture"])[0].seed, int)
+
+
+@pytest.mark.parametrize(("args", "workers"), [([], 1), (["--slow"], 1), (["tests/unit"], 0)])
+def test_a_whole_tier_runs_in_two_processes(tmp_path: Path, args: list[str], workers: int) -> None:
+    command = build_command(7, tmp_path, args)
+    assert command.count("-n") == workers
+    assert {"--randomly-seed=7", "--hypothesis-seed=7", *args} <= set(command)
+
+
+def test_failed_tests_are_read_from_the_cache_of_pytest(tmp_path: Path) -> None:
+    (tmp_path / "v/cache").mkdir(parents=True)
+    (tmp_path / "v/cache/lastfailed").write_text(json.dumps({"tests/unit/test_a.py::test_b": True}))
+    assert read_failed(tmp_path, 1) == ["tests/unit/test_a.py::test_b"]
+    assert read_failed(tmp_path, 0) == []
+
+
+def test_a_run_that_ended_without_failed_tests_did_not_pass(tmp_path: Path) -> None:
+    assert read_failed(tmp_path, 3) == ["pytest ended with exit code 3"]
+
+
+def test_processes_of_a_run_are_found_and_no_others(children: list[subprocess.Popen[bytes]]) -> None:
+    top, orphan, stranger = start(TWO_CHILDREN, "one"), start(WAIT, "one"), start(WAIT, "other")
+    children += [top, orphan, stranger]
+    of_top = psutil.Process(top.pid)
+    wait_until(lambda: len(of_top.children()) == 2, "two grandchildren run")
+    exempt, without_mark = sorted(of_top.children(), key=lambda child: child.create_time())
+
+    def found() -> set[int]:
+        return {process.pid for process in find_processes(top.pid, "one")}
+
+    wait_until(lambda: exempt.pid not in found(), "the first has an environment of its own")
+    assert found() == {top.pid, without_mark.pid, orphan.pid}
+    exempt.kill()
+    without_mark.kill()
+
+
+def test_what_is_stopped_is_continued_and_what_was_stopped_before_is_left_alone(
+    children: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "BETWEEN_S", (0.0, 0.01))
+    monkeypatch.setattr(pauses, "PAUSE_S", (0.2, 0.2))
+    one, other = start(WAIT, "one"), start(WAIT, "one")
+    children += [one, other]
+    running, stopped = psutil.Process(one.pid), psutil.Process(other.pid)
+    stopped.suspend()
+    wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, "the test's own stop")
+    made = Pauses(random.Random(1), lambda: [running, stopped])
+    with made.running():
+        wait_until(lambda: made.count >= 3, "pauses")
+    assert wait_until(lambda: running.status() != psutil.STATUS_STOPPED, "it runs again")
+    assert stopped.status() == psutil.STATUS_STOPPED

@@ -1,0 +1,130 @@
+"""Run the tests on a machine that stands still again and again.
+
+Beside the tests one process per core does nothing but use it, and random processes of the tests (pytest's workers,
+servers, commands of Headrace) are stopped for 0.5 to 3 s with SIGSTOP and continued with SIGCONT. Every run has another
+seed, for the order of the tests and for Hypothesis. A test that fails here depends on something happening within, or
+not within, some time. Ends with one line of JSON: `runs`, `failures` (failed tests of all runs), `failed` (their names
+with the seed of the run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.pauses import Pauses, find_processes  # noqa: E402
+
+TEST_TIMEOUT_S = 1800  # several times what a test takes beside the hogs
+END_S = 120.0  # for pytest to stop its servers after SIGINT
+NO_TESTS = 5  # pytest's exit code
+HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1000000):\n        pass\n"
+"""Uses one core until its parent is gone."""
+
+
+def parse_args(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Split the arguments into this program's own and those passed on to pytest."""
+    parser = argparse.ArgumentParser(prog="./hr test --torture", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--torture", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs of the tests (default 1)")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of the first run; others count up from it")
+    options, rest = parser.parse_known_args(args)
+    if options.runs < 1:
+        parser.error("--runs must be at least 1")
+    if options.seed is None:
+        options.seed = random.randrange(10**6)
+    return options, rest
+
+
+def build_command(seed: int, cache: Path, args: Sequence[str]) -> list[str]:
+    """Return pytest's command line. A whole tier runs in two processes, as with `./hr test`."""
+    workers = [] if [arg for arg in args if arg != "--slow"] else ["-n", "2"]
+    seeds = [f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"]
+    limits = [f"--timeout={TEST_TIMEOUT_S}", "-o", f"cache_dir={cache}"]
+    return [sys.executable, "-m", "pytest", *workers, *seeds, *limits, *args]
+
+
+def run_once(seed: int, args: Sequence[str]) -> list[str]:
+    """Run the tests once and return the names of those that failed."""
+    mark = uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="headrace-torture-") as folder:
+        cache = Path(folder)
+        env = {**os.environ, "TORTURE_RUN": mark}
+        with hogs(), started(build_command(seed, cache, args), env) as tests:
+            pauses = Pauses(random.Random(seed), lambda: find_processes(tests.pid, mark))
+            with pauses.running():
+                code = tests.wait()
+            print(f"torture: seed {seed}: exit code {code}, {pauses.count} pauses", file=sys.stderr, flush=True)
+        return read_failed(cache, code)
+
+
+def read_failed(cache: Path, code: int) -> list[str]:
+    """Return the failed tests of a run from pytest's cache folder; something is named whenever the run did not pass."""
+    if code in (0, NO_TESTS):
+        return []
+    try:
+        failed = list(json.loads((cache / "v/cache/lastfailed").read_text("utf-8")))
+    except FileNotFoundError:
+        failed = []
+    return failed or [f"pytest ended with exit code {code}"]
+
+
+@contextmanager
+def started(command: Sequence[str], env: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
+    """Run a command with standard error for its output; end it in order when the block is left early."""
+    child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=sys.stderr)
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+@contextmanager
+def hogs() -> Generator[None]:
+    """Keep every core busy."""
+    children = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(psutil.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def main() -> int:
+    def end(*_: object) -> None:
+        raise SystemExit(130)
+
+    options, rest = parse_args(sys.argv[1:])
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)  # leaves the blocks above, which continue and end what they stopped
+    failed: list[str] = []
+    for seed in range(options.seed, options.seed + options.runs):
+        failed += [f"{name} (seed {seed})" for name in run_once(seed, rest)]
+    print(json.dumps({"runs": options.runs, "failures": len(failed), "failed": failed}), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
