@@ -100,14 +100,16 @@ class _Handler(BaseHTTPRequestHandler):
             answer = server.answer(self.headers["X-Token"], body)
             while not server.gate.wait(0.05) and not server.closing.is_set():
                 pass
-            self.reply(server, answer)
+            if answer.hangs:
+                server.closing.wait()
         finally:
+            # Before the reply: a client that has it may send the next request before this thread runs again.
             with server.lock:
                 server.at_once -= 1
+        self.reply(answer)
 
-    def reply(self, server: ScriptedServer, answer: Answer) -> None:
+    def reply(self, answer: Answer) -> None:
         if answer.hangs:
-            server.closing.wait()
             self.close_connection = True
             return
         if answer.breaks:
