@@ -22,7 +22,7 @@ from headrace.postgres.connect import connect
 from headrace.postgres.migrate import migrate
 from headrace.postgres.queries import load_query
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions
+from headrace.queue.queue import NEW_SHARDS, QueueOptions
 from headrace.queue.scripts import Caps
 from headrace.queue.state import read_states
 
@@ -110,7 +110,7 @@ def depth_of(both: TwoTiers) -> Depth:
 
 def fill_to(both: TwoTiers, depth: int) -> float:
     """Enqueue until so many wait in both tiers; how many seconds a job took."""
-    states = read_states(both.client.redis, both.client.options.shards)
+    states = read_states(both.client.redis, both.client.shards)
     missing = depth - sum(state.depth for state in states)
     note(f"{missing:,} jobs more, of {depth:,}")
     spent = 0.0
@@ -124,7 +124,7 @@ def used_memory(bench: Bench) -> float:
     """With metric streams drained, and once what was given back is free."""
     for db in (SHALLOW_DB, DEEP_DB):
         with bench.in_db(db) as redis:
-            for shard in range(QueueOptions().shards):
+            for shard in range(NEW_SHARDS):
                 redis.xtrim(keys.metrics(shard), maxlen=0, approximate=False)
     readings = [math.inf]
     while len(readings) < 20:

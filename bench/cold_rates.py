@@ -45,7 +45,7 @@ class TwoTiers:
     tiers: Tiers
 
     def waiting_cold(self, ref: QueueRef) -> int:
-        states = read_states(self.client.redis, self.client.options.shards)
+        states = read_states(self.client.redis, self.client.shards)
         return next((state.cold for state in states if state.ref == ref), 0)
 
 

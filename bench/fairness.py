@@ -134,7 +134,7 @@ def taken(client: SyncClient, refs: list[QueueRef]) -> list[float]:
     orgs = {ref.org for ref in refs}
     column = {each.name: number for number, each in enumerate(COLUMNS)}
     found: list[float] = []
-    for shard in range(client.options.shards):
+    for shard in range(client.shards):
         entries: list[tuple[bytes, dict[bytes, bytes]]] = cast(Any, client.redis.xrange(keys.metrics(shard)))
         for _, fields in entries:
             event = fields[b"e"].decode().split(SEPARATOR)

@@ -117,7 +117,7 @@ def bench_postgres(folder: Path) -> Generator[str]:
 
 
 def switch_metrics(client: SyncClient, on: bool) -> None:
-    for shard in range(client.options.shards):
+    for shard in range(client.shards):
         client.redis.set(keys.metrics_enabled(shard), int(on))
 
 

@@ -8,6 +8,7 @@ from headrace.api.queue_access import QueueAccess
 from headrace.api.serve import serve
 from headrace.api.services import Services
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.client import queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
@@ -22,6 +23,7 @@ def api(invocation: Invocation) -> None:
     """Serve the API and the dashboard until stopped."""
     settings = invocation.settings
     configure_logs(settings.log)
+    apply_bounds_at_start(invocation.loaded)
     port = choose_port("the API (api.port)", settings.api.port)
     serve(services_of(settings), settings.api.host, port)
 

@@ -14,7 +14,7 @@ from headrace.settings import SETTINGS
 
 @click.group()
 def config() -> None:
-    """Show the settings in effect and where each came from."""
+    """Show the settings in effect, store those for all clients."""
 
 
 @config.command()
@@ -31,3 +31,22 @@ def show(invocation: Invocation, as_json: bool) -> None:
         print_json({"settings": shown})
     else:
         print_table(["setting", "value", "origin"], [(key, value or "-", origin) for key, value, origin in rows])
+
+
+@config.command()
+@json_option
+@pass_invocation
+def apply(invocation: Invocation, as_json: bool) -> None:
+    """Store the caps and the length of metric streams in Valkey.
+
+    They hold from then on for every client and every process, whatever its own settings are.
+    """
+    from headrace.cli.bounds import apply_bounds  # its libraries are not needed to show settings
+
+    changed = apply_bounds(invocation.loaded, defaults=True)
+    if as_json:
+        print_json({"bounds": {key: {"before": before, "value": after} for key, (before, after) in changed.items()}})
+    elif not changed:
+        click.echo("nothing changed")
+    for key, (before, after) in () if as_json else changed.items():
+        click.echo(f"{key}: {'not stored' if before is None else before} → {after}")

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.doctor_bounds import examine_bounds
 from headrace.cli.doctor_tiers import examine_tiers
 from headrace.cli.doctor_valkey import examine_valkey
 from headrace.cli.endpoints import SERVERS, configured, probe
@@ -100,6 +101,7 @@ def _servers(settings: Settings) -> Iterator[Finding]:
             yield Finding(server, True, f"{version} at {mask(url)}")
             if server == "redis":
                 yield from examine_valkey(url, settings.queue.shards)
+                yield examine_bounds(url, settings)
             if server == "postgres":
                 yield (tables := postgres_tables(url))
                 if tables.ok and redis:

@@ -58,7 +58,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reconcile": ("headrace.cli.reconcile:reconcile", "Compare the queues' own counts with history."),
     "audit": ("headrace.cli.audit:audit", "Compute hours of history again and compare them with the warehouse."),
     "backfill": ("headrace.cli.backfill:backfill", "Compute hours of history again and put them in place of the old."),
-    "config": ("headrace.cli.config:config", "Show the settings in effect and where each came from."),
+    "config": (
+        "headrace.cli.config:config",
+        "Show the settings in effect, store those for all clients.",
+    ),
     "version": ("headrace.cli.version:version", "Show the versions of Headrace and what it runs on."),
 }
 

@@ -7,6 +7,7 @@ import signal
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.client import mover_options, open_tiers
 from headrace.cli.logs import configure_logs
 from headrace.cli.own_pages import loop_pages, metrics_port_option
@@ -25,6 +26,7 @@ def mover(invocation: Invocation, metrics_port: int | None) -> None:
     """
     settings = invocation.settings
     configure_logs(settings.log)
+    apply_bounds_at_start(invocation.loaded)
     tiers = open_tiers(settings, "postgres")
     assert tiers is not None, "it was needed"
     try:

@@ -98,6 +98,7 @@ class Up:
         self._start_child(directory, "pipeline", "pipeline")
         stack.wait_ready(_say_ready)
         self._migrate(endpoints)
+        self._apply_bounds(endpoints)
         key = self._ensure_key(endpoints, directory)
         dashboard = self._start_api(stack, endpoints, directory)
         self._start_child(directory, "mover", "mover")
@@ -135,6 +136,15 @@ class Up:
 
         if applied := migrate_all(endpoints, self._settings.warehouse.database, self._settings.warehouse.cluster):
             _say(f"schema created ({len(applied)} migrations)")
+
+    def _apply_bounds(self, endpoints: Endpoints) -> None:
+        """Before anything can be enqueued: the caps of these settings hold for every client."""
+        from headrace.cli.bounds import apply_bounds
+
+        flags = {**self._invocation.flags, "redis.url": endpoints.redis}
+        loaded = Invocation(self._invocation.config, flags, self._invocation.environ).loaded
+        for key, (before, after) in apply_bounds(loaded, defaults=False).items():
+            _say(f"{key} is {after} for every client" + ("" if before is None else f" (was {before})"))
 
     def _ensure_key(self, endpoints: Endpoints, directory: DataDirectory) -> str:
         """For the commands and the tests of this machine; browsers come by the link."""

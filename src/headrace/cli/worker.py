@@ -14,6 +14,7 @@ from threading import Event, Thread
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.client import mover_options, open_tiers, queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
@@ -66,6 +67,8 @@ def worker(
     tasks = load_tasks(app)
     at_a_time = concurrency or settings.worker.concurrency
     tally = Tally(tasks.names(), settings.worker.metrics_queues)
+    if not streams:
+        apply_bounds_at_start(invocation.loaded)
     with mover_of(settings, wanted=not (streams or no_mover)) as mover:
         moved = [] if mover is None else [mover.figures.families]
         with own_pages(settings, metrics_port, settings.worker.metrics_port, tally.health, tally.families, *moved):

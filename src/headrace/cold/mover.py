@@ -27,6 +27,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Event
 from typing import Any
 
@@ -39,7 +40,7 @@ from headrace.model.job import new_job_id
 from headrace.model.names import QueueRef, name_problem
 from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
 from headrace.queue import keys
-from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, Refilled, Room
+from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, Refilled, Room, Stubs
 from headrace.valkey.connect import ScriptError, available, node_of
 from headrace.valkey.scripts import run
 
@@ -112,7 +113,6 @@ class Mover:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
         self._tiers = tiers
         self._store = tiers.store
-        self._stubs = tiers.stubs
         self._options = options or MoverOptions()
         self._audit = Audit(tiers)
         self._tokens: dict[int, int] = {}  # of the shards that we lead
@@ -124,6 +124,10 @@ class Mover:
         self._sweep_at: dict[int, float] = {}
         self._audit_at: dict[int, float] = {}
         self._auditing: dict[int, Iterator[Drift]] = {}  # of the shards whose audit is under way
+
+    @cached_property
+    def _stubs(self) -> Stubs:
+        return self._tiers.stubs  # may ask Valkey at first use, so not in the constructor
 
     def run_forever(self, stop: Event) -> None:
         while not stop.is_set():

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 from headrace.cold.store import NO_LIMITS, Found, Limits, Store, with_oldest
 from headrace.errors import HeadraceError
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
+from headrace.queue import keys
+from headrace.queue.bounds import NO_BOUNDS
 from headrace.queue.overflow import SpillJob
-from headrace.queue.queue import QueueOptions
-from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued
-from headrace.valkey.connect import ScriptError, Valkey, connect
+from headrace.queue.queue import NEW_SHARDS, QueueOptions
+from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued, Stubs
+from headrace.valkey.connect import ScriptError, Valkey, available, connect
 from headrace.valkey.scripts import Call, run
 
 T = TypeVar("T")
@@ -46,9 +49,18 @@ class Tiers:
     ) -> None:
         self.far_ms = far_ms
         self._keep_ms = keep_ms  # how long the id of a dead job stays taken once it is in PostgreSQL
-        self.stubs = (options or QueueOptions()).stubs()
+        self._options = options or QueueOptions()
         self.store = Store(open_pool(postgres_url), limits)
         self.valkey: Valkey = connect(valkey_url)
+
+    @cached_property
+    def stubs(self) -> Stubs:
+        """Made at first use: without a given number of shards Valkey has to be asked for it."""
+        if self._options.shards is not None:
+            return self._options.stubs()
+        with available():
+            found: Any = self.valkey.set(keys.SHARDS, NEW_SHARDS, nx=True, get=True)
+        return self._options.resolve(found, NO_BOUNDS).stubs()
 
     def close(self) -> None:
         self.store.close()

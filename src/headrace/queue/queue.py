@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from headrace.errors import (
 from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
+from headrace.queue.bounds import Bounds, read_bounds, read_bounds_async
 from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
 from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Enqueued, Redriven, Stubs
 from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
@@ -39,6 +40,9 @@ from headrace.valkey.scripts import Call, run, run_async
 T = TypeVar("T")
 
 REDRIVE_PAGE = 500
+NEW_SHARDS = 2
+"""Shards of a queue that is made by a client which was given no number."""
+
 EVERY_DEAD_JOB = DeadFilter()
 
 # When PostgreSQL refuses a spill because the queue has just left cold mode, Valkey knows a moment later. If it does not
@@ -52,13 +56,22 @@ GIVE_UP_AFTER = 30
 class QueueOptions:
     """The settings a client needs; the defaults are those of the settings file."""
 
-    shards: int = 2
-    stream_maxlen: int = 1_000_000
+    shards: int | None = (
+        None  # verified if given; None: as many as Valkey has, or NEW_SHARDS where there is no queue yet
+    )
+    stream_maxlen: int = 1_000_000  # this and the caps hold where Valkey has no stored bounds, see bounds.py
     max_payload_bytes: int = 2**20
     caps: Caps = DEFAULT_CAPS
 
     def stubs(self) -> Stubs:
-        return Stubs(self.shards, self.stream_maxlen, self.caps)
+        return Stubs(self.shards or NEW_SHARDS, self.stream_maxlen, self.caps)
+
+    def resolve(self, found_shards: bytes | None, stored: Bounds) -> QueueOptions:
+        """Return the options with the number of shards and the bounds that Valkey has. Raises ShardMismatch."""
+        refuse_other_shards(found_shards, self.shards)
+        shards = self.shards or NEW_SHARDS if found_shards is None else int(found_shards)
+        maxlen = self.stream_maxlen if stored.stream_maxlen is None else stored.stream_maxlen
+        return replace(self, shards=shards, stream_maxlen=maxlen, caps=stored.caps(self.caps))
 
 
 class Unchanged:
@@ -78,9 +91,9 @@ class QueueChange:
     caps: tuple[int | None, int | None] | Unchanged = UNCHANGED  # jobs and bytes; None: as the settings say
 
 
-@dataclass(frozen=True)
+@dataclass
 class Operations:
-    """What both clients can do, as steps."""
+    """What both clients can do, as steps. `options` are replaced at first use by those that Valkey has stored."""
 
     options: QueueOptions
     overflow: Overflow | None = None
@@ -171,7 +184,7 @@ class Operations:
 
     def caps(self, ref: QueueRef, items: int | None, size: int | None) -> Steps[None]:
         check_caps(items, size)
-        return self._configure(ref, {"caps": self._own_caps(items, size)})
+        return self._configure(ref, {}, (items, size))
 
     def _own_caps(self, items: int | None, size: int | None) -> str | None:
         ours = self.options.caps
@@ -188,11 +201,17 @@ class Operations:
             fields["limit"] = None if to.limit is None else str(to.limit)
         if not isinstance(to.caps, Unchanged):
             check_caps(*to.caps)
-            fields["caps"] = self._own_caps(*to.caps)
-        return self._configure(ref, fields)
+        return self._configure(ref, fields, to.caps)
 
-    def _configure(self, ref: QueueRef | EnvRef, fields: dict[str, str | None]) -> Steps[None]:
+    def _configure(
+        self,
+        ref: QueueRef | EnvRef,
+        fields: dict[str, str | None],
+        caps: tuple[int | None, int | None] | Unchanged = UNCHANGED,
+    ) -> Steps[None]:
         check_queue(ref) if isinstance(ref, QueueRef) else check_environment(ref)
+        if not isinstance(caps, Unchanged):
+            fields = {**fields, "caps": self._own_caps(*caps)}
         if self.overflow:  # first: it is the record, and Valkey's copy is restored from it
             refuse_unknown(ref, (yield self.options.stubs().configure(ref, {})))
             yield Blocking(partial(self.overflow.record_settings, ref, fields))
@@ -271,12 +290,20 @@ class SyncClient:
         """Let dead jobs run again, with all their attempts; returns how many. Each job moves at once or not at all."""
         return self._drive(self._operations.redrive(ref, which))
 
+    @property
+    def shards(self) -> int:
+        """Number of shards of the queue."""
+        self.check_shards()
+        return self.options.shards or NEW_SHARDS
+
     def check_shards(self) -> None:
-        """The number of shards is written once; a client that would look elsewhere is refused."""
+        """Read what Valkey has stored for every client, at first use. The number of shards is written once; a client
+        that was given another one raises ShardMismatch."""
         if not self._checked:
             with available():
-                found: Any = self.redis.set(keys.SHARDS, self.options.shards, nx=True, get=True)
-            refuse_other_shards(found, self.options.shards)
+                found: Any = self.redis.set(keys.SHARDS, self.options.shards or NEW_SHARDS, nx=True, get=True)
+            self.options = self.options.resolve(found, read_bounds(self.redis))
+            self._operations.options = self.options
             self._checked = True
 
     def close(self) -> None:
@@ -352,11 +379,17 @@ class Client:
     async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         return await self._drive(self._operations.redrive(ref, which))
 
+    @property
+    def shards(self) -> int:
+        """Number of shards of the queue; known for certain after the first call."""
+        return self.options.shards or NEW_SHARDS
+
     async def check_shards(self) -> None:
         if not self._checked:
             with available():
-                found: Any = await self.redis.set(keys.SHARDS, self.options.shards, nx=True, get=True)
-            refuse_other_shards(found, self.options.shards)
+                found: Any = await self.redis.set(keys.SHARDS, self.options.shards or NEW_SHARDS, nx=True, get=True)
+            self.options = self.options.resolve(found, await read_bounds_async(self.redis))
+            self._operations.options = self.options
             self._checked = True
 
     async def close(self) -> None:
@@ -425,8 +458,8 @@ def refuse_unknown(ref: QueueRef | EnvRef, found: bool) -> None:
         )
 
 
-def refuse_other_shards(found: bytes | None, ours: int) -> None:
-    if found is not None and int(found) != ours:
+def refuse_other_shards(found: bytes | None, ours: int | None) -> None:
+    if found is not None and ours is not None and int(found) != ours:
         raise ShardMismatch(
             f"This Valkey holds a queue of {int(found)} shards; queue.shards is {ours}. Nothing was written. "
             f"Set queue.shards = {int(found)}."

@@ -131,6 +131,8 @@ class Worker:
         loops = [asyncio.create_task(self._patience.wake_on(stop))]
         try:
             await self._patience.until_available(self._client.check_shards)
+            self._stubs = self._client.options.stubs()  # the client knows the number of shards now
+            self._empty_until = [0.0] * self._stubs.shards
             loops += [
                 asyncio.create_task(self._patience.every(SWEEP_S, self._sweep)),
                 asyncio.create_task(self._patience.every(self._options.heartbeat_s, self._heartbeat)),

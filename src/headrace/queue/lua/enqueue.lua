@@ -9,7 +9,7 @@
 --            (spill it) or 3 (there is room: send it whole)}; CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
 --            room and the client has no PostgreSQL
 local E, Q = ARGV[3], ARGV[4]
-local shard_max, far, told = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local shard_max, far, told = shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local FIRST, EACH = 15, ARGV[14] == '1' and 7 or 3
 local queue = queue_of(E, Q)
 if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end

@@ -56,7 +56,8 @@ local function emit_tick(maxlen, period_ms)
   redis.call('HSET', META, 'ticked', whole(NOW))
   local seq = redis.call('HINCRBY', META, 'seq', 1)
   if redis.call('GET', METRICS_ENABLED) ~= '0' then
-    redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event({ seq = whole(seq), op = 'tick', n = 0 }))
+    local bound = shard_numbers().stream_maxlen or maxlen
+    redis.pcall('XADD', METRICS, 'MAXLEN', '~', bound, '*', 'e', pack_event({ seq = whole(seq), op = 'tick', n = 0 }))
   end
   return 1, period_ms
 end

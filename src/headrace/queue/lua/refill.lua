@@ -9,7 +9,7 @@
 --            number of a row that makes no sense. In both cases nothing was written.
 local E, Q = ARGV[5], ARGV[6]
 local FIRST, EACH = 14, 9
-local shard_max = tonumber(ARGV[13])
+local shard_max = shard_cap(ARGV[13])
 if fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over') end
 -- It was paused: its rows may have been cancelled or expired since it claimed them.
 if NOW > tonumber(ARGV[4]) then return redis.error_reply('FENCED the lock of this mover may be gone') end

@@ -7,7 +7,7 @@
 local E, Q = ARGV[3], ARGV[4]
 local queue = queue_of(E, Q)
 local max_items, max_bytes = caps_of(queue, ARGV[5], ARGV[6])
-local shard_max = tonumber(ARGV[7])
+local shard_max = shard_cap(ARGV[7])
 local full = fullness(queue, max_items, max_bytes)
 local bytes = max_bytes - queue.warm_bytes
 if shard_max > 0 then

@@ -16,14 +16,21 @@ local function in_chunks(command, key, members)
   end
 end
 
--- The shard's own numbers, read at most once and written back at most once.
+-- The shard's own numbers, read at most once and written back at most once. With them the stored bounds, which hold for
+-- every client: most jobs and bytes of a queue, most bytes of the shard, events of the metric stream. One that is not
+-- stored is nil; then the client's own option holds.
 local shard
 
 local function shard_numbers()
   if not shard then
-    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn')
+    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn', 'bounds')
     shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0),
       turn = tonumber(v[4] or 0) }
+    if v[5] then
+      local items, bytes, shard_bytes, maxlen = v[5]:match('^(%S+) (%S+) (%S+) (%S+)$')
+      shard.max_items, shard.max_bytes = tonumber(items), tonumber(bytes)
+      shard.max_shard_bytes, shard.stream_maxlen = tonumber(shard_bytes), tonumber(maxlen)
+    end
   end
   return shard
 end
@@ -257,11 +264,15 @@ end
 -- Every job that takes memory counts, whether it waits, is scheduled or runs: a mass nack passes no cap.
 local function held_by(queue) return queue.ready + queue.warm_scheduled + queue.running end
 
--- The caps of a queue: its own ("jobs bytes"), else the given ones.
+-- The caps of a queue: its own ("jobs bytes"), else the stored ones, else those of the client.
 local function caps_of(queue, items, bytes)
   local own_items, own_bytes = (queue.caps or ''):match('^(%d+) (%d+)$')
-  return tonumber(own_items or items), tonumber(own_bytes or bytes)
+  local stored = shard_numbers()
+  return tonumber(own_items or stored.max_items or items), tonumber(own_bytes or stored.max_bytes or bytes)
 end
+
+-- The byte cap of the shard: the stored one, else that of the client. 0: no cap.
+local function shard_cap(bytes) return shard_numbers().max_shard_bytes or tonumber(bytes) end
 
 -- Whether one more job fits. An empty warm tier takes any job, or one that is larger than the cap could never run.
 local function fits(queue, size, max_items, max_bytes)
@@ -449,7 +460,7 @@ local function emit(queue, tally, maxlen, enabled)
   queue.oldest_ms = oldest and whole(oldest)
   queue.waits, queue.runs = table.concat(tally.waits, ','), table.concat(tally.runs, ',')
   queue.odometers = tally.op == 'resync' and odometers_of(queue) or nil
-  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', numbers.stream_maxlen or maxlen, '*', 'e', pack_event(queue))
 end
 
 -- Write back what the script changed. One event per queue and verb; a queue whose numbers changed without a

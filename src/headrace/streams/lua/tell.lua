@@ -69,6 +69,8 @@ if not env[1] then
 end
 
 local enabled = redis.call('GET', ENABLED) ~= '0'
+-- As queue/lua/state.lua reads it: the length stored for every client, else that of this one.
+local maxlen = (redis.call('HGET', META, 'bounds') or ''):match('(%d+)$') or ARGV[1]
 local event = { org = ARGV[2], project = ARGV[3], env = ARGV[4], queue = ARGV[5], epoch = state.epoch, depth = ARGV[8],
   scheduled = ARGV[9], running = ARGV[10], env_depth = env[1], env_running = env[2], env_limit = env[3] or nil,
   oldest_ms = ARGV[11], cold_depth = 0, cold_bytes = 0 } -- bytes: unknown
@@ -78,7 +80,7 @@ local function tell(op, n, odometer, waits, runs, odometers)
   if not enabled then return end
   event.seq, event.op, event.n, event.odometer = whole(seq), op, whole(n), odometer
   event.waits, event.runs, event.odometers = waits, runs, odometers
-  redis.pcall('XADD', METRICS, 'MAXLEN', '~', ARGV[1], '*', 'e', pack_event(event))
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(event))
 end
 
 -- Nobody knows how old the samples are that were there before anybody watched.
