@@ -43,11 +43,14 @@ def parse_args(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--torture", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs of the tests (default 1)")
     parser.add_argument("--seed", type=int, metavar="S", help="seed of the first run; others count up from it")
+    parser.add_argument("--hogs", type=int, metavar="N", help="processes that use a core each (default one per core)")
     options, rest = parser.parse_known_args(args)
     if options.runs < 1:
         parser.error("--runs must be at least 1")
     if options.seed is None:
         options.seed = random.randrange(10**6)
+    if options.hogs is None:
+        options.hogs = psutil.cpu_count() or 1
     return options, rest
 
 
@@ -59,13 +62,13 @@ def build_command(seed: int, cache: Path, args: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "pytest", *workers, *seeds, *limits, *args]
 
 
-def run_once(seed: int, args: Sequence[str]) -> list[str]:
+def run_once(seed: int, hog_count: int, args: Sequence[str]) -> list[str]:
     """Run the tests once and return the names of those that failed."""
     mark = uuid4().hex
     with tempfile.TemporaryDirectory(prefix="headrace-torture-") as folder:
         cache = Path(folder)
         env = {**os.environ, "TORTURE_RUN": mark}
-        with hogs(), started(build_command(seed, cache, args), env) as tests:
+        with hogs(hog_count), started(build_command(seed, cache, args), env) as tests:
             pauses = Pauses(random.Random(seed), lambda: find_processes(tests.pid, mark))
             with pauses.running():
                 code = tests.wait()
@@ -101,9 +104,9 @@ def started(command: Sequence[str], env: dict[str, str]) -> Generator[subprocess
 
 
 @contextmanager
-def hogs() -> Generator[None]:
-    """Keep every core busy."""
-    children = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(psutil.cpu_count() or 1)]
+def hogs(count: int) -> Generator[None]:
+    """Keep `count` cores busy."""
+    children = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(count)]
     try:
         yield
     finally:
@@ -121,7 +124,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, end)  # leaves the blocks above, which continue and end what they stopped
     failed: list[str] = []
     for seed in range(options.seed, options.seed + options.runs):
-        failed += [f"{name} (seed {seed})" for name in run_once(seed, rest)]
+        failed += [f"{name} (seed {seed})" for name in run_once(seed, options.hogs, rest)]
     print(json.dumps({"runs": options.runs, "failures": len(failed), "failed": failed}), flush=True)
     return 1 if failed else 0
 

@@ -40,13 +40,15 @@ def start(code: str, mark: str) -> subprocess.Popen[bytes]:
 
 
 def test_other_arguments_go_to_pytest() -> None:
-    options, rest = parse_args(["--torture", "tests/unit", "--runs", "3", "--seed=7", "-k", "routing"])
-    assert (options.runs, options.seed) == (3, 7)
+    options, rest = parse_args(["--torture", "tests/unit", "--runs", "3", "--seed=7", "--hogs=0", "-k", "routing"])
+    assert (options.runs, options.seed, options.hogs) == (3, 7, 0)
     assert rest == ["tests/unit", "-k", "routing"]
 
 
-def test_a_seed_is_chosen_for_runs_without_one() -> None:
-    assert isinstance(parse_args(["--torture"])[0].seed, int)
+def test_a_seed_is_chosen_and_every_core_is_used_unless_given() -> None:
+    options, _ = parse_args(["--torture"])
+    assert isinstance(options.seed, int)
+    assert options.hogs == psutil.cpu_count()
 
 
 @pytest.mark.parametrize(("args", "workers"), [([], 1), (["--slow"], 1), (["tests/unit"], 0)])
