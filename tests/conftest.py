@@ -144,6 +144,7 @@ HEAVY = (
     "tests/chaos/test_exactly_once_short.py",
     "tests/integration/test_pipeline_job.py",
     "tests/integration/test_spark_cluster.py",
+    "tests/compat/",
     "tests/chaos/",
 )
 """What keeps more than one core busy, longest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -66,6 +67,19 @@ def test_data_outlives_a_killed_server(tmp_path: Path) -> None:
     with connect(server.url) as client:
         assert client.get("kept") == b"yes"
     server.stop()
+
+
+def test_a_copied_postgres_opens(tmp_path: Path) -> None:
+    """A copy made by root belongs to root, which PostgreSQL does not run as."""
+    first = EmbeddedPostgres(tmp_path / "data", tmp_path / "log")
+    first.start()
+    first.wait_ready(READY_S)
+    first.stop()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    second = EmbeddedPostgres(tmp_path / "copy", tmp_path / "log-of-copy")
+    second.start()
+    assert second.wait_ready(READY_S)
+    second.stop()
 
 
 ORPHAN_MAKER = """

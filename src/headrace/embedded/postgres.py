@@ -40,7 +40,7 @@ class EmbeddedPostgres(EmbeddedServer):
     def prepare(self) -> None:
         super().prepare()
         if os.geteuid() == 0:
-            os.chown(self.data_dir, NOBODY, NOBODY)
+            give_to_nobody(self.data_dir)
         if not (self.cluster_dir / "PG_VERSION").exists():
             self._create_cluster()
         self._refuse_other_version()
@@ -94,6 +94,16 @@ class EmbeddedPostgres(EmbeddedServer):
                 f"{self.cluster_dir} was written by PostgreSQL {found}, the bundled one is {ours}. Nothing was "
                 "changed. Dump it with the old release, or point HEADRACE_POSTGRES_URL at a server that can read it."
             )
+
+
+def give_to_nobody(folder: Path) -> None:
+    """Change the owner of a folder and its files. PostgreSQL refuses a cluster that belongs to another user, as one
+    does that root has copied or unpacked."""
+    os.chown(folder, NOBODY, NOBODY)
+    for parent, folders, names in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *names)):
+            if path.lstat().st_uid != NOBODY:
+                os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
 def binaries() -> Path:
