@@ -58,13 +58,14 @@ def wait_for(job: LeasedJob) -> None:
 class Process:
     """`headrace …`, in a folder of its own, on any free port."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], *command: str, port: int = 0) -> None:
-        """`env`: settings, as in REDIS_URL."""
+    def __init__(self, folder: Path, env: Mapping[str, str], *command: str, port: int | None = 0) -> None:
+        """`env`: settings, as in REDIS_URL. `port`: of its metrics; None for a command without that option."""
         self.log = folder / "process.log"
         settings = {f"HEADRACE_{name}": value for name, value in env.items()}
+        pages = [] if port is None else ["--metrics-port", str(port)]
         with self.log.open("wb") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "headrace", *command, "--metrics-port", str(port)],
+                [sys.executable, "-m", "headrace", *command, *pages],
                 env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
                 cwd=folder,
                 stdout=log,

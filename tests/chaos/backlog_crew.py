@@ -21,9 +21,10 @@ from headrace.cold.tiers import Tiers
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
+from headrace.queue.maintenance import TICK_MS
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Caps
-from headrace.queue.worker import TICK_MS, WorkerOptions
+from headrace.queue.worker import WorkerOptions
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
 from tests.model.fold import Fold, parse

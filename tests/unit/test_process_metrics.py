@@ -18,7 +18,7 @@ from headrace.cold.audit import Drift
 from headrace.cold.figures import MoverFigures
 from headrace.errors import HeadraceError, PortTaken
 from headrace.model.names import QueueRef
-from headrace.queue import tally
+from headrace.queue import maintenance, tally
 from headrace.queue.tally import ACK, LOST, NACK, Moment, Tally
 from headrace.streams import figures as streams
 from headrace.vitals import rounds
@@ -40,7 +40,7 @@ def row(each: Metric) -> str:
 
 def test_every_metric_is_documented_and_no_other() -> None:
     documented = [line for line in PAGE.splitlines() if line.startswith("| `headrace_")]
-    rooms = (tally, rounds, cold, alerts, autoscale, streams)
+    rooms = (tally, rounds, maintenance, cold, alerts, autoscale, streams)
     expected = [row(each) for room in rooms for each in room.METRICS]
     assert not set(expected) - set(documented), "missing:\n" + "\n".join(sorted(set(expected) - set(documented)))
     assert documented == expected

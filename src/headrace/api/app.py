@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,7 @@ from headrace.api.problems import Problem, responses
 from headrace.api.routes import alerts, audit, autoscale, health, history, pipeline, queues, session, streams
 from headrace.api.services import Services
 from headrace.api.upkeep import upkeep
+from headrace.vitals.figures import Families
 
 DASHBOARD = Path(__file__).parent / "static"
 
@@ -56,7 +57,7 @@ ANYBODY = frozenset(
 """All that is answered without a key, besides the dashboard's files."""
 
 
-def create_app(services: Services) -> FastAPI:
+def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
     app = FastAPI(
         title="Headrace",
         version=version("headrace"),
@@ -66,7 +67,7 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,  # an empty name is not a list
     )
     app.state.services = services
-    app.state.instruments = Instruments()
+    app.state.instruments = Instruments(*sources)
     problems.install(app)
     openapi.install(app)
     # The one that is added last is outermost.

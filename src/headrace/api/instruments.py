@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.vitals.collect import FigureCollector
+from headrace.vitals.figures import Families
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -15,8 +19,9 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 class Instruments:
     """One set per application, so that two in a process do not count together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *sources: Callable[[], Families]) -> None:
         self._registry = CollectorRegistry()
+        self._registry.register(FigureCollector(sources))
         self._requests = Counter(
             "headrace_api_requests_total",
             "Requests answered.",

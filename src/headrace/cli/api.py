@@ -12,6 +12,7 @@ from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.client import queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cli.maintenance import maintained
 from headrace.cold.store import Limits
 from headrace.embedded.process import choose_port
 from headrace.settings import Settings
@@ -25,7 +26,8 @@ def api(invocation: Invocation) -> None:
     configure_logs(settings.log)
     apply_bounds_at_start(invocation.loaded)
     port = choose_port("the API (api.port)", settings.api.port)
-    serve(services_of(settings), settings.api.host, port)
+    with maintained(settings) as maintenance:
+        serve(services_of(settings), settings.api.host, port, maintenance)
 
 
 def services_of(settings: Settings) -> Services:

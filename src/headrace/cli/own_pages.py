@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from headrace.cli.maintenance import maintained
 from headrace.settings import Settings
 from headrace.vitals.figures import Families
 from headrace.vitals.rounds import LoopFigures
@@ -50,6 +51,9 @@ def own_pages(
 
 @contextmanager
 def loop_pages(settings: Settings, given: int | None, configured: int | None, figures: LoopFigures) -> Generator[None]:
-    """Of a command that is nothing but its loops."""
-    with own_pages(settings, given, configured, figures.health, figures.families):
+    """Of a command that is nothing but its loops, and maintains the queue's shards beside them."""
+    with (
+        maintained(settings) as maintenance,
+        own_pages(settings, given, configured, figures.health, figures.families, maintenance),
+    ):
         yield

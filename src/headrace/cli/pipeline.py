@@ -12,6 +12,7 @@ import click
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cli.maintenance import maintained
 from headrace.cli.signals import stop_event
 from headrace.cli.spool_options import exporter_options, spool_options
 from headrace.embedded.java import find_java
@@ -39,7 +40,12 @@ def pipeline(invocation: Invocation, master: str | None, trigger: str | None, on
     """Read metric events with Spark and write history to ClickHouse."""
     settings = invocation.settings_with(pipeline_master=master, pipeline_trigger=trigger)
     configure_logs(settings.log)
-    run_pipeline(options(settings), stop_event(signal.SIGTERM, signal.SIGINT), begin, once)
+    chosen, stop = options(settings), stop_event(signal.SIGTERM, signal.SIGINT)
+    if once:
+        run_pipeline(chosen, stop, begin, once)
+        return
+    with maintained(settings) as maintenance:
+        run_pipeline(chosen, stop, begin, sources=[maintenance])
 
 
 def options(settings: Settings) -> PipelineOptions:

@@ -18,6 +18,7 @@ from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.client import mover_options, open_tiers, queue_options
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
+from headrace.cli.maintenance import maintained
 from headrace.cli.own_pages import metrics_port_option, own_pages
 from headrace.cli.signals import stop_event_async
 from headrace.cli.streams import stream_codec, streams_url
@@ -69,9 +70,9 @@ def worker(
     tally = Tally(tasks.names(), settings.worker.metrics_queues)
     if not streams:
         apply_bounds_at_start(invocation.loaded)
-    with mover_of(settings, wanted=not (streams or no_mover)) as mover:
-        moved = [] if mover is None else [mover.figures.families]
-        with own_pages(settings, metrics_port, settings.worker.metrics_port, tally.health, tally.families, *moved):
+    with mover_of(settings, wanted=not (streams or no_mover)) as mover, maintained(settings) as maintenance:
+        sources = [tally.families, maintenance, *([] if mover is None else [mover.figures.families])]
+        with own_pages(settings, metrics_port, settings.worker.metrics_port, tally.health, *sources):
             if streams:
                 asyncio.run(_serve_streams(settings, tasks, at_a_time, streams, group, tally))
                 return
@@ -123,7 +124,7 @@ async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
     options = _options(settings, concurrency, settings.queue.lease, queues)
     async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
-        await Worker(client, tasks, options, Registry(client.redis), tally).run_forever(stop)
+        await Worker(client, tasks, options, Registry(client.redis), tally, maintains=False).run_forever(stop)
 
 
 async def _serve_streams(

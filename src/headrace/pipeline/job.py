@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -41,6 +41,8 @@ from headrace.spool.metrics import SpoolCollector
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
+from headrace.vitals.collect import FigureCollector
+from headrace.vitals.figures import Families
 from headrace.vitals.pages import served
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import connect as connect_warehouse
@@ -62,8 +64,9 @@ class Pipeline:
 
 
 @contextmanager
-def exporting(options: PipelineOptions) -> Generator[Pipeline]:
-    """A spool whose records are carried to ClickHouse for as long as this lasts. What is left is sent next time."""
+def exporting(options: PipelineOptions, *sources: Callable[[], Families]) -> Generator[Pipeline]:
+    """A spool whose records are carried to ClickHouse for as long as this lasts. What is left is sent next time.
+    `sources`: more for /metrics."""
     spool = Spool.open(options.spool)
     writer = BlockWriter(
         lambda: connect_warehouse(options.clickhouse_url, options.database, int(options.send_timeout_s))
@@ -71,6 +74,7 @@ def exporting(options: PipelineOptions) -> Generator[Pipeline]:
     exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter)
     pipeline = Pipeline(options, spool, exporter, Monitor())
     pipeline.monitor.registry.register(SpoolCollector("pipeline", spool, exporter))
+    pipeline.monitor.registry.register(FigureCollector(sources))
     try:
         exporter.start()
         with served(options.metrics_port, pipeline.monitor.registry, lambda: _health(pipeline)):
@@ -92,10 +96,15 @@ def _health(pipeline: Pipeline) -> tuple[int, dict[str, object]]:
 
 
 def run_pipeline(
-    options: PipelineOptions, stop: threading.Event, begin: From | None = None, once: bool = False
+    options: PipelineOptions,
+    stop: threading.Event,
+    begin: From | None = None,
+    once: bool = False,
+    sources: Sequence[Callable[[], Families]] = (),
 ) -> None:
-    """Until told to stop, or, with `once`, until everything that is there now has arrived."""
-    with exporting(options) as pipeline, connect_valkey(options.redis_url) as client:
+    """Until told to stop, or, with `once`, until everything that is there now has arrived. `sources`: more for
+    /metrics."""
+    with exporting(options, *sources) as pipeline, connect_valkey(options.redis_url) as client:
         lease = Lease(client, owner_of(options.checkpoint.parent))
         pipeline.monitor.entered("waiting")
         if not lease.wait(stop):

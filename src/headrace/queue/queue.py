@@ -337,6 +337,7 @@ class Client:
     """For asyncio code; the same methods as SyncClient, awaited."""
 
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
+        self.url = url
         self.redis = connect_async(url)
         self.options = options or QueueOptions()
         self._overflow = overflow

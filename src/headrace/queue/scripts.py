@@ -20,7 +20,7 @@ T = TypeVar("T")
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
-    "resync",
+    *("resync", "maintain"),
 )
 
 
@@ -145,6 +145,18 @@ class DeadRow:
 
 
 @dataclass(frozen=True)
+class Maintained:
+    """The answer to a maintenance call."""
+
+    is_owner: bool  # False: another caller is, and nothing was done
+    again_ms: int  # until the next call; 0: at once
+    expired: int = 0
+    reclaimed: int = 0
+    released: int = 0
+    ticked: bool = False
+
+
+@dataclass(frozen=True)
 class Redriven:
     moved: int
     looked_at: int
@@ -239,7 +251,14 @@ class Stubs:
     def giveback(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
         return self._of_shard("giveback", shard, _flat(map(_held, jobs)), _flags)
 
-    # What the sweeper does
+    # What time demands
+
+    def maintain(
+        self, shard: int, caller: str, ownership_ms: int, at_most: int, tick_period_ms: int
+    ) -> Call[Maintained]:
+        """Expire, reclaim and release up to `at_most` jobs each, and tick, unless another caller is the owner."""
+        args = [caller, ownership_ms, at_most, tick_period_ms]
+        return self._of_shard("maintain", shard, args, _maintained)
 
     def reclaim(self, shard: int, at_most: int) -> Call[int]:
         return self._of_shard("reclaim", shard, [at_most], int)
@@ -377,6 +396,11 @@ def split_body(body: bytes) -> tuple[list[str], bytes]:
     """(id, task, flow, flow type), payload"""
     header, _, payload = body.partition(b"\n")
     return header.decode().split("\t"), payload
+
+
+def _maintained(answer: list[int]) -> Maintained:
+    is_owner, again_ms, expired, reclaimed, released, ticked = answer
+    return Maintained(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked))
 
 
 def _enqueued(answer: list[Any]) -> Enqueued:

@@ -1,7 +1,7 @@
 """The worker: leases jobs, runs their tasks, reports each result.
 
 A job is never popped: until its result is applied it stays in Valkey under a lease. Heartbeats extend
-the lease while the job is held; if this process dies, the lease ends and any worker's sweeper returns the job.
+the lease while the job is held; if this process dies, the lease ends and maintenance returns the job.
 
 To be fast with small jobs the worker holds some jobs ready beyond those it runs (prefetch) and reports results
 in batches: one script call per shard, while the next jobs already run. Nothing of this weakens a promise: what is held
@@ -19,11 +19,13 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable
 from headrace.model.job import LeasedJob
+from headrace.queue.maintenance import Maintenance
 from headrace.queue.patience import Patience
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry, RunningTask
@@ -37,9 +39,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-SWEEP_S = 1.0
-SWEEP_BATCH = 1000
-TICK_MS = 5000
 MAX_ERROR_CHARS = 8000
 
 # Jobs are held ready for about this long at the current pace. More would not be faster, and a job that waits in a
@@ -109,6 +108,8 @@ class Worker:
         options: WorkerOptions,
         registry: Registry | None = None,
         tally: Tally | None = None,
+        *,
+        maintains: bool = True,  # False: the process runs maintenance already
     ) -> None:
         self._client = client
         self._tasks = tasks
@@ -124,6 +125,7 @@ class Worker:
         self._heartbeat_at: float | None = None
         self._tally = tally or Tally(tasks.names())
         self._tally.moments.append(self._now)
+        self._maintenance = Maintenance(client.url, self._stubs) if maintains else None
 
     async def run_forever(self, stop: asyncio.Event) -> None:
         # As many threads as jobs: the default pool has few, and tasks that are not async would wait for one.
@@ -133,13 +135,11 @@ class Worker:
             await self._patience.until_available(self._client.check_shards)
             self._stubs = self._client.options.stubs()  # the client knows the number of shards now
             self._empty_until = [0.0] * self._stubs.shards
-            loops += [
-                asyncio.create_task(self._patience.every(SWEEP_S, self._sweep)),
-                asyncio.create_task(self._patience.every(self._options.heartbeat_s, self._heartbeat)),
-            ]
-            while not stop.is_set():
-                await self._turn()
-            await self._finish()
+            loops.append(asyncio.create_task(self._patience.every(self._options.heartbeat_s, self._heartbeat)))
+            with nullcontext() if self._maintenance is None else self._maintenance.running():
+                while not stop.is_set():
+                    await self._turn()
+                await self._finish()
         finally:
             for loop in loops:
                 loop.cancel()
@@ -167,7 +167,9 @@ class Worker:
         share = -(-room // len(shards))
         calls = [self._stubs.dequeue(shard, share, self._options.lease_ms, self._options.queues) for shard in shards]
         took = 0
-        for shard, jobs in zip(shards, await self._run_all(calls), strict=True):
+        answers = await self._run_all(calls)
+        self._patience.answered()
+        for shard, jobs in zip(shards, answers, strict=True):
             took += len(jobs)
             self._waiting.extend(jobs)
             for job in jobs:
@@ -312,15 +314,7 @@ class Worker:
         if self._registry is not None:
             running = [RunningTask(job, started_ms) for job, started_ms in self._running.values()]
             await self._registry.report(self._tasks, running)
-
-    async def _sweep(self) -> None:
-        """Any worker does what time demands: ended leases, due jobs, passed TTLs, and the shard's tick."""
-        for shard in range(self._stubs.shards):
-            await self._run(self._stubs.reclaim(shard, SWEEP_BATCH))
-            await self._run(self._stubs.release(shard, SWEEP_BATCH))
-            await self._run(self._stubs.expire(shard, SWEEP_BATCH))
-            await self._run(self._stubs.tick(shard, TICK_MS))
-        self._patience.answered()  # every shard has
+            self._patience.answered()
 
     def _now(self) -> Moment:
         return Moment(

@@ -48,7 +48,8 @@ local function expire_overdue_jobs(at_most)
 end
 
 -- Emit a tick event if the last one is at least `period_ms` old. History infers from ticks that nothing happened, and
--- that the last event before a silence was lost. Must come after `save_all`, which writes `seq` as it read it.
+-- that the last event before a silence was lost. Must not come between the functions above and `save_all`, which
+-- writes `seq` as they read it.
 -- Returns 1 if it ticked, and the milliseconds until the next tick.
 local function emit_tick(maxlen, period_ms)
   local last = tonumber(redis.call('HGET', META, 'ticked') or nil)

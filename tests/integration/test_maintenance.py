@@ -1,0 +1,257 @@
+"""Maintenance of shards: what time demands happens whether or not a worker runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from headrace.model.job import NewJob
+from headrace.model.names import QueueRef
+from headrace.queue import keys
+from headrace.queue.maintenance import Maintenance
+from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.scripts import Maintained, Stubs
+from headrace.queue.state import QueueState, read_states
+from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.scripts import run
+from headrace.vitals.collect import registry_of
+from tests.conftest import wait_until
+from tests.model.clock import HOUR_MS, server_ms
+from tests.model.fold import read_events
+from tests.processes import START_S, Process, value
+from tests.streams import STREAM, publish
+
+SHARDS = 2
+REFS = {ref.environment.shard(SHARDS): ref for ref in (QueueRef(f"org {n}", "p", "e", "q") for n in range(9))}
+"""A queue in each shard."""
+NOT_THERE = "http://127.0.0.1:1"
+
+TYPES = """
+[[worker]]
+name = "other"
+queues = ["no such queue"]
+app = "tests.processes:tasks"
+"""
+
+COMMANDS = {
+    "mover": ("mover",),
+    "snapshot": ("snapshot", "run"),
+    "alerts": ("alerts", "run"),
+    "autoscale": ("autoscale", "run"),
+    "streams": ("streams", "watch", "--stream", STREAM),
+    "api": ("api",),
+}
+
+
+def leave_work(valkey: Valkey, url: str) -> None:
+    """In each shard: a job that is due, one whose lease has ended, and one whose TTL has ended."""
+    stubs = QueueOptions(SHARDS).stubs()
+    with SyncClient(url) as client:
+        for shard, ref in REFS.items():
+            client.enqueue(ref, NewJob("t", id="leased"))
+            assert len(run(valkey, stubs.dequeue(shard, 1, lease_ms=1))) == 1
+            client.enqueue_many(ref, [NewJob("t", id="due", delay_ms=1), NewJob("t", id="overdue", ttl_ms=1)])
+
+
+def is_maintained(valkey: Valkey) -> bool:
+    """The work of `leave_work` is done, and each shard has ticked."""
+    states = read_states(valkey, SHARDS)
+    counts = [{op: state.odometers.get(op, 0) for op in ("release", "reclaim", "expire")} for state in states]
+    ticked = all(any(event.op == "tick" for event in read_events(valkey, shard)) for shard in range(SHARDS))
+    return ticked and counts == [{"release": 1, "reclaim": 1, "expire": 1}] * SHARDS
+
+
+def settings_for(valkey_url: str, postgres_url: str, folder: Path) -> dict[str, str]:
+    types = folder / "types.toml"
+    types.write_text(TYPES)
+    servers = {"REDIS_URL": valkey_url, "POSTGRES_URL": postgres_url, "CLICKHOUSE_URL": NOT_THERE}
+    return {**servers, "AUTOSCALE_TYPES": str(types), "API_PORT": "0"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_long_running_command_maintains_the_queue(
+    valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path, name: str
+) -> None:
+    """No worker runs, and ClickHouse does not answer."""
+    publish(valkey, NewJob("t"))
+    valkey.xgroup_create(STREAM, "workers", id="0")
+    leave_work(valkey, valkey_url)
+    env = settings_for(valkey_url, postgres_url, tmp_path)
+    process = Process(tmp_path, env, *COMMANDS[name], port=None if name == "api" else 0)
+
+    def maintains() -> bool:
+        assert process.child.poll() is None, process.said()
+        return is_maintained(valkey)
+
+    try:
+        wait_until(maintains, "the shards are maintained", START_S)
+    finally:
+        process.child.kill()
+        process.child.wait()
+
+
+def owner_pid(valkey: Valkey, shard: int = 0) -> int | None:
+    """The process id in the name of a shard's maintenance owner."""
+    found = cast("bytes | None", valkey.hget(keys.meta(shard), "maintainer"))
+    return None if found is None else int(found.decode().rsplit("-", 2)[1])
+
+
+def test_another_process_takes_over_from_an_owner_that_stands_still(
+    valkey: Valkey, valkey_url: str, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    first, second = (Process(folder, {"REDIS_URL": valkey_url}, "snapshot", "run") for folder in folders)
+    with first, second:
+        for process in (first, second):
+            wait_until(lambda process=process: "headrace_maintenance_shards" in process.told(), "it runs", START_S)
+        pids = {process.child.pid for process in (first, second)}
+        stopped = wait_until(lambda: owner_pid(valkey), "a shard has an owner", START_S)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            leave_work(valkey, valkey_url)
+            wait_until(lambda: is_maintained(valkey), "the other process maintains the shards", START_S)
+            assert {owner_pid(valkey, shard) for shard in range(SHARDS)} == pids - {stopped}
+            [other] = [process for process in (first, second) if process.child.pid != stopped]
+            wait_until(lambda: value(other.told(), "headrace_maintenance_shards") == SHARDS, "it is told so")
+            assert value(other.told(), "headrace_maintenance_jobs_total", op="release") == SHARDS
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+
+class Shard:
+    """One shard, and the maintenance call on it."""
+
+    def __init__(self, valkey: Valkey, url: str) -> None:
+        self.valkey = valkey
+        self.ref = REFS[0]
+        self.client = SyncClient(url, QueueOptions(1))
+        self.stubs = Stubs(1, 1_000_000)
+
+    def maintain(self, caller: str = "a", at_most: int = 1000) -> Maintained:
+        return run(self.valkey, self.stubs.maintain(0, caller, HOUR_MS, at_most, 2 * HOUR_MS))
+
+    def set_end_of_ownership(self, after_ms: float) -> None:
+        self.valkey.hset(keys.meta(0), "maintainer_until", int(server_ms(self.valkey) + after_ms))
+
+
+@pytest.fixture
+def shard(any_valkey_url: str) -> Iterator[Shard]:
+    with connect(any_valkey_url) as valkey:
+        found = Shard(valkey, any_valkey_url)
+        yield found
+        found.client.close()
+
+
+def test_a_shard_has_one_owner_at_a_time(shard: Shard) -> None:
+    shard.client.enqueue(shard.ref, NewJob("t", delay_ms=1))
+    wait_until(lambda: shard.maintain("a").released, "the job is due")
+    shard.client.enqueue(shard.ref, NewJob("t", ttl_ms=1))
+    answer = shard.maintain("b")
+    assert not answer.is_owner
+    assert 0 < answer.again_ms <= HOUR_MS
+    assert answer.expired == 0
+    shard.set_end_of_ownership(-1)
+    wait_until(lambda: shard.maintain("b").expired, "b owns the shard, and the TTL has ended")
+    assert not shard.maintain("a").is_owner
+
+
+def test_a_clock_that_was_set_back_leaves_no_owner_for_long(shard: Shard) -> None:
+    assert shard.maintain("a").is_owner
+    shard.set_end_of_ownership(2 * HOUR_MS)  # written an hour ahead of now
+    assert shard.maintain("b").is_owner
+    assert not shard.maintain("a").is_owner
+
+
+def test_the_answer_says_when_maintenance_is_next_needed(shard: Shard) -> None:
+    """The first of: next tick, a due job, the end of a lease, the end of a TTL."""
+
+    def due_ms(key: str) -> float:
+        [(_, score)] = cast("list[tuple[bytes, float]]", shard.valkey.zrange(key, 0, 0, withscores=True))
+        return score
+
+    def check(next_ms: float) -> None:
+        before_ms = server_ms(shard.valkey)
+        answer = shard.maintain()
+        assert next_ms - server_ms(shard.valkey) <= answer.again_ms <= next_ms - before_ms + 1
+
+    first = shard.maintain()
+    assert (first.ticked, first.again_ms) == (True, 2 * HOUR_MS)
+    shard.client.enqueue(shard.ref, NewJob("t", delay_ms=HOUR_MS))
+    check(due_ms(keys.scheduled(0)))
+    shard.client.enqueue(shard.ref, NewJob("t", ttl_ms=HOUR_MS // 2))
+    check(due_ms(keys.expiries(0)))
+    assert run(shard.valkey, shard.stubs.dequeue(0, 1, HOUR_MS // 4))
+    check(due_ms(keys.leases(0)))
+    assert not shard.maintain().ticked
+
+
+def test_more_jobs_than_one_call_handles_need_the_next_at_once(shard: Shard) -> None:
+    shard.client.enqueue_many(shard.ref, [NewJob("t", ttl_ms=1) for _ in range(3)])
+    wait_until(lambda: server_ms(shard.valkey) > last_expiry(shard.valkey), "all TTLs have ended")
+    first, second = shard.maintain(at_most=2), shard.maintain(at_most=2)
+    assert (first.expired, first.again_ms) == (2, 0)
+    assert second.expired == 1
+    assert second.again_ms > 0
+
+
+def last_expiry(valkey: Valkey) -> float:
+    return cast("list[tuple[bytes, float]]", valkey.zrange(keys.expiries(0), -1, -1, withscores=True))[0][1]
+
+
+def test_a_job_whose_lease_and_ttl_have_ended_is_removed(shard: Shard) -> None:
+    """By the call after the one that returns it."""
+    shard.client.enqueue(shard.ref, NewJob("t", id="1", ttl_ms=HOUR_MS))
+    assert run(shard.valkey, shard.stubs.dequeue(0, 1, lease_ms=1))
+    shard.valkey.hset(keys.job(0, shard.ref.environment, "1"), "expires", 1)
+    answers = [wait_until(lambda: answer if (answer := shard.maintain()).reclaimed else None, "the lease ends")]
+    answers.append(shard.maintain())
+    assert [(answer.reclaimed, answer.expired) for answer in answers] == [(1, 0), (0, 1)]
+    assert answers[0].again_ms == 0
+    [state] = read_states(shard.valkey, 1)
+    assert (state.depth, state.scheduled, state.running) == (0, 0, 0)
+    assert not list(shard.valkey.scan_iter("hr:{0}:q:*:ready"))
+
+
+class Samples:
+    """The metrics of maintenance as they are served."""
+
+    def __init__(self, maintenance: Maintenance) -> None:
+        self._registry = registry_of(maintenance.families)
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return self._registry.get_sample_value(f"headrace_maintenance_{name}", labels) or 0.0
+
+
+def test_a_shard_that_fails_does_not_hold_up_another(valkey: Valkey, valkey_url: str) -> None:
+    leave_work(valkey, valkey_url)
+    valkey.rename(keys.expiries(0), "kept")
+    valkey.set(keys.expiries(0), "no sorted set")
+    maintenance = Maintenance(valkey_url, QueueOptions(SHARDS).stubs())
+    read = Samples(maintenance)
+    with maintenance.running():
+        wait_until(lambda: read("failures_total", shard="0") >= 2, "shard 0 fails twice")
+        wait_until(lambda: states_by_shard(valkey)[1].odometers.get("release"), "shard 1 is maintained")
+        wait_until(lambda: read("shards") == 1, "shard 1 is owned")
+        assert read("failures_total", shard="1") == 0
+        valkey.delete(keys.expiries(0))
+        valkey.rename("kept", keys.expiries(0))
+        wait_until(lambda: is_maintained(valkey), "shard 0 is maintained as well")
+        wait_until(lambda: read("shards") == SHARDS, "both are owned")
+
+
+def states_by_shard(valkey: Valkey) -> dict[int, QueueState]:
+    return {state.ref.environment.shard(SHARDS): state for state in read_states(valkey, SHARDS)}
+
+
+def test_all_shards_are_maintained_that_the_server_holds(valkey: Valkey, valkey_url: str) -> None:
+    with SyncClient(valkey_url, QueueOptions(5)) as client:
+        client.check_shards()
+    Maintenance(valkey_url, QueueOptions(SHARDS).stubs()).run_once()
+    assert [valkey.hexists(keys.meta(shard), "maintainer") for shard in range(6)] == [True] * 5 + [False]
