@@ -26,7 +26,7 @@ SCRIPTS = (
 
 @cache
 def script(name: str) -> Script:
-    return load_script(files("headrace.queue") / "lua", name, preamble=lua_pack())
+    return load_script(files("headrace.queue") / "lua", name, preamble=lua_pack(), finds_keys=True)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ REFUSALS: dict[str, type[HeadraceError]] = {
 }
 """What our scripts refuse, by the first word of their answer."""
 
-FOR_NOW = ("BUSY", "MISCONF", "NOREPLICAS")
+FOR_NOW = ("BUSY", "MISCONF", "NOREPLICAS", "SLOTMOVING")
 FOR_NOW_ERRORS = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 """What a server refuses because of the state it is in: it has done nothing, and may do it later."""
 
@@ -91,6 +91,10 @@ def connect_async(url: str, timeout_s: float = TIMEOUT_S) -> AsyncValkey:
             return sentinel.master_for(service, **options, **timeouts)
         case _:
             return AsyncValkey.from_url(url, **timeouts)
+
+
+def is_cluster(client: Valkey | AsyncValkey) -> bool:
+    return isinstance(client, (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster))
 
 
 def node_of(client: Valkey, key: str) -> Valkey:

@@ -12,12 +12,13 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources.abc import Traversable
 from typing import Any, Generic, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from headrace.valkey.connect import AsyncValkey, Valkey, available
+from headrace.valkey.connect import AsyncValkey, Valkey, available, is_cluster
 
 T = TypeVar("T")
 Arg = str | bytes | int
@@ -25,12 +26,38 @@ Arg = str | bytes | int
 INCLUDE = re.compile(r"^--@include (.+)$", re.MULTILINE)
 FLAGS = re.compile(r"^--@flags (.+)$", re.MULTILINE)
 
+REFUSE_MOVING_SLOT = """
+-- While a slot moves between nodes, a key that is absent on this node may be on the other one. A script finds most of
+-- its keys itself, so it would read an existing key as absent, or fail after some of its writes. The second key never
+-- exists: this command fails on both nodes for as long as the slot moves, and the script ends before it has written.
+do
+  local answer = redis.pcall('EXISTS', KEYS[1], string.match(KEYS[1], '{[^}]*}') .. ':absent')
+  if type(answer) == 'table' and answer.err then
+    return redis.error_reply('SLOTMOVING the slot of this shard is being moved to another node')
+  end
+end
+"""
+
 
 @dataclass(frozen=True)
 class Script:
     name: str
     source: str
-    sha: str
+    cluster_source: str  # for a cluster: refuses to run while its slot moves
+
+    @cached_property
+    def sha(self) -> str:
+        return _sha(self.source)
+
+    @cached_property
+    def cluster_sha(self) -> str:
+        return _sha(self.cluster_source)
+
+    def text_for(self, client: Valkey | AsyncValkey) -> tuple[str, str]:
+        """The source to run on this client's servers, and its SHA1."""
+        if is_cluster(client):
+            return self.cluster_source, self.cluster_sha
+        return self.source, self.sha
 
 
 @dataclass(frozen=True)
@@ -41,14 +68,21 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
 
 
-def load_script(folder: Traversable, name: str, preamble: str = "") -> Script:
-    """A script with its includes in front; `preamble` is Lua that was generated from Python."""
+def load_script(folder: Traversable, name: str, preamble: str = "", *, finds_keys: bool = False) -> Script:
+    """A script with its includes in front; `preamble` is Lua that was generated from Python.
+
+    A script that `finds_keys` uses keys that are not in KEYS. All of them must have the hash tag of its first one."""
     body = (folder / f"{name}.lua").read_text(encoding="utf-8")
     included = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in _listed(INCLUDE, body)]
     # The server reads flags from the first line only.
     shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(body))
-    source = "\n".join([shebang, preamble, *included, body])
-    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    parts = [preamble, *included, body]
+    guard = [REFUSE_MOVING_SLOT] if finds_keys else []
+    return Script(name, "\n".join([shebang, *parts]), "\n".join([shebang, *guard, *parts]))
+
+
+def _sha(source: str) -> str:
+    return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
 def _listed(directive: re.Pattern[str], body: str) -> list[str]:
@@ -58,21 +92,23 @@ def _listed(directive: re.Pattern[str], body: str) -> list[str]:
 
 def run(client: Valkey, call: Call[T]) -> T:
     """Run a call. A server that has never seen the script, or forgot it, is given it."""
+    source, sha = call.script.text_for(client)
     with available():
         try:
-            answer: Any = client.execute_command("EVALSHA", call.script.sha, *_arguments(call))
+            answer: Any = client.execute_command("EVALSHA", sha, *_arguments(call))
         except NoScriptError:
-            answer = client.execute_command("EVAL", call.script.source, *_arguments(call))
+            answer = client.execute_command("EVAL", source, *_arguments(call))
     return call.read(answer)
 
 
 async def run_async(client: AsyncValkey, call: Call[T]) -> T:
     """`run` for an asynchronous client."""
+    source, sha = call.script.text_for(client)
     with available():
         try:
-            answer: Any = await client.execute_command("EVALSHA", call.script.sha, *_arguments(call))
+            answer: Any = await client.execute_command("EVALSHA", sha, *_arguments(call))
         except NoScriptError:
-            answer = await client.execute_command("EVAL", call.script.source, *_arguments(call))
+            answer = await client.execute_command("EVAL", source, *_arguments(call))
     return call.read(answer)
 
 
