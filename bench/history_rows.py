@@ -1,4 +1,4 @@
-"""Ten million rows of history, made inside ClickHouse: two hours of 5 s, a week of minutes, ninety days of hours."""
+"""Millions of rows of history, made inside ClickHouse: two hours of 5 s, a week of minutes, ninety days of hours."""
 
 from __future__ import annotations
 
