@@ -20,7 +20,7 @@ from headrace.queue.scripts import Stubs
 from headrace.queue.state import QueueState, read_states
 from headrace.queue.tally import JOBS, Tally
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
+from headrace.queue.worker import ShardWork, Worker, WorkerOptions
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import Call, run
 from tests.conftest import READY_S, Servers
@@ -216,12 +216,12 @@ def test_a_job_whose_lease_was_lost_before_it_began_is_left_to_others(valkey: Va
 class SlowToGiveBack(Worker):
     """While it returns jobs, the one that runs ends."""
 
-    async def _give_back(self, jobs: dict[int, list[LeasedJob]]) -> None:
+    async def _give_back(self, shard: ShardWork, jobs: list[LeasedJob]) -> None:
         let_end.set()
         if self._running:
             await asyncio.wait(list(self._running))
         await asyncio.sleep(0)
-        await super()._give_back(jobs)
+        await super()._give_back(shard, jobs)
 
 
 let_end = asyncio.Event()  # made anew in the loop of the test
@@ -267,8 +267,8 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
         tasks, stop, late_runs, acked = Tasks(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         class Slow(Worker):
-            async def _run(self, call: Call[T]) -> T:
-                answer = await super()._run(call)
+            async def _run(self, shard: ShardWork, call: Call[T]) -> T:
+                answer = await super()._run(shard, call)
                 if call.script.name == "ack":
                     acked.set()
                     await asyncio.sleep(0.05)

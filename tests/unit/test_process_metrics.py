@@ -121,7 +121,7 @@ def test_a_sum_is_the_same_however_many_queues_are_named(most: int) -> None:
 
 
 def moment(connected: bool = True, heartbeat_at: float | None = 4e9) -> Moment:
-    return Moment(2, 1, 10, connected, "" if connected else "away", heartbeat_at, lease_s=30.0)
+    return Moment(2, 1, 10, connected, "" if connected else "away", heartbeat_at, 30.0, connected)
 
 
 def test_workers_of_a_process_are_told_together() -> None:

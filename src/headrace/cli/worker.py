@@ -7,7 +7,6 @@ import importlib
 import signal
 import sys
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
 
@@ -132,7 +131,6 @@ async def _serve_streams(
 ) -> None:
     """Each stream has as many jobs at a time as the worker may run: one that is slow does not hold up another."""
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(concurrency * len(streams)))
     given = settings.streams
     options, codec = _options(settings, concurrency, given.lease), stream_codec(settings)
     async with connect_async(streams_url(settings)) as client:

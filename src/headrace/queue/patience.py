@@ -6,17 +6,50 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
 from collections.abc import Awaitable, Callable
 
 from headrace.errors import HeadraceError, QueueUnavailable
 from headrace.valkey.connect import ScriptError
+from headrace.vitals.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 1.0
+LONGEST_RECONNECT_S = 5.0  # a fraction of a lease: heartbeats resume in time after a short outage
 
 Failures = tuple[type[HeadraceError], ...]
+
+
+class ShardLink:
+    """Whether one shard answers, and when it may be asked again after a failure."""
+
+    def __init__(self) -> None:
+        self.connected = False
+        self.trouble = ""  # the last failure; empty while the shard answers
+        self.retry_at = 0.0  # by time.monotonic()
+        self._failures = 0
+
+    def answered(self) -> None:
+        """A pause under way is still kept: another call may fail although this one did not."""
+        self.connected, self.trouble, self._failures = True, "", 0
+
+    def failed(self, error: Exception) -> bool:
+        """Begin a pause and return True; False if one is under way: calls that fail together count as one failure."""
+        self.connected, self.trouble = False, str(error) or type(error).__name__
+        now = time.monotonic()
+        if now < self.retry_at:
+            return False
+        self._failures += 1
+        pauses = Backoff(base_s=RECONNECT_S, longest_s=LONGEST_RECONNECT_S)
+        self.retry_at = now + pauses.delay_s(self._failures, random.random())
+        return True
+
+    @property
+    def pause_s(self) -> float:
+        """Return the seconds until the shard may be asked again; 0: now."""
+        return max(0.0, self.retry_at - time.monotonic())
 
 
 class Patience:
@@ -74,11 +107,16 @@ class Patience:
         """All that a worker needs answered."""
         self.connected, self.trouble = True, ""
 
+    @property
+    def gives_up(self) -> bool:
+        """Return True once the worker stops and its grace is over: a shard that is away is not waited for any more."""
+        return time.monotonic() >= self._give_up_at
+
     async def wait_out(self, error: HeadraceError) -> bool:
         """False: it is waited for no longer."""
         self.connected, self.trouble = False, str(error)
         log.warning("%s", error, extra={"action": "unavailable"})
-        if time.monotonic() >= self._give_up_at:
+        if self.gives_up:
             return False
         await asyncio.sleep(RECONNECT_S)
         return True

@@ -34,7 +34,7 @@ from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
 from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Enqueued, Redriven, Stubs
 from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
 from headrace.queue.validate import check_caps, check_environment, check_jobs, check_limits, check_name, check_queue
-from headrace.valkey.connect import available, connect, connect_async
+from headrace.valkey.connect import AsyncValkey, available, connect, connect_async, is_cluster
 from headrace.valkey.scripts import Call, run, run_async
 
 T = TypeVar("T")
@@ -339,6 +339,7 @@ class Client:
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.url = url
         self.redis = connect_async(url)
+        self._of_shard: dict[int, AsyncValkey] = {}
         self.options = options or QueueOptions()
         self._overflow = overflow
         self._operations = Operations(self.options, overflow)
@@ -385,6 +386,15 @@ class Client:
         """Number of shards of the queue; known for certain after the first call."""
         return self.options.shards or NEW_SHARDS
 
+    def redis_of(self, shard: int) -> AsyncValkey:
+        """Return the connections for calls to one shard. On a cluster each shard has its own: after a server did not
+        answer, redis-py looks for its successor, and all other calls of that client wait meanwhile."""
+        if not is_cluster(self.redis):
+            return self.redis
+        if shard not in self._of_shard:
+            self._of_shard[shard] = connect_async(self.url)
+        return self._of_shard[shard]
+
     async def check_shards(self) -> None:
         if not self._checked:
             with available():
@@ -394,7 +404,8 @@ class Client:
             self._checked = True
 
     async def close(self) -> None:
-        await self.redis.aclose()
+        for client in (self.redis, *self._of_shard.values()):
+            await client.aclose()
         if self._overflow:
             await asyncio.to_thread(self._overflow.close)
 

@@ -46,7 +46,15 @@ BUSY = Metric(
 RUNNING = Metric("headrace_worker_running_jobs", "gauge", "Jobs that run now.")
 HELD = Metric("headrace_worker_held_jobs", "gauge", "Jobs that are leased and wait for a free place.")
 CONCURRENCY = Metric("headrace_worker_concurrency", "gauge", "Jobs that may run at a time.")
-CONNECTED = Metric("headrace_worker_connected", "gauge", "1 while Valkey answers, 0 while it is waited for.")
+CONNECTED = Metric(
+    "headrace_worker_connected", "gauge", "1 while every shard of Valkey answers, 0 while one is waited for."
+)
+SHARD_FAILURES = Metric(
+    "headrace_worker_shard_failures_total",
+    "counter",
+    "Calls to a shard that failed. The other shards go on meanwhile.",
+    ("shard",),
+)
 HEARTBEAT = Metric(
     "headrace_worker_last_heartbeat_timestamp_seconds",
     "gauge",
@@ -55,7 +63,7 @@ HEARTBEAT = Metric(
 HEARTBEATS_FAILED = Metric(
     "headrace_worker_heartbeat_failures_total", "counter", "Times that leases could not be extended."
 )
-METRICS = (WAIT, RUN, JOBS, BUSY, RUNNING, HELD, CONCURRENCY, CONNECTED, HEARTBEAT, HEARTBEATS_FAILED)
+METRICS = (WAIT, RUN, JOBS, BUSY, RUNNING, HELD, CONCURRENCY, CONNECTED, HEARTBEAT, HEARTBEATS_FAILED, SHARD_FAILURES)
 
 REST = QueueRef("", "", "", "")
 """Stands for all queues that are not named. No name of a tenant is empty."""
@@ -68,15 +76,16 @@ class Moment:
     running: int
     held: int  # not started
     concurrency: int
-    connected: bool
-    trouble: str  # what the server's absence was told with
-    heartbeat_at: float | None
+    connected: bool  # every shard answers
+    trouble: str  # why not
+    heartbeat_at: float | None  # the oldest of the shards that answer
     lease_s: float
+    reachable: bool  # some shard answers: the worker still serves it
 
     @property
     def healthy(self) -> bool:
-        """One whose heartbeats stopped is about to lose its jobs, whoever is to blame."""
-        return self.connected and self.heartbeat_at is not None and time.time() - self.heartbeat_at < self.lease_s
+        """Return True while the worker can serve some shard. One whose heartbeats stopped is about to lose its jobs."""
+        return self.reachable and self.heartbeat_at is not None and time.time() - self.heartbeat_at < self.lease_s
 
 
 class Fate:
@@ -105,6 +114,7 @@ class Tally:
         self._fate: tuple[QueueRef | None, str, Fate] = (None, "", Fate())
         self.busy_s = 0.0
         self.heartbeats_failed = 0
+        self._shard_failures: dict[int, int] = {}
         self.moments: list[Callable[[], Moment]] = []
 
     def waited(self, ref: QueueRef, milliseconds: int) -> None:
@@ -120,6 +130,9 @@ class Tally:
     def ended(self, ref: QueueRef, task: str, outcome: str) -> None:
         """In any other way."""
         self._fate_of(ref, task).others[outcome] += 1
+
+    def shard_failed(self, shard: int) -> None:
+        self._shard_failures[shard] = self._shard_failures.get(shard, 0) + 1
 
     def _fate_of(self, ref: QueueRef, task: str) -> Fate:
         last, last_task, fate = self._fate
@@ -151,8 +164,9 @@ class Tally:
         yield one(HELD, sum(each.held for each in now))
         yield one(CONCURRENCY, sum(each.concurrency for each in now))
         yield one(CONNECTED, float(all(each.connected for each in now)))
-        yield one(HEARTBEAT, _oldest(beats))
+        yield one(HEARTBEAT, oldest(beats))
         yield one(HEARTBEATS_FAILED, self.heartbeats_failed)
+        yield SHARD_FAILURES, {(str(shard),): count for shard, count in list(self._shard_failures.items())}
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """Status and body of /healthz."""
@@ -162,7 +176,7 @@ class Tally:
             "healthy": healthy,
             "connected": bool(now) and all(each.connected for each in now),
             "last_error": next((each.trouble for each in now if each.trouble), ""),
-            "last_heartbeat_at": _oldest([each.heartbeat_at for each in now]),
+            "last_heartbeat_at": oldest([each.heartbeat_at for each in now]),
             "running": sum(each.running for each in now),
             "held": sum(each.held for each in now),
             "concurrency": sum(each.concurrency for each in now),
@@ -173,6 +187,7 @@ def _names(ref: QueueRef) -> Labels:
     return ref.org, ref.project, ref.env, ref.queue
 
 
-def _oldest(beats: Sequence[float | None]) -> float | None:
+def oldest(beats: Sequence[float | None]) -> float | None:
+    """Return the earliest time; None if one is unknown, or there are none."""
     known = [at for at in beats if at is not None]
     return min(known) if known and len(known) == len(beats) else None

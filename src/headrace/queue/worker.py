@@ -11,26 +11,28 @@ is under lease, and what is not reported is not done.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import random
 import time
 import traceback
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable
 from headrace.model.job import LeasedJob
 from headrace.queue.maintenance import Maintenance
-from headrace.queue.patience import Patience
+from headrace.queue.patience import Patience, ShardLink
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry, RunningTask
 from headrace.queue.scripts import Stubs
-from headrace.queue.tally import BURY, LOST, NACK, RECLAIM, Moment, Tally
+from headrace.queue.tally import BURY, LOST, NACK, RECLAIM, Moment, Tally, oldest
 from headrace.queue.tasks import Bury, Task, Tasks
 from headrace.valkey.connect import ScriptError
 from headrace.valkey.scripts import Call, run_async
@@ -46,6 +48,7 @@ MAX_ERROR_CHARS = 8000
 PREFETCH_S = 0.005
 PACE_S = 0.05  # how often the pace is measured
 EMPTY_S = 0.003  # how long a shard that had nothing is left alone while others have work
+SLOW_S = 0.25  # calls that take longer are left to end by themselves while the other shards go on
 
 NACKED = (LOST, NACK, BURY)  # by the script's answer
 
@@ -76,11 +79,14 @@ class WorkerOptions:
 
 @dataclass
 class Results:
-    """What happened to jobs of one shard since the last report."""
+    """What happened to jobs of one shard since the last report. False: nothing."""
 
     done: list[tuple[LeasedJob, int]] = field(default_factory=list[tuple[LeasedJob, int]])
     failed: list[tuple[LeasedJob, int, str]] = field(default_factory=list[tuple[LeasedJob, int, str]])
     buried: list[tuple[LeasedJob, str]] = field(default_factory=list[tuple[LeasedJob, str]])
+
+    def __bool__(self) -> bool:
+        return bool(self.done or self.failed or self.buried)
 
 
 class Pace:
@@ -96,6 +102,27 @@ class Pace:
         if (passed := time.monotonic() - self._since) >= PACE_S:
             self.per_s += (self._count / passed - self.per_s) / 2
             self._count, self._since = 0, self._since + passed
+
+
+@dataclass
+class ShardWork:
+    """What a worker keeps per shard. A shard that fails or hangs delays its own jobs only."""
+
+    number: int
+    link: ShardLink = field(default_factory=ShardLink)
+    results: Results = field(default_factory=Results)
+    empty_until: float = 0.0
+    heartbeat_at: float | None = None
+    taking: asyncio.Task[int] | None = None  # a dequeue under way
+    reporting: asyncio.Task[None] | None = None
+
+    @property
+    def may_take(self) -> bool:
+        return self.taking is None and self.link.pause_s == 0.0
+
+    @property
+    def may_report(self) -> bool:
+        return bool(self.results) and self.reporting is None and self.link.pause_s == 0.0
 
 
 class Worker:
@@ -118,75 +145,90 @@ class Worker:
         self._stubs: Stubs = client.options.stubs()
         self._waiting: deque[LeasedJob] = deque()  # held, not started
         self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # with when it started
-        self._results: defaultdict[int, Results] = defaultdict(Results)
-        self._empty_until = [0.0] * self._stubs.shards
+        self._shards: list[ShardWork] = []  # until the first answer their number is unknown
+        self._stopping = False
+        # As many threads as jobs: asyncio's own pool has few, and tasks that are not async would wait for one.
+        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
         self._pace = Pace()
         self._patience = Patience(options.poll_s, options.grace_s)
-        self._heartbeat_at: float | None = None
         self._tally = tally or Tally(tasks.names())
         self._tally.moments.append(self._now)
         self._maintenance = Maintenance(client.url, self._stubs) if maintains else None
 
     async def run_forever(self, stop: asyncio.Event) -> None:
-        # As many threads as jobs: the default pool has few, and tasks that are not async would wait for one.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._options.concurrency))
         loops = [asyncio.create_task(self._patience.wake_on(stop))]
         try:
             await self._patience.until_available(self._client.check_shards)
             self._stubs = self._client.options.stubs()  # the client knows the number of shards now
-            self._empty_until = [0.0] * self._stubs.shards
-            loops.append(asyncio.create_task(self._patience.every(self._options.heartbeat_s, self._heartbeat)))
+            self._shards = [ShardWork(number) for number in range(self._stubs.shards)]
+            beats = (self._repeat(shard, self._options.heartbeat_s, self._heartbeat) for shard in self._shards)
+            loops += map(asyncio.create_task, beats)
+            if self._registry is not None:
+                report = self._patience.every(self._options.heartbeat_s, partial(self._report_running, self._registry))
+                loops.append(asyncio.create_task(report))
             with nullcontext() if self._maintenance is None else self._maintenance.running():
                 while not stop.is_set():
                     await self._turn()
                 await self._finish()
         finally:
-            for loop in loops:
-                loop.cancel()
+            for task in (*loops, *(call for shard in self._shards for call in self._calls(shard))):
+                task.cancel()
+            self._threads.shutdown(wait=False)
             if self._registry is not None:
                 await self._patience.until_available(self._registry.leave)
 
     async def _turn(self) -> None:
-        """Report what is done and take more, both at once; wait if there was nothing to do."""
-        try:
-            took, _ = await asyncio.gather(self._take(), self._report())
-        except QueueUnavailable as error:
-            await self._patience.wait_out(error)
-            return
-        if not took and not self._results:
+        """Report what is done and take more, in all shards at once; wait if there was nothing to do."""
+        takes = self._start_takes()
+        if calls := [*takes, *self._start_reports()]:
+            await asyncio.wait(calls, timeout=SLOW_S)
+        took = any(take.done() and take.result() for take in takes)
+        if not took and not any(shard.may_report for shard in self._shards):
             await self._patience.pause()
 
-    async def _take(self) -> int:
+    def _calls(self, shard: ShardWork) -> list[asyncio.Task[Any]]:
+        """Return the dequeue and the report of a shard that are under way."""
+        return [call for call in (shard.taking, shard.reporting) if call is not None]
+
+    def _start_takes(self) -> list[asyncio.Task[int]]:
         """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
         ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
         room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
         if room <= 0 or (self._waiting and room < ahead // 2):
-            return 0
-        self._patience.has_taken = True
+            return []
         shards = self._shards_to_ask()
-        share = -(-room // len(shards))
-        calls = [self._stubs.dequeue(shard, share, self._options.lease_ms, self._options.queues) for shard in shards]
-        took = 0
-        answers = await self._run_all(calls)
-        self._patience.answered()
-        for shard, jobs in zip(shards, answers, strict=True):
-            took += len(jobs)
-            self._waiting.extend(jobs)
-            for job in jobs:
-                self._tally.waited(job.queue, job.waited_ms)
-            if not jobs:
-                self._empty_until[shard] = time.monotonic() + EMPTY_S
-        self._start_waiting()
-        return took
+        for shard in shards:
+            self._patience.has_taken = True
+            shard.taking = asyncio.create_task(self._take(shard, -(-room // len(shards))))
+        return [shard.taking for shard in shards if shard.taking is not None]
 
-    def _shards_to_ask(self) -> list[int]:
+    def _shards_to_ask(self) -> list[ShardWork]:
         """All but those that had nothing a moment ago: they would only take room from the others."""
         now = time.monotonic()
-        worth = [shard for shard, until in enumerate(self._empty_until) if until <= now]
-        return worth or list(range(self._stubs.shards))
+        ready = [shard for shard in self._shards if shard.may_take]
+        return [shard for shard in ready if shard.empty_until <= now] or ready
+
+    async def _take(self, shard: ShardWork, most: int) -> int:
+        """Lease up to `most` jobs of a shard, and start them or hold them ready; returns how many."""
+        try:
+            call = self._stubs.dequeue(shard.number, most, self._options.lease_ms, self._options.queues)
+            jobs = await self._run(shard, call)
+        except Exception as error:
+            self._shard_failed(shard, error)
+            return 0
+        finally:
+            shard.taking = None
+        shard.link.answered()
+        self._waiting.extend(jobs)
+        for job in jobs:
+            self._tally.waited(job.queue, job.waited_ms)
+        if not jobs:
+            shard.empty_until = time.monotonic() + EMPTY_S
+        self._start_waiting()
+        return len(jobs)
 
     def _start_waiting(self) -> None:
-        while self._waiting and len(self._running) < self._options.concurrency:
+        while self._waiting and not self._stopping and len(self._running) < self._options.concurrency:
             job = self._waiting.popleft()
             task = asyncio.create_task(self._run_job(job))
             self._running[task] = (job, time.time_ns() // 1_000_000)
@@ -203,48 +245,60 @@ class Worker:
         task: Task | None = None
         try:
             task = self._tasks.find(job.task)
-            await call_handler(task, job)
+            await call_handler(task, job, self._threads)
         except Bury:
-            self._results_of(job).buried.append((job, short_traceback()))
+            self._shard_of(job).results.buried.append((job, short_traceback()))
         except Exception:
             delay_ms = self._options.retry_delay_ms(task, job.attempt)
-            self._results_of(job).failed.append((job, delay_ms, short_traceback()))
+            self._shard_of(job).results.failed.append((job, delay_ms, short_traceback()))
         else:
-            self._results_of(job).done.append((job, int((time.monotonic() - started) * 1000)))
+            self._shard_of(job).results.done.append((job, int((time.monotonic() - started) * 1000)))
         finally:
             self._tally.busy_s += time.monotonic() - started
 
-    def _results_of(self, job: LeasedJob) -> Results:
-        """Looked up when the job ends: reports replace these while it runs."""
-        return self._results[self._stubs.shard_of(job.queue)]
+    def _shard_of(self, job: LeasedJob) -> ShardWork:
+        return self._shards[self._stubs.shard_of(job.queue)]
 
-    async def _report(self) -> None:
-        """Apply what is finished. What could not be applied is kept: to ask again is safe, the lease decides."""
-        results, self._results = self._results, defaultdict(Results)
+    def _start_reports(self) -> list[asyncio.Task[None]]:
+        shards = [shard for shard in self._shards if shard.may_report]
+        for shard in shards:
+            shard.reporting = asyncio.create_task(self._report(shard))
+        return [shard.reporting for shard in shards if shard.reporting is not None]
+
+    async def _report(self, shard: ShardWork) -> None:
         try:
-            await asyncio.gather(*(self._report_shard(shard, of_shard) for shard, of_shard in results.items()))
-        except BaseException:
-            for shard, of_shard in results.items():
-                kept = self._results[shard]
-                kept.done += of_shard.done
-                kept.failed += of_shard.failed
-                kept.buried += of_shard.buried
-            raise
+            await self._report_results(shard)
+        except Exception as error:
+            self._shard_failed(shard, error)
+        else:
+            shard.link.answered()
+        finally:
+            shard.reporting = None
 
-    async def _report_shard(self, shard: int, results: Results) -> None:
+    async def _report_results(self, shard: ShardWork) -> None:
+        """Apply what is finished. What could not be applied is kept: to ask again is safe, the lease decides."""
+        results, shard.results = shard.results, Results()
+        try:
+            await self._apply(shard, results)
+        finally:
+            shard.results.done[:0] = results.done
+            shard.results.failed[:0] = results.failed
+            shard.results.buried[:0] = results.buried
+
+    async def _apply(self, shard: ShardWork, results: Results) -> None:
         """Each list is emptied once its call was answered, so that what follows a failure repeats only the rest."""
         lost = 0
         if results.done:
             keep_ms = int(self._options.keep_done_s * 1000)
-            acked = await self._run(self._stubs.ack(shard, results.done, keep_ms))
+            acked = await self._run(shard, self._stubs.ack(shard.number, results.done, keep_ms))
             lost += self._count_done(results.done, acked)
             results.done = []
         if results.failed:
-            nacked = await self._run(self._stubs.nack(shard, results.failed))
+            nacked = await self._run(shard, self._stubs.nack(shard.number, results.failed))
             lost += self._count([job for job, _, _ in results.failed], (NACKED[answer] for answer in nacked))
             results.failed = []
         if results.buried:
-            buried = await self._run(self._stubs.bury(shard, results.buried))
+            buried = await self._run(shard, self._stubs.bury(shard.number, results.buried))
             lost += self._count([job for job, _ in results.buried], (BURY if flag else LOST for flag in buried))
             results.buried = []
         if lost:
@@ -268,28 +322,41 @@ class Worker:
         return lost
 
     async def _finish(self) -> None:
-        """Return what was not started, let the rest finish, return what does not in time."""
-        # Out of reach first: a job that ends meanwhile must not start one that is on its way back.
-        not_started = self._by_shard(self._waiting)
-        self._waiting.clear()
-        await self._patience.until_available(lambda: self._give_back(not_started))
+        self._stopping = True  # a job that ends must not start one that is on its way back
         deadline = time.monotonic() + self._options.grace_s
-        while self._running and (left := deadline - time.monotonic()) > 0:
-            await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await self._patience.until_available(self._report)
-        unfinished = self._by_shard(job for job, _ in self._running.values())
-        for task in list(self._running):
-            task.cancel()
-        # Not before: what ended during the last report would be neither reported nor returned.
-        await self._patience.until_available(self._report)
-        await self._patience.until_available(lambda: self._give_back(unfinished))
+        await asyncio.gather(*(self._finish_shard(shard, deadline) for shard in self._shards))
 
-    async def _give_back(self, jobs: dict[int, list[LeasedJob]]) -> None:
-        """A shard leaves `jobs` once it has answered, so that what follows a failure repeats only the rest."""
-        for shard, of_shard in list(jobs.items()):
-            returned = await self._run(self._stubs.giveback(shard, of_shard))
-            self._count(of_shard, (RECLAIM if flag else LOST for flag in returned))
-            del jobs[shard]
+    async def _finish_shard(self, shard: ShardWork, deadline: float) -> None:
+        """Return what was not started, let the rest finish, return what does not in time."""
+        await self._return_waiting(shard)
+        while (pending := self._pending(shard)) and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await self._return_waiting(shard)  # an answer to the last dequeue
+            await self._until_answered(shard, self._report_results)
+        unfinished = [job for job, _ in self._running.values() if self._shard_of(job) is shard]
+        for task in self._pending(shard):
+            task.cancel()
+        if calls := self._calls(shard):  # one that was cancelled puts back what it had not reported
+            await asyncio.wait(calls)
+        # Not before: what ended during the last report would be neither reported nor returned.
+        await self._until_answered(shard, self._report_results)
+        await self._until_answered(shard, lambda shard: self._give_back(shard, unfinished))
+
+    def _pending(self, shard: ShardWork) -> list[asyncio.Task[Any]]:
+        """Return the jobs of a shard that run, and its calls under way."""
+        jobs = [task for task, (job, _) in self._running.items() if self._shard_of(job) is shard]
+        return [*jobs, *self._calls(shard)]
+
+    async def _return_waiting(self, shard: ShardWork) -> None:
+        not_started = [job for job in self._waiting if self._shard_of(job) is shard]
+        for job in not_started:
+            self._waiting.remove(job)
+        await self._until_answered(shard, lambda shard: self._give_back(shard, not_started))
+
+    async def _give_back(self, shard: ShardWork, jobs: list[LeasedJob]) -> None:
+        if jobs:
+            returned = await self._run(shard, self._stubs.giveback(shard.number, jobs))
+            self._count(jobs, (RECLAIM if flag else LOST for flag in returned))
 
     def _let_go(self, gone: Iterable[LeasedJob]) -> None:
         """Somebody else may have these by now: one that was not started here must not run twice."""
@@ -298,49 +365,94 @@ class Worker:
                 self._waiting.remove(job)
                 self._count([job], [LOST])
 
-    async def _heartbeat(self) -> None:
+    async def _heartbeat(self, shard: ShardWork) -> None:
         try:
-            await self._extend()
-        except (HeadraceError, ScriptError):
+            await self._extend(shard)
+        except Exception:
             self._tally.heartbeats_failed += 1
             raise
-        self._heartbeat_at = time.time()
+        shard.heartbeat_at = time.time()
 
-    async def _extend(self) -> None:
+    async def _extend(self, shard: ShardWork) -> None:
         held = [*self._waiting, *(job for job, _ in self._running.values())]
-        for shard, jobs in self._by_shard(held).items():
-            extended = await self._run(self._stubs.extend(shard, jobs, self._options.lease_ms))
+        jobs = [job for job in held if self._shard_of(job) is shard]
+        if jobs:
+            extended = await self._run(shard, self._stubs.extend(shard.number, jobs, self._options.lease_ms))
+            shard.link.answered()
             self._let_go([job for job, flag in zip(jobs, extended, strict=True) if not flag])
-        if self._registry is not None:
-            running = [RunningTask(job, started_ms) for job, started_ms in self._running.values()]
-            await self._registry.report(self._tasks, running)
-            self._patience.answered()
+
+    async def _report_running(self, registry: Registry) -> None:
+        running = [RunningTask(job, started_ms) for job, started_ms in self._running.values()]
+        try:
+            await registry.report(self._tasks, running)
+        except Exception:
+            self._tally.heartbeats_failed += 1
+            raise
+
+    async def _repeat(self, shard: ShardWork, seconds: float, do: Callable[[ShardWork], Awaitable[None]]) -> None:
+        """Run `do` for a shard every so many seconds. A failure is retried after the shard's pause, never raised: a
+        loop that ended would end the heartbeats of jobs that run."""
+        while True:
+            try:
+                await do(shard)
+            except Exception as error:
+                self._shard_failed(shard, error)
+                await asyncio.sleep(shard.link.pause_s)
+            else:
+                await asyncio.sleep(seconds)
+
+    async def _until_answered(self, shard: ShardWork, do: Callable[[ShardWork], Awaitable[None]]) -> None:
+        """Run `do` for a shard until it succeeds. What a worker that stops cannot say within its grace is left to the
+        others, which reclaim its jobs after the lease."""
+        while True:
+            try:
+                return await do(shard)
+            except Exception as error:
+                self._shard_failed(shard, error)
+            if self._patience.gives_up:
+                return None
+            await asyncio.sleep(shard.link.pause_s)
+
+    def _shard_failed(self, shard: ShardWork, error: Exception) -> None:
+        self._tally.shard_failed(shard.number)
+        if shard.link.failed(error):
+            known = isinstance(error, HeadraceError | ScriptError)
+            log.log(
+                logging.WARNING if isinstance(error, QueueUnavailable) else logging.ERROR,
+                "shard %d: %s Its jobs are kept; the next call follows in %.1f s.",
+                shard.number,
+                error,
+                shard.link.pause_s,
+                exc_info=None if known else error,
+                extra={"action": "unavailable"},
+            )
 
     def _now(self) -> Moment:
+        links = [shard.link for shard in self._shards]
+        beats = [shard.heartbeat_at for shard in self._shards if shard.link.connected]
         return Moment(
-            *(len(self._running), len(self._waiting), self._options.concurrency),
-            *(self._patience.connected, self._patience.trouble, self._heartbeat_at, self._options.lease_s),
+            running=len(self._running),
+            held=len(self._waiting),
+            concurrency=self._options.concurrency,
+            connected=bool(links) and all(link.connected for link in links),
+            trouble=next((link.trouble for link in links if link.trouble), "" if links else self._patience.trouble),
+            heartbeat_at=oldest(beats),
+            lease_s=self._options.lease_s,
+            reachable=any(link.connected for link in links),
         )
 
-    async def _run(self, call: Call[T]) -> T:
-        return await run_async(self._client.redis, call)
-
-    async def _run_all(self, calls: Iterable[Call[T]]) -> list[T]:
-        return await asyncio.gather(*map(self._run, calls))
-
-    def _by_shard(self, jobs: Iterable[LeasedJob]) -> dict[int, list[LeasedJob]]:
-        shards: defaultdict[int, list[LeasedJob]] = defaultdict(list)
-        for job in jobs:
-            shards[self._stubs.shard_of(job.queue)].append(job)
-        return shards
+    async def _run(self, shard: ShardWork, call: Call[T]) -> T:
+        return await run_async(self._client.redis_of(shard.number), call)
 
 
-async def call_handler(task: Task, job: LeasedJob) -> None:
+async def call_handler(task: Task, job: LeasedJob, threads: ThreadPoolExecutor) -> None:
+    """Run a task's function: on the event loop if it is async, else in one of `threads`."""
     async with asyncio.timeout(task.timeout_s):
         if inspect.iscoroutinefunction(task.handler):
             await task.handler(job)
         else:
-            await asyncio.to_thread(task.handler, job)
+            context = contextvars.copy_context()
+            await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(task.handler, job))
 
 
 def short_traceback() -> str:

@@ -17,6 +17,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -88,6 +89,8 @@ class StreamWorker:
         self._running: dict[asyncio.Task[None], tuple[Held, RunningTask]] = {}
         self._results = Results()
         self._cursor = FIRST_ID
+        # As many threads as entries: asyncio's own pool has few, and tasks that are not async would wait for one.
+        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
         self._pace = Pace()
         self._patience = Patience(options.poll_s, options.grace_s, (QueueUnavailable, MemoryFull), (NoSuchGroup,))
         self._heartbeat_at: float | None = None
@@ -109,6 +112,7 @@ class StreamWorker:
         finally:
             for loop in loops:
                 loop.cancel()
+            self._threads.shutdown(wait=False)
             if self._registry is not None:
                 await self._patience.until_available(self._registry.leave)
 
@@ -176,7 +180,7 @@ class StreamWorker:
         task: Task | None = None
         try:
             task = self._tasks.find(job.task)
-            await call_handler(task, job)
+            await call_handler(task, job, self._threads)
         except Bury:
             self._results.buried.append((held, short_traceback()))
         except Exception:
@@ -291,6 +295,7 @@ class StreamWorker:
         return Moment(
             *(len(self._running), len(self._waiting), self._options.concurrency),
             *(self._patience.connected, self._patience.trouble, self._heartbeat_at, self._options.lease_s),
+            reachable=self._patience.connected,
         )
 
     @property

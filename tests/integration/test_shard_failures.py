@@ -1,0 +1,173 @@
+"""One shard fails, in its scripts or with its server: the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embedded.cluster import EmbeddedCluster
+from headrace.embedded.valkey import EmbeddedValkey
+from headrace.model.job import LeasedJob, NewJob
+from headrace.model.names import QueueRef
+from headrace.queue import keys
+from headrace.queue.queue import Client, SyncClient
+from headrace.queue.tally import SHARD_FAILURES, Tally
+from headrace.queue.tasks import Tasks
+from headrace.queue.worker import Worker, WorkerOptions
+from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
+from tests.conftest import READY_S
+
+FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001, lease_s=600.0, heartbeat_s=0.05, grace_s=2.0)
+HEALTHY, FAILING = 0, 1  # shards
+REFS = {ref.environment.shard(2): ref for ref in (QueueRef(f"org {number}", "p", "e", "q") for number in range(20))}
+
+
+@contextmanager
+def stopped(node: EmbeddedValkey) -> Generator[None]:
+    """A server whose machine stands still: it accepts connections and answers nothing."""
+    os.kill(node.child.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(node.child.pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """One whose servers go on without each other."""
+    folder: Path = tmp_path_factory.mktemp("cluster")
+    cluster = EmbeddedCluster(folder / "data", folder / "log")
+    cluster.start()
+    try:
+        cluster.wait_ready(READY_S)
+        for node in cluster.nodes:
+            with connect(node.url) as client:
+                client.config_set("cluster-require-full-coverage", "no")
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def node_of_shard(cluster: EmbeddedCluster, shard: int) -> EmbeddedValkey:
+    with connect(cluster.url) as client:
+        found: Any = client.get_node_from_key(keys.meta(shard))  # pyright: ignore
+        return next(node for node in cluster.nodes if node.port == found.port)
+
+
+class ImpatientClient(Client):
+    """Calls to the failing shard end within a test, and are made again."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.impatient = connect_async(url, timeout_s=1.0)
+
+    async def close(self) -> None:
+        await self.impatient.aclose()
+        await super().close()
+
+    def redis_of(self, shard: int) -> AsyncValkey:
+        return self.impatient if shard == FAILING else super().redis_of(shard)
+
+
+async def until(is_so: Any) -> None:
+    async with asyncio.timeout(100):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+def failures(tally: Tally, shard: int) -> float:
+    counts: Any = dict(tally.families())[SHARD_FAILURES]
+    return counts.get((str(shard),), 0)
+
+
+def test_a_script_that_fails_on_one_shard_ends_neither_the_worker_nor_the_other_shards(
+    valkey: Valkey, valkey_url: str
+) -> None:
+    ran: list[tuple[str, int]] = []
+    tally = Tally(["note"])
+
+    async def scenario() -> None:
+        tasks, stop = Tasks(), asyncio.Event()
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            ran.append((job.id, job.attempt))
+
+        assert note
+        producer = SyncClient(valkey_url)
+        producer.enqueue(REFS[FAILING], NewJob("note", id="kept"))
+        valkey.rename(keys.meta(FAILING), "meta elsewhere")
+        valkey.set(keys.meta(FAILING), "not a hash")
+        async with Client(valkey_url) as client:
+            running = asyncio.create_task(Worker(client, tasks, FAST, tally=tally).run_forever(stop))
+            await until(lambda: failures(tally, FAILING) > 2)
+            producer.enqueue_many(REFS[HEALTHY], [NewJob("note", id=str(number)) for number in range(20)])
+            await until(lambda: len(ran) == 20)
+            valkey.delete(keys.meta(FAILING))
+            valkey.rename("meta elsewhere", keys.meta(FAILING))
+            await until(lambda: len(ran) == 21)
+            stop.set()
+            await asyncio.wait_for(running, 120)
+
+    asyncio.run(scenario())
+    assert sorted(ran) == sorted([*((str(number), 1) for number in range(20)), ("kept", 1)])
+
+
+def test_a_server_that_is_away_costs_the_jobs_of_other_shards_nothing(cluster: EmbeddedCluster) -> None:
+    """Neither their turn, nor their heartbeats, nor an attempt."""
+    tally = Tally(["note", "long"])
+    away, there = (node_of_shard(cluster, shard) for shard in (FAILING, HEALTHY))
+    assert away is not there
+    ran: list[tuple[str, int]] = []
+
+    async def scenario() -> None:
+        tasks, stop, go_on = Tasks(), asyncio.Event(), asyncio.Event()
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            ran.append((job.id, job.attempt))
+
+        @tasks.task()
+        async def long(job: LeasedJob) -> None:
+            ran.append((job.id, job.attempt))
+            await go_on.wait()
+
+        assert note
+        assert long
+        producer = SyncClient(cluster.url)
+        producer.enqueue_many(REFS[HEALTHY], [NewJob("long", id="long")])
+        producer.enqueue_many(REFS[FAILING], [NewJob("long", id="away")])
+        with connect(there.url) as valkey:
+
+            def lease_ms() -> float:
+                found: Any = valkey.zscore(keys.leases(HEALTHY), keys.job_part(REFS[HEALTHY].environment, "long"))
+                return found
+
+            async with ImpatientClient(cluster.url) as client:
+                worker = Worker(client, tasks, replace(FAST, concurrency=8), tally=tally)
+                running = asyncio.create_task(worker.run_forever(stop))
+                await until(lambda: len(ran) == 2)
+                number = 0
+                with stopped(away):
+                    while not failures(tally, FAILING):
+                        before, done, number = lease_ms(), len(ran), number + 1
+                        producer.enqueue(REFS[HEALTHY], NewJob("note", id=str(number)))
+                        await until(lambda done=done: len(ran) > done)
+                        await until(lambda before=before: lease_ms() > before)
+                go_on.set()
+                producer.enqueue(REFS[FAILING], NewJob("note", id="last"))
+                await until(lambda: "last" in dict(ran))
+                stop.set()
+                await asyncio.wait_for(running, 120)
+
+    asyncio.run(scenario())
+    assert {attempt for job_id, attempt in ran if job_id not in ("away", "last")} == {1}
+    assert not failures(tally, HEALTHY)
