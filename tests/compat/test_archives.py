@@ -21,7 +21,8 @@ from headrace.queue.state import QueueState, read_caps, read_limits, read_states
 from headrace.spool.inspect import inspect
 from headrace.valkey.connect import connect
 from headrace.warehouse.queue_metrics import KEPT_DAYS
-from tests.compat.archives import Archive, read_archives, running_servers
+from tests.compat.archives import FOLDER, Archive, read_archives, running_servers
+from tests.compat.versions import VERSIONS
 from tests.conftest import READY_S, wait_until
 from tests.processes import ROOT
 from tests.stack import ANSWER_S, RunningStack
@@ -37,9 +38,13 @@ TOTALS = {"enqueued": "enqueue", "dequeued": "dequeue", "completed": "ack", "nac
 pytestmark = pytest.mark.timeout(1800)
 
 
-def test_there_is_an_archive_of_every_released_version() -> None:
-    assert "843d254" in {archive.manifest["commit"] for archive in ARCHIVES}
+def test_archives_are_of_released_versions_and_these_are_listed() -> None:
+    found = {archive.manifest["version"]: archive.manifest["commit"] for archive in ARCHIVES}
+    assert found.items() <= VERSIONS.items()
+    assert found["0.1.0"] == "843d254"
     assert all(archive.path.exists() for archive in ARCHIVES)
+    listed = (FOLDER / "README.md").read_text()
+    assert all(f"| {version} | `{commit}` |" in listed for version, commit in VERSIONS.items())
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.manifest["commit"])

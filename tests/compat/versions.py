@@ -1,0 +1,3 @@
+"""The released versions that the current code stays compatible with, by commit. README.md lists their numbers."""
+
+VERSIONS = {"0.1.0": "843d254"}
