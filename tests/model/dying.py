@@ -64,8 +64,8 @@ class DyingClientsMachine(QueueMachine):
             elif job.state is JobState.SCHEDULED:
                 self.ageing.make_due(job)
         for shard in range(SHARDS):
-            self.reclaim(0, shard, 1000)
-            self.release(0, shard, 1000)
+            while self.truth.needs_maintenance(shard, self.now()):
+                self.maintain(self.owners.get(shard, 0), shard, 1000)
             while self.truth.turns[shard]:
                 self.leases[0] = []
                 self.dequeue(0, shard, 50, ())

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, QueueClosed, QueueFull
 from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Redriven, Stubs
+from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Maintained, Redriven, Stubs
 from headrace.queue.state import read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import Arg, Call, run
@@ -88,6 +88,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.again: list[Callable[[], None]] = [lambda: None] * CLIENTS  # what a client does if it asks once more
         self.truth = Truth(SHARDS)
         self.ageing = Ageing(self.valkey, self.truth)
+        self.owners: dict[int, int] = {}  # shard → client that owns its maintenance
+        self.ticked: set[int] = set()  # shards
 
     def teardown(self) -> None:
         self.check_fold()
@@ -311,6 +313,35 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(client=clients, shard=shards)
     def tick(self, client: int, shard: int) -> None:
         assert self.run(client, self.stubs.tick(shard, 0)) in (True, Lost.ANSWER)
+        self.ticked.add(shard)
+
+    @rule(client=clients, shard=shards, at_most=st.one_of(COUNTS, st.just(1000)))
+    def maintain(self, client: int, shard: int, at_most: int) -> None:
+        """All of the above in one call, by the owner of the shard alone."""
+        running = self.truth.of_shard(shard, JobState.RUNNING)
+        before = self.now()
+        answer = self.run(client, self.stubs.maintain(shard, f"client {client}", FAR_MS, at_most, FAR_MS))
+        if self.owners.setdefault(shard, client) != client:
+            assert isinstance(answer, Lost) or answer == Maintained(False, answer.again_ms)
+            assert isinstance(answer, Lost) or 0 < answer.again_ms <= FAR_MS
+            return
+        now = self.now()
+        expired, reclaimed = self.truth.expire(shard, at_most, now), self.truth.reclaim(shard, at_most)
+        released = self.truth.release(shard, at_most, now)
+        if not isinstance(answer, Lost):
+            ticked = shard not in self.ticked
+            assert answer == Maintained(True, answer.again_ms, expired, reclaimed, released, ticked)
+            assert (answer.again_ms == 0) == self.truth.needs_maintenance(shard, now)
+        self.ticked.add(shard)
+        self.learn_burials([job for job in running if job.state is JobState.DEAD], before)
+        self.truth.settle(shard)
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def an_ownership_ends(self, data: st.DataObject) -> None:
+        shard = data.draw(st.sampled_from(sorted(self.owners)), "shard")
+        self.valkey.hset(keys.meta(shard), "maintainer_until", 1)
+        del self.owners[shard]
 
     # Operators
 

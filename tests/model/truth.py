@@ -371,6 +371,16 @@ class Truth:
             self._remove(job, Op.EXPIRE)
         return len(over[:at_most])
 
+    def needs_maintenance(self, shard: int, now_ms: float) -> bool:
+        """Whether a lease or TTL has ended, or a job is due, and nothing was done about it."""
+        jobs = self.of_shard(shard, JobState.READY, JobState.SCHEDULED, JobState.RUNNING)
+        return any(
+            (job.state is JobState.RUNNING and job.lease_ends_ms is not NEVER)
+            or (job.state is JobState.SCHEDULED and job.due_ms <= now_ms)
+            or (job.waits and job.overdue(now_ms))
+            for job in jobs
+        )
+
     # Operators
 
     def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int) -> tuple[list[Job], list[Job]]:
