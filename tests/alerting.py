@@ -205,6 +205,8 @@ class Mailbox:
     url: str
     letters: list[str] = field(default_factory=list[str])
     refuses: bool = False
+    recipients: dict[str, str] = field(default_factory=dict[str, str])
+    """Address → what the server answers to it; others are accepted."""
 
 
 @contextmanager
@@ -228,6 +230,9 @@ def mail_server() -> Generator[Mailbox]:
                     self.say("250 kept")
                 elif verb == b"MAIL" and mailbox.refuses:
                     self.say("451 not now")
+                elif verb == b"RCPT":
+                    address = line.decode().partition("<")[2].partition(">")[0]
+                    self.say(mailbox.recipients.get(address, "250 fine"))
                 else:
                     self.say("221 bye" if verb == b"QUIT" else "250 fine")
                     if verb == b"QUIT":

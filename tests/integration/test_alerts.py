@@ -13,20 +13,22 @@ import pytest
 
 from headrace.alerts import journal, outbox, records
 from headrace.alerts.lease import EvaluatorFenced
-from headrace.alerts.manual import resolve_incident
+from headrace.alerts.manual import add_test_message, resolve_incident
 from headrace.alerts.messages import Message
+from headrace.alerts.outbox import Outbox
 from headrace.alerts.records import Silence
 from headrace.alerts.rules import InvalidRule, Rule
 from headrace.alerts.senders import send
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, connection, open_pool
 from headrace.warehouse.connect import Client
-from headrace.webhook.post import NotTaken
+from headrace.webhook.post import NotTaken, Rejected
 from tests.alerting import (
     ANSWER_S,
     ENV,
     LOCAL,
     REF,
+    SLOW,
     Alerting,
     Crash,
     History,
@@ -576,6 +578,95 @@ def test_a_letter_arrives(alerting: Alerting) -> None:
             send("email", {"to": ["ann@example.org"]}, message, options)
     with pytest.raises(NotTaken, match=r"set alerts\.smtp_url"):
         send("email", {"to": ["ann@example.org"]}, message, LOCAL)
+
+
+def test_one_bad_recipient_blocks_nobody(alerting: Alerting, history: History) -> None:
+    """The letter was sent again for three days, to those who had it, and later ones waited behind it."""
+    with mail_server() as mailbox:
+        mailbox.recipients["bob@example.org"] = "550 no such user"
+        alerting.outbox = Outbox(alerting.pool, replace(LOCAL, smtp_url=mailbox.url), SLOW)
+        to = alerting.add_channel({"type": "email", "to": ["ann@example.org", "bob@example.org"]}).id
+        fire(alerting, history, to)
+        history.waiting(NOW + MINUTE, 0)
+        at(alerting, history, 10)
+        for _ in range(3):
+            alerting.send_all()
+            alerting.retry_now()
+        assert ["[resolved]" in letter for letter in mailbox.letters] == [False, True]
+    with connection(alerting.pool) as conn:
+        found = records.find_channel(conn, to)
+        [incident] = records.list_incidents(conn, records.ANYWHERE)
+        deliveries = records.incident_deliveries(conn, incident.id)
+    assert found is not None
+    assert (found.failures, found.retry_at) == (0, None)
+    assert [(each["kind"], each["attempts"], each["given_up_at"]) for each in deliveries] == [
+        ("firing", 1, None),
+        ("resolved", 1, None),
+    ]
+    for each in deliveries:
+        assert each["delivered_at"] is not None
+        assert each["error"] == "Delivered, but the mail server refused bob@example.org (550 no such user)."
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_final"),
+    [
+        ({"ann@example.org": "550 no such user", "bob@example.org": "553 not here"}, True),
+        ({"ann@example.org": "550 no such user", "bob@example.org": "450 later"}, False),
+        ({"ann@example.org": "452 full", "bob@example.org": "450 later"}, False),
+    ],
+)
+def test_mail_that_every_recipient_refuses(alerting: Alerting, answers: dict[str, str], is_final: bool) -> None:
+    with mail_server() as mailbox:
+        mailbox.recipients.update(answers)
+        options = replace(LOCAL, smtp_url=mailbox.url)
+        with pytest.raises(NotTaken) as caught:
+            send("email", {"to": list(answers)}, Message("m-1", "test", _rule(), []), options)
+        assert isinstance(caught.value, Rejected) == is_final
+        assert mailbox.letters == []
+
+
+@pytest.mark.parametrize(("status", "is_final"), [(400, True), (404, True), (410, True), (408, False), (429, False)])
+def test_statuses_that_repeating_cannot_change(receiver: Receiver, status: int, is_final: bool) -> None:
+    receiver.answer = lambda received: status
+    with pytest.raises(NotTaken) as caught:
+        send("slack", {"url": receiver.url}, Message("m-1", "test", _rule(), []), LOCAL)
+    assert isinstance(caught.value, Rejected) == is_final
+
+
+def test_a_channel_that_rejects_messages_gives_each_up_and_is_reported(
+    alerting: Alerting, history: History, receiver: Receiver, hook: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three tries each, whatever came before, and none waits for three days behind another."""
+    with http_receiver() as gone:
+        gone.answer = lambda received: 410
+        bad = alerting.add_channel({"type": "webhook", "url": gone.url, "name": "pager"}).id
+        fire(alerting, history, bad, hook)
+        history.waiting(NOW + MINUTE, 0)
+        at(alerting, history, 10)
+        for _ in range(3):
+            alerting.send_all()
+            alerting.retry_now()
+        assert gone.kinds == ["firing"] * 3 + ["resolved"]
+        for _ in range(2):
+            alerting.send_all()
+            alerting.retry_now()
+        assert gone.kinds == ["firing"] * 3 + ["resolved"] * 3
+        assert alerting.count("SELECT count(*) FROM alert_outbox WHERE given_up_at IS NOT NULL") == 2
+        caplog.set_level("WARNING")
+        at(alerting, history, 11)
+        [failing] = [each for each in alerting.incidents() if each.rule_id == "health:channels"]
+        assert (failing.queue, failing.state) == ("acme / shop / prod / pager", "firing")
+        assert "acme / shop / prod / pager" in caplog.text, "the log names it, although no channel is told of health"
+        gone.answer = lambda received: 200
+        with connection(alerting.pool) as conn:
+            channel = records.find_channel(conn, bad)
+            assert channel is not None
+            add_test_message(conn, channel)
+        alerting.send_all()
+        for minute in (13, 14, 15, 16, 17):
+            at(alerting, history, minute)
+        assert [each.state for each in alerting.incidents() if each.rule_id == "health:channels"] == ["resolved"]
 
 
 def test_slack_is_sent_text_and_blocks_that_cannot_be_made_up_by_names(receiver: Receiver) -> None:

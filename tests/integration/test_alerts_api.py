@@ -24,7 +24,7 @@ from headrace.warehouse.connect import Client
 from tests.access import client_with_key
 from tests.alerting import ENV, Alerting, History, Receiver, http_receiver
 
-NOW = int(time.time()) // 60 * 60_000
+NOW = int(time.time()) // 60 * 60_000 - 120_000  # far enough back for what is done by hand to come later
 HERE = Scope("acme", "shop", "prod")
 RULE: dict[str, Any] = {"name": "deep", "metric": "BACKLOG", "threshold": 100}
 PATH = "/api/v1/alerts"
@@ -174,7 +174,8 @@ def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
     api: TestClient, services: Services, alerting: Alerting, warehouse: Client
 ) -> None:
     history = History(warehouse)
-    alerting.add_rule(**RULE)
+    channel = alerting.add_channel({"type": "email", "to": ["ann@example.org"]})
+    alerting.add_rule(**{**RULE, "channels": [channel.id]})
     where = {"org": ENV.org, "project": ENV.project, "env": ENV.env, "at_ms": NOW}
     history.add_table([{**where, "queue": f"q{number}", "depth": 500} for number in range(3)])
     history.final_up_to(NOW + 60_000)
@@ -190,6 +191,8 @@ def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
     over = made(api.post(f"{path}/resolve"), 200)
     assert (over["state"], over["reason"]) == ("resolved", "resolved by test")
     assert [each["kind"] for each in over["transitions"]] == ["firing", "resolved"]
+    sent = [(each["channel"], each["kind"], each["attempts"], each["delivered_at"]) for each in over["deliveries"]]
+    assert sent == [(channel.name, "firing", 0, None), (channel.name, "resolved", 0, None)]
     assert api.post(f"{path}/resolve").status_code == 409
     assert len(api.get(f"{PATH}/incidents", params={"state": "open"}).json()["incidents"]) == 2
     other = client_with_key(services, Scope("evil", "shop", "prod"))

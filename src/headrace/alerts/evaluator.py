@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from headrace.alerts.health import LOSS_S, OWN_RULES, health_values
+from headrace.alerts.health import FAILING_AFTER, LOSS_S, OWN_RULES, health_values
 from headrace.alerts.journal import Decided, States, lock_orphans, lock_states, rule_of_incident, write
 from headrace.alerts.lease import Lease
-from headrace.alerts.machine import Values, evaluate, resolve
-from headrace.alerts.records import Silence, enabled_rules, list_silences, revision
+from headrace.alerts.machine import Phase, Values, evaluate, resolve
+from headrace.alerts.records import Silence, enabled_rules, failing_channels, list_silences, revision
 from headrace.alerts.rules import Metric, Rule
 from headrace.alerts.samples import Cut, Measured, cuts, tier_of
 from headrace.errors import HeadraceError
@@ -198,16 +198,18 @@ class Evaluator:
     def _judge_health(self, done: Round, progress: Progress | None, now_ms: int) -> None:
         max_lag_ms = int(self._options.max_lag_s * 1000)
         answers = progress is not None and not done.failures
-        values = health_values(answers, done.lag_ms, max_lag_ms, progress.losses if progress else 0)
         decided = Decided()
         with connection(self._pool) as conn:
             self._lease.fence(conn)
+            failing = failing_channels(conn, FAILING_AFTER)
+            values = health_values(answers, done.lag_ms, max_lag_ms, progress.losses if progress else 0, failing)
             states = lock_states(conn, [rule.id for rule in OWN_RULES])
             for rule in OWN_RULES:
                 decided.add(rule, *evaluate(rule, values[rule.id], states.get(rule.id, {}), now_ms))
             if not decided.is_empty:
                 write(conn, decided)
         done.transitions += len(decided.transitions)
+        _log_health(decided)
 
     def _resolve_orphans(self, done: Round, now_ms: int) -> None:
         with connection(self._pool) as conn:
@@ -234,6 +236,16 @@ class Evaluator:
             exc_info=None if isinstance(error, HeadraceError) else error,
             extra={"action": "history_unknown"},
         )
+
+
+def _log_health(decided: Decided) -> None:
+    """Incidents of Headrace's own health are logged, because there may be no channel for them."""
+    for rule, made in decided.transitions:
+        about = f": {made.queue}" if made.queue else ""
+        if made.kind == Phase.FIRING:
+            log.warning("%s%s", rule.name, about, extra={"action": "health_alert", "rule": rule.id})
+        elif made.kind == Phase.RESOLVED:
+            log.info("resolved: %s%s", rule.name, about, extra={"action": "health_resolved", "rule": rule.id})
 
 
 def _batches(environments: Sequence[Environment]) -> Iterator[list[Environment]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from headrace.alerts.machine import Values
 from headrace.alerts.rules import HEALTH, Rule
 
@@ -23,17 +25,25 @@ def _own(name: str, words: str, for_s: int = 0, severity: str = "critical") -> R
 HISTORY = _own("history", "Rules are not evaluated: ClickHouse does not answer, or not in time")
 PIPELINE = _own("pipeline", "Rules are not evaluated: the pipeline is behind or stopped", for_s=60)
 LOSS = _own("loss", "The pipeline missed metric events: what rules are compared with is too low", severity="warning")
-OWN_RULES = (HISTORY, PIPELINE, LOSS)
+CHANNELS = _own("channels", "A channel does not take messages", severity="warning")
+OWN_RULES = (HISTORY, PIPELINE, LOSS, CHANNELS)
+
+FAILING_AFTER = 3
+"""Failures in a row from which on a channel counts as failing."""
 
 LOSS_S = 600
 """How long a loss is told as one."""
 
 
-def health_values(answers: bool, lag_ms: int | None, max_lag_ms: int, losses: int) -> dict[str, Values | None]:
-    """By rule. Of a pipeline nothing is known while ClickHouse does not answer; one without a watermark never ran."""
+def health_values(
+    answers: bool, lag_ms: int | None, max_lag_ms: int, losses: int, failing_channels: Collection[str]
+) -> dict[str, Values | None]:
+    """By rule. Of a pipeline nothing is known while ClickHouse does not answer; one without a watermark never ran.
+    Each failing channel has an incident of its own."""
     behind = lag_ms is None or lag_ms > max_lag_ms
     return {
         HISTORY.id: {"": float(not answers)},
         PIPELINE.id: {"": float(behind)} if answers else None,
         LOSS.id: {"": float(losses > 0)} if answers else None,
+        CHANNELS.id: dict.fromkeys(failing_channels, 1.0),
     }

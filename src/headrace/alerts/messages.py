@@ -46,7 +46,7 @@ class Message:
         word = self.rule.severity if self.kind == "firing" else "resolved"
         what = f"[{word}] {self.rule.name}"
         if self.rule.metric in (HEALTH, Metric.NO_DATA):
-            return what if self.rule.metric == HEALTH else f"{what}: {_where(self.rule)}"
+            return f"{what}{self._subject}" if self.rule.metric == HEALTH else f"{what}: {_where(self.rule)}"
         return f"{what}: {_named(self.told[0].queue) if len(self.told) == 1 else f'{len(self.told)} queues'}"
 
     def text(self, public_url: str | None) -> str:
@@ -90,8 +90,14 @@ class Message:
     def html(self, public_url: str | None) -> str:
         return f"<pre>{html.escape(self.text(public_url))}</pre>"
 
+    @property
+    def _subject(self) -> str:
+        """The part of Headrace that a message about its own health names, if it names a single one."""
+        return f": {_named(self.told[0].queue)}" if len(self.told) == 1 and self.told[0].queue else ""
+
     def _line(self, each: Told) -> str:
-        what = "" if self.rule.metric in (HEALTH, Metric.NO_DATA) else f"{_named(each.queue)}: "
+        is_own = self.rule.metric in (HEALTH, Metric.NO_DATA)
+        what = "" if is_own and not each.queue else f"{_named(each.queue)}: "
         value = "" if self.rule.metric == HEALTH else f"{value_text(self.rule.metric, each.value)}, "
         if self.kind == "firing":
             return f"{what}{value}since {_time(each.since_ms)}"

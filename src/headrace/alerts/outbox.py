@@ -2,7 +2,8 @@
 
 A message is noted as delivered after its receiver took it. A process that dies in between leaves it to be sent again,
 with the same id. A channel that fails is tried again later and later; until then its messages wait behind each other,
-so that "resolved" never overtakes "firing".
+so that "resolved" never overtakes "firing". A message that the receiver rejects for good is given up after three tries,
+and the next one is tried at once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from headrace.alerts.senders import SendOptions, send
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import Pool, class_row, connection
 from headrace.postgres.queries import load_query
+from headrace.webhook.post import Rejected
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[str, dict[str, Any], Message], None]
+Send = Callable[[str, dict[str, Any], Message], str | None]
 
 MAX_ERROR = 500
 
@@ -34,6 +36,7 @@ class OutboxOptions:
     first_wait_s: float = 5.0  # after a failure; doubles with each in a row
     longest_wait_s: float = 900.0
     give_up_s: float = 3 * 86_400.0
+    rejections: int = 3  # tries after which a message that is rejected for good is given up
     threads: int = 32  # for channels that work
     threads_for_failing: int = 8  # so that those that hang leave the others alone
 
@@ -98,16 +101,20 @@ class Outbox:
 
     def _try(self, due: Due) -> None:
         try:
-            self._send(due.type, due.config, message_of(due.message))
+            note = self._send(due.type, due.config, message_of(due.message))
         except Exception as error:  # whatever a channel does, it is this channel's trouble alone
             self._note_failed(due, error)
         else:
+            if note:
+                log.warning("channel %s: %s", due.channel_id, note, extra={"action": "message_partly_delivered"})
+            noted = {"seq": due.seq, "channel_id": due.channel_id, "note": _clean(note) if note else None}
             with connection(self._pool) as conn:
-                conn.execute(load_query(SQL, "note_delivered"), {"seq": due.seq, "channel_id": due.channel_id})
+                conn.execute(load_query(SQL, "note_delivered"), noted)
 
     def _note_failed(self, due: Due, error: Exception) -> None:
-        said = (str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")[:MAX_ERROR]
-        given_up = due.age_s > self._options.give_up_s
+        said = _clean(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
+        rejected = isinstance(error, Rejected)
+        given_up = due.age_s > self._options.give_up_s or (rejected and due.attempts + 1 >= self._options.rejections)
         log.warning(
             "A message could not be sent to channel %s%s. %s",
             due.channel_id,
@@ -115,7 +122,15 @@ class Outbox:
             said,
             extra={"action": "message_given_up" if given_up else "message_not_taken"},
         )
-        wait_s = min(self._options.first_wait_s * 2 ** min(due.failures, 20), self._options.longest_wait_s)
-        noted = {"seq": due.seq, "channel_id": due.channel_id, "error": said.replace("\0", ""), "given_up": given_up}
+        # Rejections are counted per message: the next message may be one that the receiver takes.
+        before = due.attempts if rejected else due.failures
+        wait_s = min(self._options.first_wait_s * 2 ** min(before, 20), self._options.longest_wait_s)
+        wait_s = 0.0 if rejected and given_up else wait_s
+        noted = {"seq": due.seq, "channel_id": due.channel_id, "error": said, "given_up": given_up}
         with connection(self._pool) as conn:
             conn.execute(load_query(SQL, "note_failed"), {**noted, "wait_s": wait_s})
+
+
+def _clean(text: str) -> str:
+    """Return what PostgreSQL can keep of a receiver's words."""
+    return text[:MAX_ERROR].replace("\0", "")

@@ -217,6 +217,16 @@ def incident_transitions(conn: Connection, incident_id: str) -> list[dict[str, A
     return _rows(conn, "incident_transitions", {"id": incident_id})
 
 
+def incident_deliveries(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
+    """Return what became of each message about an incident, oldest first."""
+    return _rows(conn, "incident_deliveries", {"id": incident_id})
+
+
+def failing_channels(conn: Connection, failures: int) -> list[str]:
+    """Return the enabled channels that failed this often in a row, as "org / project / env / name"."""
+    return [" / ".join(row.values()) for row in _rows(conn, "failing_channels", {"failures": failures})]
+
+
 def acknowledge(conn: Connection, incident_id: str, by: str) -> bool:
     """False: it was acknowledged before, or is over."""
     return conn.execute(load_query(SQL, "acknowledge"), {"id": incident_id, "by": by}).fetchone() is not None

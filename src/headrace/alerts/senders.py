@@ -1,4 +1,8 @@
-"""How a message reaches a channel, by type. Each raises NotTaken (or AddressRefused) unless it was taken."""
+"""How a message reaches a channel, by type. Each raises NotTaken (or AddressRefused) unless it was taken.
+
+A sender returns a note if only some recipients were reached, else None. Rejected, a NotTaken, says that another try is
+pointless.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ import smtplib
 import ssl
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.alerts.messages import Message
-from headrace.webhook.post import NotTaken, post
+from headrace.webhook.post import NotTaken, Rejected, post
 from headrace.webhook.signed import post_signed
 
 EMOJI = {"info": "ℹ️", "warning": "⚠️", "critical": "🔥"}
@@ -29,8 +33,9 @@ class SendOptions:
     email_from: str = "headrace@localhost"
 
 
-def send(kind: str, config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
-    SENDERS[kind](config, message, options)
+def send(kind: str, config: Mapping[str, Any], message: Message, options: SendOptions) -> str | None:
+    """Return a note on a partial delivery; None if the message reached everyone."""
+    return SENDERS[kind](config, message, options)
 
 
 def _webhook(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
@@ -61,7 +66,7 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _email(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+def _email(config: Mapping[str, Any], message: Message, options: SendOptions) -> str | None:
     if options.smtp_url is None:
         raise NotTaken("No server of mail is known: set alerts.smtp_url.")
     mail = EmailMessage()
@@ -73,13 +78,30 @@ def _email(config: Mapping[str, Any], message: Message, options: SendOptions) ->
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text(options.public_url))
     try:
-        _deliver(mail, options.smtp_url, options.timeout_s)
+        refused = _deliver(mail, options.smtp_url, options.timeout_s)
     except (smtplib.SMTPException, OSError) as error:
-        raise NotTaken(f"The server of mail did not take it: {type(error).__name__}: {error}") from error
+        failure = Rejected if _is_permanent(error) else NotTaken
+        raise failure(f"The mail server did not take it: {type(error).__name__}: {error}") from error
+    if not refused:
+        return None
+    named = ", ".join(
+        f"{address} ({code} {said.decode(errors='replace')})" for address, (code, said) in refused.items()
+    )
+    return f"Delivered, but the mail server refused {named}."
 
 
-def _deliver(mail: EmailMessage, url: str, timeout_s: float) -> None:
-    """The operator chose the server, so it may be a private one."""
+def _is_permanent(error: Exception) -> bool:
+    """Return True if the server answered 5xx to the letter or to all of its recipients. A login that fails is a matter
+    of settings, and can be corrected while the letter waits."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return all(code >= 500 for code, _ in error.recipients.values())
+    is_answer = isinstance(error, smtplib.SMTPResponseException)
+    return is_answer and not isinstance(error, smtplib.SMTPAuthenticationError) and error.smtp_code >= 500
+
+
+def _deliver(mail: EmailMessage, url: str, timeout_s: float) -> dict[str, tuple[int, bytes]]:
+    """Return the recipients that were refused while others were accepted. The operator chose the server, so it may be a
+    private one."""
     parts = urlsplit(url)
     host = parts.hostname or "localhost"
     if parts.scheme == "smtps":
@@ -93,9 +115,7 @@ def _deliver(mail: EmailMessage, url: str, timeout_s: float) -> None:
             server.ehlo()
         if parts.username:
             server.login(unquote(parts.username), unquote(parts.password or ""))
-        refused = server.send_message(mail)
-    if refused:
-        raise NotTaken(f"The server of mail refused {', '.join(refused)}; the others have it.")
+        return server.send_message(mail)
 
 
 def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
@@ -121,4 +141,5 @@ def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) 
 
 _APPRISE_KIND = {"info": "info", "warning": "warning", "critical": "failure"}
 
-SENDERS = {"webhook": _webhook, "slack": _slack, "email": _email, "apprise": _apprise}
+Sender = Callable[[Mapping[str, Any], Message, SendOptions], str | None]
+SENDERS: dict[str, Sender] = {"webhook": _webhook, "slack": _slack, "email": _email, "apprise": _apprise}

@@ -178,8 +178,23 @@ class TransitionDocument(BaseModel):
     told: bool = Field(description="Channels were told.")
 
 
+class DeliveryDocument(BaseModel):
+    """A message about an incident on its way to one channel."""
+
+    id: str = Field(description="The message's id, which its receiver sees too.")
+    channel_id: str
+    channel: str = Field(description="Its name.")
+    kind: Literal["firing", "resolved"]
+    attempts: int
+    created_at: Time
+    delivered_at: Time | None
+    given_up_at: Time | None
+    error: str | None = Field(description="Why it was not taken, or which recipients were refused.")
+
+
 class IncidentDetail(IncidentDocument):
     transitions: list[TransitionDocument]
+    deliveries: list[DeliveryDocument]
 
 
 class IncidentList(BaseModel):
@@ -220,9 +235,13 @@ def incident_shown(incident: Incident) -> dict[str, Any]:
     }
 
 
-def incident_detail(incident: Incident, transitions: list[dict[str, Any]]) -> IncidentDetail:
+def incident_detail(
+    incident: Incident, transitions: list[dict[str, Any]], deliveries: list[dict[str, Any]]
+) -> IncidentDetail:
     shown = [{**each, "at": _time(each["at"])} for each in transitions]
-    return IncidentDetail.model_validate({**incident_shown(incident), "transitions": shown})
+    times = ("created_at", "delivered_at", "given_up_at")
+    sent = [{**each, **{name: _time(each[name]) for name in times}} for each in deliveries]
+    return IncidentDetail.model_validate({**incident_shown(incident), "transitions": shown, "deliveries": sent})
 
 
 def _time(at: datetime | None) -> str | None:

@@ -20,6 +20,14 @@ class NotTaken(HeadraceError):
     """A receiver did not take a message."""
 
 
+class Rejected(NotTaken):
+    """A receiver refused a message for good: sending it again would end in the same way."""
+
+
+TEMPORARY = (408, 429)
+"""Statuses between 400 and 499 after which a receiver may take the same message later."""
+
+
 class _Pinned(http.client.HTTPConnection):
     """Connects to the address, and means the host: in the header, and in the certificate."""
 
@@ -48,7 +56,7 @@ class _Pinned(http.client.HTTPConnection):
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, allow_private: bool) -> None:
-    """Raises NotTaken, AddressRefused; the words never hold the URL, which may be a secret."""
+    """Raises NotTaken, Rejected, AddressRefused; the words never hold the URL, which may be a secret."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     context = ssl.create_default_context() if parts.scheme == "https" else None
@@ -63,6 +71,8 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
         raise NotTaken(
             f"{host} answered {status}, a redirect; redirects are not followed. Use the address it leads to."
         )
+    if 400 <= status < 500 and status not in TEMPORARY:
+        raise Rejected(f"{host} answered {status}: {said[:200]!r}")
     if not 200 <= status < 300:
         raise NotTaken(f"{host} answered {status}: {said[:200]!r}")
 

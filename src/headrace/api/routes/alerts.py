@@ -360,7 +360,10 @@ def _incident(conn: Connection, id: str, by: Caller, level: Level = Level.READ) 
 
 
 def _detail(conn: Connection, incident: Incident) -> IncidentDetail:
-    return incident_detail(incident, records.incident_transitions(conn, incident.id))
+    transitions, deliveries = (
+        read(conn, incident.id) for read in (records.incident_transitions, records.incident_deliveries)
+    )
+    return incident_detail(incident, transitions, deliveries)
 
 
 def _tenant(incident: Incident) -> EnvRef | None:
