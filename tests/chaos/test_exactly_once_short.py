@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.exactly_once_run import SHORT, run_chaos
 
 
+@pytest.mark.slow
 def test_kills_of_every_part_count_no_event_twice_and_lose_none(tmp_path: Path) -> None:
     report = run_chaos(SHORT, tmp_path)
     assert report.holds, report
