@@ -175,7 +175,7 @@ def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
 ) -> None:
     history = History(warehouse)
     channel = alerting.add_channel({"type": "email", "to": ["ann@example.org"]})
-    alerting.add_rule(**{**RULE, "channels": [channel.id]})
+    alerting.add_rule(channels=[channel.id], **RULE)
     where = {"org": ENV.org, "project": ENV.project, "env": ENV.env, "at_ms": NOW}
     history.add_table([{**where, "queue": f"q{number}", "depth": 500} for number in range(3)])
     history.final_up_to(NOW + 60_000)

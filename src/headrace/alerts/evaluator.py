@@ -17,6 +17,7 @@ from headrace.alerts.health import FAILING_AFTER, LOSS_S, OWN_RULES, health_valu
 from headrace.alerts.journal import Decided, States, lock_orphans, lock_states, rule_of_incident, write
 from headrace.alerts.lease import Lease
 from headrace.alerts.machine import Phase, Values, evaluate, resolve
+from headrace.alerts.problems import recent_problems
 from headrace.alerts.records import Silence, enabled_rules, failing_channels, list_silences, revision
 from headrace.alerts.rules import Metric, Rule
 from headrace.alerts.samples import Cut, Measured, cuts, tier_of
@@ -202,14 +203,16 @@ class Evaluator:
         with connection(self._pool) as conn:
             self._lease.fence(conn)
             failing = failing_channels(conn, FAILING_AFTER)
-            values = health_values(answers, done.lag_ms, max_lag_ms, progress.losses if progress else 0, failing)
+            problems = recent_problems(conn)
+            losses = progress.losses if progress else 0
+            values = health_values(answers, done.lag_ms, max_lag_ms, losses, failing, problems)
             states = lock_states(conn, [rule.id for rule in OWN_RULES])
             for rule in OWN_RULES:
                 decided.add(rule, *evaluate(rule, values[rule.id], states.get(rule.id, {}), now_ms))
             if not decided.is_empty:
                 write(conn, decided)
         done.transitions += len(decided.transitions)
-        _log_health(decided)
+        _log_health(decided, problems)
 
     def _resolve_orphans(self, done: Round, now_ms: int) -> None:
         with connection(self._pool) as conn:
@@ -238,10 +241,11 @@ class Evaluator:
         )
 
 
-def _log_health(decided: Decided) -> None:
+def _log_health(decided: Decided, problems: Mapping[str, str]) -> None:
     """Incidents of Headrace's own health are logged, because there may be no channel for them."""
     for rule, made in decided.transitions:
-        about = f": {made.queue}" if made.queue else ""
+        named = [part for part in (made.queue, problems.get(made.queue)) if part]
+        about = f": {': '.join(named)}" if named else ""
         if made.kind == Phase.FIRING:
             log.warning("%s%s", rule.name, about, extra={"action": "health_alert", "rule": rule.id})
         elif made.kind == Phase.RESOLVED:

@@ -26,7 +26,8 @@ HISTORY = _own("history", "Rules are not evaluated: ClickHouse does not answer, 
 PIPELINE = _own("pipeline", "Rules are not evaluated: the pipeline is behind or stopped", for_s=60)
 LOSS = _own("loss", "The pipeline missed metric events: what rules are compared with is too low", severity="warning")
 CHANNELS = _own("channels", "A channel does not take messages", severity="warning")
-OWN_RULES = (HISTORY, PIPELINE, LOSS, CHANNELS)
+EXPORT = _own("export", "An exporter cannot deliver to its destination; what it has is kept in its spool")
+OWN_RULES = (HISTORY, PIPELINE, LOSS, CHANNELS, EXPORT)
 
 FAILING_AFTER = 3
 """Failures in a row from which on a channel counts as failing."""
@@ -36,14 +37,20 @@ LOSS_S = 600
 
 
 def health_values(
-    answers: bool, lag_ms: int | None, max_lag_ms: int, losses: int, failing_channels: Collection[str]
+    answers: bool,
+    lag_ms: int | None,
+    max_lag_ms: int,
+    losses: int,
+    failing_channels: Collection[str],
+    failing_exporters: Collection[str],
 ) -> dict[str, Values | None]:
     """By rule. Of a pipeline nothing is known while ClickHouse does not answer; one without a watermark never ran.
-    Each failing channel has an incident of its own."""
+    Each failing channel and exporter has an incident of its own."""
     behind = lag_ms is None or lag_ms > max_lag_ms
     return {
         HISTORY.id: {"": float(not answers)},
         PIPELINE.id: {"": float(behind)} if answers else None,
         LOSS.id: {"": float(losses > 0)} if answers else None,
         CHANNELS.id: dict.fromkeys(failing_channels, 1.0),
+        EXPORT.id: dict.fromkeys(failing_exporters, 1.0),
     }

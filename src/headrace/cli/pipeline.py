@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import get_args
 
 import click
 
+from headrace.alerts.problems import report_problem
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import find_endpoints
 from headrace.cli.logs import configure_logs
@@ -20,7 +24,9 @@ from headrace.pipeline.archive import absolute
 from headrace.pipeline.checkpoint import From
 from headrace.pipeline.job import run_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
+from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
+from headrace.postgres.connect import open_pool
 from headrace.settings import Settings
 
 
@@ -41,11 +47,25 @@ def pipeline(invocation: Invocation, master: str | None, trigger: str | None, on
     settings = invocation.settings_with(pipeline_master=master, pipeline_trigger=trigger)
     configure_logs(settings.log)
     chosen, stop = options(settings), stop_event(signal.SIGTERM, signal.SIGINT)
-    if once:
-        run_pipeline(chosen, stop, begin, once)
+    with _problem_reports(settings) as report:
+        chosen = replace(chosen, report_problem=report)
+        if once:
+            run_pipeline(chosen, stop, begin, once)
+            return
+        with maintained(settings) as maintenance:
+            run_pipeline(chosen, stop, begin, sources=[maintenance])
+
+
+@contextmanager
+def _problem_reports(settings: Settings) -> Generator[ReportProblem | None]:
+    """Yield what reports problems of the exporter; None where no PostgreSQL is known, because there are no alerts."""
+    url = find_endpoints(settings).postgres
+    if not url:
+        yield None
         return
-    with maintained(settings) as maintenance:
-        run_pipeline(chosen, stop, begin, sources=[maintenance])
+    source = f"export to ClickHouse from {socket.gethostname()}:{settings.embedded.data_dir.absolute()}"
+    with open_pool(url, max_size=1) as pool:
+        yield lambda detail: report_problem(pool, source, detail)
 
 
 def options(settings: Settings) -> PipelineOptions:

@@ -30,6 +30,7 @@ from headrace.pipeline.listener import Listener
 from headrace.pipeline.offsets import BEGINNING, Offsets
 from headrace.pipeline.options import PipelineOptions
 from headrace.pipeline.positions import group_of, newest_of, patiently, shards_of
+from headrace.pipeline.problem_reports import reporting
 from headrace.pipeline.session import start_session
 from headrace.pipeline.sink import SpoolSink, Taken, marks_at, read_marks
 from headrace.pipeline.source import FORMAT, GROUP
@@ -77,7 +78,8 @@ def exporting(options: PipelineOptions, *sources: Callable[[], Families]) -> Gen
     pipeline.monitor.registry.register(FigureCollector(sources))
     try:
         exporter.start()
-        with served(options.metrics_port, pipeline.monitor.registry, lambda: _health(pipeline)):
+        pages = served(options.metrics_port, pipeline.monitor.registry, lambda: _health(pipeline))
+        with pages, reporting(exporter, options.report_problem):
             yield pipeline
     finally:
         pipeline.monitor.entered("stopping")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
 from headrace.spool.backoff import CLICKHOUSE
 from headrace.spool.exporter import ExporterOptions
@@ -33,3 +34,4 @@ class PipelineOptions:
     archive: str | None = None
     archive_keep_days: int = 30
     session: SessionOptions = field(default_factory=SessionOptions)
+    report_problem: ReportProblem | None = None

@@ -99,6 +99,7 @@ class Exporter:
         )
         self._flow = Flow(self._breaker, self._fates, limits, clock)
         self._health = Health()
+        self._last_error = ""
         self._tally = Tally()
         self._arrivals = Rate()
         self._burst = False
@@ -135,6 +136,12 @@ class Exporter:
             self._abandoned = True
             log.warning("stopped with sends under way: %s", ", ".join(alive), extra={"action": "export_stop_late"})
         return not alive
+
+    @property
+    def problem(self) -> str | None:
+        """Return why the destination counts as unhealthy; None while it does not."""
+        failures = self._health.failures_in_a_row
+        return f"{failures} sends in a row failed. {self._last_error}" if failures >= UNHEALTHY_AFTER else None
 
     def stats(self) -> ExporterStats:
         return self._tally.stats(
@@ -304,6 +311,7 @@ class Exporter:
                 self._again(record, error, began, permit.is_probe)
 
     def _again(self, record: Record, error: SendError, began: float, was_probe: bool) -> None:
+        self._last_error = f"{error.label}: {error}"
         rounds = self._health.failed(began, self._clock())
         if self._health.failures_in_a_row == UNHEALTHY_AFTER:
             log.warning(

@@ -1,0 +1,1 @@
+DELETE FROM alert_problems WHERE source = %(source)s

@@ -1,0 +1,62 @@
+"""Reports an unhealthy exporter to where alerts are raised.
+
+The report is repeated while the problem lasts and withdrawn when a send succeeds, so a process that ends with a problem
+leaves a report that grows old.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from headrace.errors import HeadraceError
+from headrace.spool.exporter import Exporter
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+REPEAT_S = 30.0
+RETRY_S = 5.0
+
+ReportProblem = Callable[[str | None], None]
+"""Called with what is wrong; with None when that is over."""
+
+
+@contextmanager
+def reporting(exporter: Exporter, report: ReportProblem | None) -> Generator[None]:
+    """Report the exporter's health until the block ends."""
+    if report is None:
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_run, args=[exporter, report, stop], name="report-problems", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(RETRY_S)
+
+
+def _run(exporter: Exporter, report: ReportProblem, stop: threading.Event) -> None:
+    was_failing: bool | None = None  # None: not reported yet
+    due = 0.0
+    while not stop.wait(POLL_S):
+        problem = exporter.problem
+        if problem is None and not exporter.stats().sent:
+            continue  # nothing was sent yet, so nothing is known
+        is_failing, now = problem is not None, time.monotonic()
+        if now < due and is_failing == was_failing:
+            continue
+        try:
+            report(problem)
+            was_failing, due = is_failing, (now + REPEAT_S if is_failing else float("inf"))
+        except HeadraceError as error:
+            was_failing, due = is_failing, now + RETRY_S
+            log.warning("could not report the exporter's health: %s", error, extra={"action": "report_failed"})
+        except Exception:
+            was_failing, due = is_failing, now + RETRY_S
+            log.exception("could not report the exporter's health", extra={"action": "report_failed"})
