@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +77,13 @@ class Crew:
         for member in self.members.values():
             member.kill()
             member.wait()
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait; if it takes too long, fail with the logs of the crew."""
+        try:
+            wait_until(condition, what, WAIT_S, 0.1)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
 
     def logs(self) -> str:
         return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
@@ -201,7 +208,7 @@ def test_an_older_version_beside_the_current_one_loses_no_job_and_runs_none_twic
             crew.start("mover", release)
         for turn, (role, release) in enumerate((role, each) for role in ("worker", "mover") for each in crew.releases):
             producers.enqueue(turn)
-            wait_until(lambda: total(valkey, Op.ACK) and total(valkey, Op.SPILL), "jobs are done and spilled", WAIT_S)
+            crew.wait_until(lambda: total(valkey, Op.ACK) and total(valkey, Op.SPILL), "jobs are done and spilled")
             crew.kill(role, release)
             if role == "mover":
                 end_leases(valkey)
@@ -242,7 +249,7 @@ def check_others_go_on(crew: Crew, producers: Producers, valkey: Valkey, role: s
     op = Op.ACK if role == "worker" else Op.REFILL
     before = total(valkey, op)
     producers.enqueue(100 + turn)
-    wait_until(lambda: total(valkey, op) >= before + PROGRESS, f"the other {role} goes on: {crew.logs()}", WAIT_S)
+    crew.wait_until(lambda: total(valkey, op) >= before + PROGRESS, f"the other {role} goes on")
 
 
 def end_leases(valkey: Valkey) -> None:
@@ -260,10 +267,7 @@ def settle(crew: Crew, valkey: Valkey, dead: int) -> None:
         states = read_states(valkey, SHARDS)
         return not any(map(is_busy, states)) and sum(state.dead for state in states) == dead
 
-    try:
-        wait_until(is_settled, "every job has ended", WAIT_S, 0.1)
-    except AssertionError:
-        raise AssertionError(f"{read_states(valkey, SHARDS)}\n{crew.logs()}") from None
+    crew.wait_until(is_settled, "every job has ended")
 
 
 def is_busy(state: QueueState) -> bool:
