@@ -91,6 +91,8 @@ class Servers:
             self.cluster = EmbeddedCluster(self.folder / "cluster", self.folder / "log")
             self.cluster.start()
             self.cluster.wait_ready(READY_S)
+            with connect(self.cluster.url) as client:
+                client.config_set("appendfsync", "no", target_nodes="all")  # pyright: ignore[reportCallIssue]
         return self.cluster.url
 
     def postgres_template(self) -> str:

@@ -20,7 +20,6 @@ class ReplicaPair:
         self._folder = folder
         self._extra = ("--repl-diskless-sync-delay", "0", *extra)
         self.primary_server = EmbeddedValkey(folder / "primary", folder / "primary-log", extra=self._extra)
-        self.replica_server: EmbeddedValkey | None = None
 
     def __enter__(self) -> ReplicaPair:
         self.primary_server.start()
@@ -40,8 +39,7 @@ class ReplicaPair:
         self.primary.close()
         self.replica.close()
         for server in (self.replica_server, self.primary_server):
-            if server is not None:
-                server.stop()
+            server.stop()
 
     def catch_up(self) -> None:
         """Wait until the replica has every write of the primary."""
@@ -52,6 +50,24 @@ class ReplicaPair:
             return linked and replica["slave_repl_offset"] == primary["master_repl_offset"]
 
         wait_until(is_level, "the replica has caught up")
+
+    def stop_replica(self) -> None:
+        """From here on the replica takes nothing in; the primary believes it is there."""
+        wait_until(
+            lambda: not self.replica.info("persistence")["aof_rewrite_in_progress"], "the replica's file is whole"
+        )
+        os.kill(self.replica_server.child.pid, signal.SIGSTOP)
+
+    def promote_stopped_replica(self) -> None:
+        """Start the replica again as a primary, with what it had when it was stopped."""
+        os.kill(self.replica_server.child.pid, signal.SIGKILL)
+        wait_until(lambda: self.replica_server.child.exit_code() is not None, "the replica is dead")
+        self.replica_server.stop()
+        self.replica_server = EmbeddedValkey(self._folder / "replica", self._folder / "replica-log", extra=self._extra)
+        self.replica_server.start()
+        self.replica_server.wait_ready(READY_S)
+        self.replica.close()
+        self.replica = connect(self.replica_server.url)
 
     def cut_link(self) -> None:
         """From here on the replica misses what the primary writes."""

@@ -169,6 +169,12 @@ class ColdSettings:
     lease: Seconds = setting(
         15.0, "After how long without a sign of life another process moves the jobs of a shard.", duration("11s", "10m")
     )
+    refill_after: str = setting(
+        "fsync",
+        "When a row that was brought back to Valkey is deleted in PostgreSQL: place = at once, fsync = once Valkey's "
+        "copy is on disk (and on a replica, if there is one), replica = once a replica has it.",
+        choice("place", "fsync", "replica"),
+    )
     audit_every: Seconds = setting(60.0, "How often counters are compared with rows.", duration("1s", "1d"))
     keep_dead: Seconds | None = setting(
         None,

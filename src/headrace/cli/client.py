@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import cast
 
 from headrace.cli.endpoints import find_endpoints
 from headrace.cold.mover import MoverOptions
@@ -14,6 +15,7 @@ from headrace.queue.queue import QueueOptions, SyncClient, refuse_other_shards
 from headrace.queue.scripts import Caps
 from headrace.settings import Settings
 from headrace.valkey.connect import Valkey, available, connect
+from headrace.valkey.durability import RefillAfter
 
 
 def queue_options(settings: Settings) -> QueueOptions:
@@ -40,7 +42,8 @@ def open_tiers(settings: Settings, *needed: str) -> Tiers | None:
 
 def mover_options(settings: Settings) -> MoverOptions:
     cold = settings.cold
-    return MoverOptions(cold.refill_every, cold.lease, cold.audit_every, cold.keep_dead)
+    refill_after = cast(RefillAfter, cold.refill_after)
+    return MoverOptions(cold.refill_every, cold.lease, cold.audit_every, cold.keep_dead, refill_after=refill_after)
 
 
 @contextmanager

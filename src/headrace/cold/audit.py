@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from headrace.cold.store import Backlog, Delta
@@ -36,8 +36,11 @@ class Drift:
 
 
 class Audit:
-    def __init__(self, tiers: Tiers) -> None:
+    """`adopt` takes over a queue's rows that a mover placed and did not delete; without it they are deleted."""
+
+    def __init__(self, tiers: Tiers, adopt: Callable[[QueueRef, int], None] | None = None) -> None:
         self._tiers = tiers
+        self._adopt = adopt or self._confirm
         self._store = tiers.store
 
     def run(self, shard: int) -> Drift:
@@ -67,7 +70,7 @@ class Audit:
     def _mend(self, found: Backlog, drift: Drift) -> Drift:
         rows = self._mend_rows(found.queue_id, found.ref)
         told = self._mend_told(found.queue_id, found.ref)
-        self._mend_moving(found.queue_id, found.ref)
+        self._adopt(found.ref, found.queue_id)
         return replace(drift, rows=drift.rows + rows, told=drift.told + told)
 
     def tell(self, ref: QueueRef) -> None:
@@ -92,11 +95,9 @@ class Audit:
             settled = self._settle(ref, self._store.all_numbers_of(queue_id))
         return int(settled.code == Settled.DRIFTED)
 
-    def _mend_moving(self, queue_id: int, ref: QueueRef) -> None:
-        """Whoever moved jobs of a queue that nobody visits any more, and died before he had said so."""
-        room = self._tiers.run(self._tiers.stubs.room(ref))
-        if room.unconfirmed:
-            self._tiers.confirm(ref, queue_id, room.unconfirmed)
+    def _confirm(self, ref: QueueRef, queue_id: int) -> None:
+        if unconfirmed := self._tiers.unconfirmed(ref):
+            self._tiers.confirm(ref, queue_id, unconfirmed)
 
     def _settle(self, ref: QueueRef, numbers: ColdNumbers) -> Settled:
         return self._tiers.run(self._tiers.stubs.settle(ref, numbers))

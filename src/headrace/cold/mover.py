@@ -7,10 +7,12 @@ One mover per shard leads, under a lease; the others stand by. For each batch of
 2. claim   the next rows, in order. Nothing is marked: the lock is the claim
 3. refill  one script call. It refuses a mover that is no longer the leader, takes what fits, and notes the rows'
            numbers as `moving`, so that a row that comes again is not a job again, even if the job is done by then
-4. delete  the rows, count, commit
+4. delete  the rows once their copy in Valkey is safe (valkey/durability.py), count, commit. Meanwhile the next batches
+           are placed, behind these, up to `MAX_PLACED` rows of a shard
 5. settle  Valkey learns the new numbers, and that the rows are gone: their numbers may be forgotten
 
-A crash before 4 leaves rows that are in Valkey; the next mover, or audit, finds their numbers there and does 4 and 5.
+A crash before 4 leaves rows that are in Valkey; the next mover, or audit, finds their numbers there and does 4 and 5 as
+soon as the copy is safe. Rows whose copy is gone again by then, after a failover, are placed once more.
 A crash before 5 leaves numbers in `moving` that no row has; numbers are never used twice, so they harm nobody until
 they are dropped in the same way.
 
@@ -25,14 +27,16 @@ import logging
 import os
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Event
 from typing import Any
 
 from headrace.cold.audit import Audit, Drift
 from headrace.cold.figures import MoverFigures
+from headrace.cold.placed import PlacedRows
 from headrace.cold.store import Delta, leaving
 from headrace.cold.tiers import Tiers
 from headrace.errors import DatabaseUnavailable, HeadraceError, MemoryFull, MoverFenced, QueueUnavailable
@@ -40,8 +44,9 @@ from headrace.model.job import new_job_id
 from headrace.model.names import QueueRef, name_problem
 from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
 from headrace.queue import keys
-from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, Refilled, Room, Stubs
+from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, PlacedRow, Refilled, Room, Stubs
 from headrace.valkey.connect import ScriptError, available, node_of
+from headrace.valkey.durability import CopySafety, RefillAfter
 from headrace.valkey.scripts import run
 
 log = logging.getLogger(__name__)
@@ -60,6 +65,8 @@ BUSY_WAIT_S = 0.005  # the same within BUSY_S after some queue did
 BUSY_S = 1.0
 HUNGRY_PAGE = 100
 ATTEND_S = 0.05  # how long a sweep goes on before it looks who asks for jobs
+MAX_PLACED = 100_000  # rows of a shard that are placed and wait for their deletion
+DELETE_BATCH = 5000
 AUDIT_SLICE_S = 0.1  # how long an audit goes on before it is another one's turn
 
 
@@ -70,6 +77,7 @@ class MoverOptions:
     audit_every_s: float = 60.0
     keep_dead_s: float | None = None  # None: until somebody redrives or removes them
     batch: int = BATCH
+    refill_after: RefillAfter = "fsync"  # when a row may be deleted: see valkey/durability.py
 
     def __post_init__(self) -> None:
         assert self.lease_s > IDLE_IN_TRANSACTION_S
@@ -86,8 +94,13 @@ class Batch:
     valkey_epoch: int | None = None
 
     @property
-    def placed(self) -> list[int]:
-        return [row.seq for row in self.gone]
+    def placed(self) -> list[PlacedRow]:
+        return [PlacedRow(row.seq, row.job_id) for row in self.gone]
+
+    @property
+    def handled(self) -> set[int]:
+        """Numbers of the rows that need not be claimed again."""
+        return {row.seq for row in (*self.gone, *self.expired, *(row for row, _ in self.aside))}
 
     def counts(self) -> dict[str, int]:
         """By the verb of a mover."""
@@ -114,9 +127,12 @@ class Mover:
         self._tiers = tiers
         self._store = tiers.store
         self._options = options or MoverOptions()
-        self._audit = Audit(tiers)
+        self._audit = Audit(tiers, self._adopt)
         self._tokens: dict[int, int] = {}  # of the shards that we lead
         self.figures = MoverFigures(lambda: len(self._tokens))
+        self._safety: dict[int, CopySafety] = {}
+        self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
+        self._put_off: set[QueueRef] = set()  # until rows that are placed are deleted
         self._failed: dict[int, str] = {}  # what could not be done since the last sweep
         self._renew_at = 0.0
         self._fed_at = 0.0  # when a queue last asked for jobs
@@ -159,7 +175,9 @@ class Mover:
             self.sweep(shard)
             self.figures.sweeps.done(time.monotonic() - now)
         self._audit_some(shard)
-        for ref in self._hungry(shard):
+        self._delete_safe(shard)
+        put_off, self._put_off = self._put_off, set()
+        for ref in [*put_off, *self._hungry(shard)]:
             self.visit(ref)
 
     def _audit_some(self, shard: int) -> None:
@@ -192,6 +210,7 @@ class Mover:
                 self._tokens[shard] = token
             elif not token:
                 self._tokens.pop(shard, None)
+                self._placed.pop(shard, None)  # the next leader finds them in Valkey
         if not self._tokens:
             self.figures.sweeps.stands_by()
 
@@ -203,10 +222,15 @@ class Mover:
             except QueueUnavailable:
                 pass  # the lease ends by itself
         self._tokens = {}
+        self._placed.clear()
+        for safety in self._safety.values():
+            safety.close()
+        self._safety = {}
 
     def _lost(self, shard: int) -> None:
         self.figures.sweeps.superseded()
         self._tokens.pop(shard, None)
+        self._placed.pop(shard, None)
         self._renew_at = 0.0
 
     # What is to do
@@ -295,13 +319,20 @@ class Mover:
     # Moving
 
     def _visit(self, ref: QueueRef) -> None:
-        queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
+        shard = self._stubs.shard_of(ref)
+        queue_id = self._store.queue_id(ref, shard)
+        self._delete_safe(shard)
+        if shard not in self._tokens:
+            raise MoverFenced
         for _ in range(BATCHES_PER_VISIT):
             room = self._tiers.run(self._stubs.room(ref))
-            if room.unconfirmed:
-                self._tiers.confirm(ref, queue_id, room.unconfirmed)
+            if room.placed != len(self._placed_of(ref)):
+                self._adopt(ref, queue_id)
             if not room.refill or room.items == 0:
                 self._hold(ref, queue_id, room)
+                return None
+            if sum(map(len, self._placed[shard].values())) >= MAX_PLACED:
+                self._put_off.add(ref)
                 return None
             batch = self._move(ref, queue_id, room) or self._move_delayed(ref, queue_id, room)
             if batch is None:
@@ -311,11 +342,75 @@ class Mover:
                 return None
         return None
 
+    # Rows that are placed and not deleted
+
+    def _safety_of(self, shard: int) -> CopySafety:
+        if shard not in self._safety:
+            key = keys.meta(shard)
+            node = partial(node_of, self._tiers.valkey, key)
+            self._safety[shard] = CopySafety(node, key, self._options.refill_after)
+        return self._safety[shard]
+
+    def _placed_of(self, ref: QueueRef) -> PlacedRows:
+        return self._placed[self._stubs.shard_of(ref)].setdefault(ref, PlacedRows())
+
+    def _adopt(self, ref: QueueRef, queue_id: int) -> None:
+        """Take over rows that another mover placed and did not delete. How long ago is not known."""
+        placed = self._placed_of(ref)
+        found = self._tiers.unconfirmed(ref)
+        if found and self._safety_of(self._stubs.shard_of(ref)).is_immediate():
+            self._tiers.confirm(ref, queue_id, found)
+            placed.forget(found)
+        else:
+            placed.keep_only({row.seq for row in found})
+            placed.add(found, time.monotonic())
+
+    def _delete_safe(self, shard: int) -> None:
+        """Step 4 and 5 for all rows whose copy in Valkey is safe by now."""
+        if not any(self._placed[shard].values()):
+            return
+        before = self._safety_of(shard).safe_before()
+        for ref in list(self._placed[shard]):
+            self._guarded(ref, lambda ref: self._delete_placed(ref, before))
+
+    def _delete_placed(self, ref: QueueRef, before: float) -> None:
+        shard = self._stubs.shard_of(ref)
+        placed = self._placed_of(ref)
+        queue_id = self._store.queue_id(ref, shard)
+        while rows := placed.take_safe(before, DELETE_BATCH):
+            try:
+                kept = self._still_placed(shard, ref, rows)
+                if kept:
+                    numbers = self._tiers.confirm(ref, queue_id, kept)
+                    if numbers.version == placed.version + 1:  # nothing else has changed
+                        placed.version = numbers.version
+                if len(kept) < len(rows):
+                    placed.restart()
+            except BaseException:
+                placed.add_again(rows)
+                raise
+            placed.forget(rows)
+        if not placed:
+            self._placed[shard].pop(ref, None)
+
+    def _still_placed(self, shard: int, ref: QueueRef, rows: Sequence[PlacedRow]) -> list[PlacedRow]:
+        """Leave out rows that Valkey does not have any more: it failed over to a replica that was behind."""
+        with available():
+            flags: Any = self._tiers.valkey.smismember(keys.moving(shard, ref), [row.seq for row in rows])
+        kept = [row for row, flag in zip(rows, flags, strict=True) if flag]
+        if len(kept) < len(rows):
+            lost = len(rows) - len(kept)
+            log.warning("%d jobs of %s are placed again: Valkey lost them", lost, ref, extra={"action": "placed_again"})
+        return kept
+
+    # One batch
+
     def _hold(self, ref: QueueRef, queue_id: int, room: Room) -> bool:
         """No room. What has become due meanwhile waits like the rest from now on; was there any?"""
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
-            delta, details = self._store.promote(conn, queue_id, room.now_ms, SWEEP_BATCH)
+            placed = self._placed_of(ref).rows
+            delta, details = self._store.promote(conn, queue_id, room.now_ms, SWEEP_BATCH, placed)
             if not delta.waiting:
                 return False
             numbers = self._store.change(conn, queue_id, delta, details, valkey_epoch=room.valkey_epoch or None)
@@ -323,31 +418,62 @@ class Mover:
         return True
 
     def _move(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
-        most = min(self._options.batch, room.items)
-        return self._transfer(ref, queue_id, room, lambda conn: self._store.claim(conn, queue_id, most, room.bytes))
+        most, placed = min(self._options.batch, room.items), self._placed_of(ref)
+
+        def claim(conn: Connection, version: int) -> list[ColdRow]:
+            return self._claim(conn, queue_id, placed, version, most, room.bytes)
+
+        return self._transfer(ref, queue_id, room, claim)
+
+    def _claim(
+        self, conn: Connection, queue_id: int, placed: PlacedRows, version: int, most: int, size: int
+    ) -> list[ColdRow]:
+        """Return the next rows that are not placed."""
+        now = time.monotonic()
+        if placed.position is not None and placed.can_go_on(version, now):
+            return self._store.claim_after(conn, queue_id, most, size, placed.position)
+        placed.has_scanned(version, now)
+        if not placed:
+            return self._store.claim(conn, queue_id, most, size)
+        return self._store.claim_but(conn, queue_id, most, size, placed.rows)
 
     def _move_delayed(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
         most, until = min(self._options.batch, room.items), room.now_ms + LOOK_AHEAD_MS
+        placed = self._placed_of(ref).rows
 
-        def claim(conn: Connection) -> list[ColdRow]:
-            return self._store.claim_delayed(conn, queue_id, most, room.bytes, until)
+        def claim(conn: Connection, _: int) -> list[ColdRow]:
+            return self._store.claim_delayed(conn, queue_id, most, room.bytes, until, placed)
 
         return self._transfer(ref, queue_id, room, claim)
 
     def _transfer(
-        self, ref: QueueRef, queue_id: int, room: Room, claim: Callable[[Connection], list[ColdRow]]
+        self, ref: QueueRef, queue_id: int, room: Room, claim: Callable[[Connection, int], list[ColdRow]]
     ) -> Batch | None:
-        """Steps 1 to 5 for one batch; None if there is nothing to move."""
+        """Steps 1 to 3 for one batch, and if its copy is safe at once 4 and 5; None if there is nothing to move."""
+        is_immediate = self._safety_of(self._stubs.shard_of(ref)).is_immediate()
         with self._store.transaction() as conn:
-            self._store.lock_mover(conn, queue_id)
-            rows = claim(conn)
+            if not is_immediate:
+                self._store.place_quickly(conn)
+            rows = claim(conn, self._store.lock_mover(conn, queue_id))
             if not rows:
                 return None
             batch = self._refill(ref, rows, room.now_ms + SURE_OF_LOCK_MS)
-            numbers = self._delete(conn, queue_id, batch)
-        self.figures.moved(**batch.counts())
-        self._tiers.tell(ref, numbers, batch.placed)
+            numbers = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
+        self._note_placed(ref, rows, batch, numbers, is_immediate=is_immediate)
         return batch
+
+    def _note_placed(
+        self, ref: QueueRef, rows: Sequence[ColdRow], batch: Batch, numbers: ColdNumbers | None, *, is_immediate: bool
+    ) -> None:
+        """What follows the commit of a batch."""
+        self.figures.moved(**batch.counts())
+        placed = self._placed_of(ref)
+        if not is_immediate:
+            placed.add(batch.placed, time.monotonic())
+            if not any(row.delayed for row in rows):
+                placed.advance(rows, batch.handled)
+        if numbers is not None:
+            self._tiers.tell(ref, numbers, [row.seq for row in batch.gone] if is_immediate else ())
 
     def _refill(self, ref: QueueRef, rows: Sequence[ColdRow], until_ms: float) -> Batch:
         """Step 3. A row that makes no sense is set aside, and the rest tried again."""
@@ -392,16 +518,22 @@ class Mover:
     def _token(self, ref: QueueRef) -> int:
         return self._tokens[self._stubs.shard_of(ref)]
 
-    def _delete(self, conn: Connection, queue_id: int, batch: Batch) -> ColdNumbers:
-        """Step 4, all but the commit."""
-        if batch.gone or batch.expired:
-            self._store.delete(conn, [row.seq for row in (*batch.gone, *batch.expired)])
+    def _delete(self, conn: Connection, queue_id: int, batch: Batch, *, is_immediate: bool) -> ColdNumbers | None:
+        """Step 4, all but the commit. Rows that are placed stay unless their copy is safe at once; None if no row was
+        deleted."""
+        gone = batch.gone if is_immediate else []
+        if not is_immediate:
+            if not batch.expired and not batch.aside:
+                return None
+            self._store.place_durably(conn)
+        if gone or batch.expired:
+            self._store.delete(conn, [row.seq for row in (*gone, *batch.expired)])
         if batch.aside:
             reasons = {row.seq: reason for row, reason in batch.aside}
             self._store.quarantine(conn, reasons)
             log.error("set aside rows that cannot be moved: %s", reasons, extra={"action": "quarantined"})
-        left = [*batch.gone, *batch.expired, *(row for row, _ in batch.aside)]
-        counts = {"refilled": len(batch.gone), "expired": len(batch.expired), "quarantined": len(batch.aside)}
+        left = [*gone, *batch.expired, *(row for row, _ in batch.aside)]
+        counts = {"refilled": len(gone), "expired": len(batch.expired), "quarantined": len(batch.aside)}
         delta, details = leaving(left, **counts)
         return self._store.change(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
 
@@ -409,23 +541,24 @@ class Mover:
         """Nothing waits: close the epoch while nobody can spill, then reopen the queue."""
         if not room.cold or not room.leave:
             return
-        batch = Batch()
+        batch, rows, most = Batch(), [], min(self._options.batch, room.items)
+        is_immediate = self._safety_of(self._stubs.shard_of(ref)).is_immediate()
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
             self._store.lock_queue(conn, queue_id)
-            if rows := self._store.claim(conn, queue_id, min(self._options.batch, room.items), room.bytes):
+            placed = list(self._placed_of(ref).rows)
+            numbers: ColdNumbers | None = None
+            if rows := self._store.claim_but(conn, queue_id, most, room.bytes, placed):
                 batch = self._refill(ref, rows, room.now_ms + SURE_OF_LOCK_MS)
-                numbers = self._delete(conn, queue_id, batch)
-            else:
-                numbers = self._store.change(conn, queue_id, Delta(), {}, valkey_epoch=room.valkey_epoch or None)
-            closes = numbers.waiting == 0
-            if closes:
+                numbers = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
+                placed += [row.seq for row in batch.gone]
+            if closes := not self._store.claim_but(conn, queue_id, 1, 1, placed):
+                epoch = batch.valkey_epoch or room.valkey_epoch or None
                 numbers = self._store.change(
-                    conn, queue_id, Delta(), {}, valkey_epoch=None, close_epoch=room.cold_epoch
+                    conn, queue_id, Delta(), {}, valkey_epoch=epoch, close_epoch=room.cold_epoch
                 )
-        self.figures.moved(**batch.counts())
-        self._tiers.tell(ref, numbers, batch.placed)
-        if closes:
+        self._note_placed(ref, rows, batch, numbers, is_immediate=is_immediate)
+        if closes and numbers is not None:
             self._tiers.run(self._stubs.reopen(ref, self._token(ref), room.cold_epoch, numbers.epoch))
 
     # Sweeping
@@ -433,15 +566,15 @@ class Mover:
     def _expire(self, ref: QueueRef) -> None:
         queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
         room = self._tiers.run(self._stubs.room(ref))
-        if room.unconfirmed:  # jobs of their own by now: their TTL is Valkey's business, they may even be done
-            self._tiers.confirm(ref, queue_id, room.unconfirmed)
+        if room.placed != len(self._placed_of(ref)):
+            self._adopt(ref, queue_id)
         while True:
             count, numbers = self._store.expire(
                 queue_id,
                 room.now_ms,
                 SWEEP_BATCH,
                 room.valkey_epoch or None,
-                lambda: self._tiers.run(self._stubs.room(ref)).unconfirmed,
+                lambda: self._tiers.unconfirmed(ref),  # their TTL is Valkey's business, they may even be done
             )
             self.figures.moved(expire=count)
             if numbers is not None:

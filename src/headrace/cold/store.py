@@ -32,7 +32,7 @@ from headrace.postgres.queries import load_query
 from headrace.queue.dead import DeadEntry, Place
 from headrace.queue.details import Detail
 from headrace.queue.overflow import EpochClosed, SpillJob
-from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, DeadRow
+from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, DeadRow, PlacedRow
 
 SQL = files("headrace.cold") / "sql"
 
@@ -247,20 +247,49 @@ class Store:
 
     # Parts of a mover's transaction
 
-    def lock_mover(self, conn: Connection, queue_id: int) -> None:
-        """Nobody else moves, cancels or redrives jobs of this queue until the transaction ends."""
-        conn.execute(load_query(SQL, "lock_mover"), {"queue_id": queue_id})
+    def lock_mover(self, conn: Connection, queue_id: int) -> int:
+        """Keep others from moving, cancelling or redriving jobs of this queue until the transaction ends.
+
+        Returns the version of the queue's numbers."""
+        row = conn.execute(load_query(SQL, "lock_mover"), {"queue_id": queue_id}).fetchone()
+        assert row is not None, "nobody removes queues"
+        return int(row[0])
+
+    def place_quickly(self, conn: Connection) -> None:
+        """Let the commit of a transaction that deletes nothing not wait for the disk."""
+        conn.execute(load_query(SQL, "place_quickly"))
+
+    def place_durably(self, conn: Connection) -> None:
+        """Take `place_quickly` back: the transaction deletes something."""
+        conn.execute("RESET synchronous_commit")
 
     def lock_queue(self, conn: Connection, queue_id: int) -> None:
         """Nobody spills either."""
         conn.execute(load_query(SQL, "lock_queue"), {"queue_id": queue_id})
 
     def claim(self, conn: Connection, queue_id: int, most: int, size: int) -> list[ColdRow]:
+        """Return the next rows in order, up to `most` and about `size` bytes."""
         return self._rows(conn, "claim", {"queue_id": queue_id, "most": most, "bytes": max(size, 1)})
 
-    def claim_delayed(self, conn: Connection, queue_id: int, most: int, size: int, until_ms: float) -> list[ColdRow]:
+    def claim_but(self, conn: Connection, queue_id: int, most: int, size: int, placed: Iterable[int]) -> list[ColdRow]:
+        """Return the next rows in order that are not placed yet."""
+        values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "placed": list(placed)}
+        return self._rows(conn, "claim_but", values)
+
+    def claim_after(
+        self, conn: Connection, queue_id: int, most: int, size: int, position: tuple[int, float, int]
+    ) -> list[ColdRow]:
+        """Return the next rows in order behind a position (priority, due ms, number)."""
+        priority, due_ms, seq = position
+        values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1)}
+        return self._rows(conn, "claim_after", {**values, "priority": priority, "due_ms": due_ms, "seq": seq})
+
+    def claim_delayed(
+        self, conn: Connection, queue_id: int, most: int, size: int, until_ms: float, placed: Iterable[int] = ()
+    ) -> list[ColdRow]:
+        """Return rows that are due until then and not placed yet, next first."""
         values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "until": until_ms}
-        return self._rows(conn, "claim_delayed", values)
+        return self._rows(conn, "claim_delayed", {**values, "placed": list(placed)})
 
     def _rows(self, conn: Connection, query: str, values: Mapping[str, Any]) -> list[ColdRow]:
         with conn.cursor(row_factory=class_row(ColdRow), binary=True) as cursor:
@@ -304,13 +333,13 @@ class Store:
         now_ms: float,
         most: int,
         valkey_epoch: int | None,
-        had: Callable[[], Iterable[int]],
+        had: Callable[[], Iterable[PlacedRow]],
     ) -> tuple[int, ColdNumbers | None]:
         """Give up rows whose TTL is over; how many. Not those that Valkey `had` already: only their row was left."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
-                values = {"queue_id": queue_id, "now": now_ms, "most": most, "had": list(had())}
+                values = {"queue_id": queue_id, "now": now_ms, "most": most, "had": [row.seq for row in had()]}
                 rows = cursor.execute(load_query(SQL, "expire"), values).fetchall()
             if not rows:
                 return 0, None
@@ -319,19 +348,22 @@ class Store:
             numbers = self.change(conn, queue_id, delta, _details(waiting, -1), valkey_epoch=valkey_epoch)
         return len(rows), numbers
 
-    def confirm(self, queue_id: int, placed: Sequence[int]) -> ColdNumbers:
-        """These rows are in Valkey, and whoever placed them did not come to delete them: the numbers after that."""
+    def confirm(self, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
+        """Delete rows whose jobs are in Valkey; returns the numbers after that."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
+            ids = {"seqs": [row.seq for row in placed], "job_ids": [row.job_id or "" for row in placed]}
             with conn.cursor(row_factory=dict_row) as cursor:
-                rows = cursor.execute(load_query(SQL, "confirm"), {"seqs": list(placed)}).fetchall()
+                rows = cursor.execute(load_query(SQL, "confirm"), {"queue_id": queue_id, **ids}).fetchall()
             details = _details((row for row in rows if not row["delayed"]), -1)
             return self.change(conn, queue_id, _leaving(rows, refilled=len(rows)), details, valkey_epoch=None)
 
-    def promote(self, conn: Connection, queue_id: int, until_ms: float, most: int) -> tuple[Delta, Counter[Kind]]:
-        """Rows that are due and found no room wait for it like the others from now on."""
+    def promote(
+        self, conn: Connection, queue_id: int, until_ms: float, most: int, placed: Iterable[int] = ()
+    ) -> tuple[Delta, Counter[Kind]]:
+        """Let rows that are due and found no room wait for it like the others, but those that are placed."""
         with conn.cursor(row_factory=dict_row) as cursor:
-            values = {"queue_id": queue_id, "until": until_ms, "most": most}
+            values = {"queue_id": queue_id, "until": until_ms, "most": most, "placed": list(placed)}
             rows = cursor.execute(load_query(SQL, "promote"), values).fetchall()
         size = sum(row["size"] for row in rows)
         delta = Delta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
@@ -347,11 +379,12 @@ class Store:
                     return found
         return None
 
-    def cancel(self, found: Found, had: Callable[[], Iterable[int]]) -> ColdNumbers | None:
+    def cancel(self, found: Found, had: Callable[[], Iterable[PlacedRow]]) -> ColdNumbers | None:
         """None: it is not here any more, or Valkey `had` it already and only its row was left."""
         with self.transaction() as conn:
             self.lock_mover(conn, found.queue_id)
-            if found.seq in set(had()) or not self.existing(conn, [found.seq]):
+            is_placed = any(row.seq == found.seq and row.job_id in (None, found.job_id) for row in had())
+            if is_placed or not self.existing(conn, [found.seq]):
                 return None
             self.delete(conn, [found.seq])
             row = vars_of(found)

@@ -22,7 +22,7 @@ from headrace.queue import keys
 from headrace.queue.bounds import NO_BOUNDS
 from headrace.queue.overflow import SpillJob
 from headrace.queue.queue import NEW_SHARDS, QueueOptions
-from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued, Stubs
+from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued, PlacedRow, Stubs
 from headrace.valkey.connect import ScriptError, Valkey, available, connect
 from headrace.valkey.scripts import Call, run
 
@@ -89,7 +89,7 @@ class Tiers:
         found = self.store.find(env, job_id)
         if found is None or found.error is not None:
             return None if found is None else JobState.DEAD
-        numbers = self.store.cancel(found, lambda: self.run(self.stubs.room(found.ref)).unconfirmed)
+        numbers = self.store.cancel(found, lambda: self.unconfirmed(found.ref))
         if numbers is None:  # it came to Valkey meanwhile
             return self.run(self.stubs.cancel(env, job_id))
         self.tell(found.ref, numbers)
@@ -149,10 +149,15 @@ class Tiers:
             self.tell(ref, numbers)
         return len(rows) == most or sum(row.size for row in rows) >= DEAD_BYTES
 
-    def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[int]) -> None:
-        """A mover died after it placed these rows. Valkey has their jobs, so they are deleted, whether there is room
-        for more or not; then it may forget their numbers."""
-        self.tell(ref, self.store.confirm(queue_id, placed), placed)
+    def unconfirmed(self, ref: QueueRef) -> Sequence[PlacedRow]:
+        """Return the rows whose jobs are in Valkey and whose removal PostgreSQL has not confirmed."""
+        return self.run(self.stubs.room(ref, name_placed=True)).unconfirmed
+
+    def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
+        """Delete rows whose jobs are in Valkey, and let Valkey drop their numbers; returns what PostgreSQL holds."""
+        numbers = self.store.confirm(queue_id, placed)
+        self.tell(ref, numbers, [row.seq for row in placed])
+        return numbers
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         self.store.record_settings(ref, values)

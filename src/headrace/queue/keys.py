@@ -25,7 +25,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:env:E:names         set     every queue of the environment
     hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
     hr:{0}:q:E:Q               hash    names, epoch, ready, running, warm_scheduled, warm_bytes, limit, paused, closed,
-                                       caps, levels, oldest, indexed, known_detail, cold (see lua/state.lua), o:<op>
+                                       caps, levels, oldest, indexed, known_detail, cold (see lua/state.lua), placed
+                                       (see lua/placed.lua), o:<op>
     hr:{0}:q:E:Q:ready         zset    job id → when it became eligible (priority 0)
     hr:{0}:q:E:Q:ready:P       zset    the same for priority P
     hr:{0}:q:E:Q:levels        zset    priorities other than 0 that have jobs
@@ -33,6 +34,7 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:q:E:Q:details       set     (task, flow, flow type) that have ready jobs, separated by tabs
     hr:{0}:q:E:Q:detail:D      zset    ready jobs of one of them → when they became eligible
     hr:{0}:q:E:Q:moving        set     numbers of rows that are here and whose removal PostgreSQL has not confirmed
+    hr:{0}:q:E:Q:moved         hash    the same → whether it was delayed, bytes, job id (see lua/placed.lua)
     hr:{0}:job:E:J             hash    where one job stands: small fields only, so that it stays compact
     hr:{0}:body:E:J            string  what it is: tab-separated header, newline, payload; empty for a while after it
                                        is done, `dead` after it went to PostgreSQL dead: its id stays taken
@@ -169,6 +171,10 @@ def detail(shard: int, ref: QueueRef, packed: str) -> str:
 
 def moving(shard: int, ref: QueueRef) -> str:
     return queue(shard, ref) + ":moving"
+
+
+def moved(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":moved"
 
 
 def job_part(ref: EnvRef, job_id: str) -> str:

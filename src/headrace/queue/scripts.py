@@ -70,7 +70,16 @@ class Room:
     bytes: int
     refill: bool  # below 90 %
     leave: bool  # at most 80 %: cold mode may end
-    unconfirmed: Sequence[int]  # rows that were placed and may be in PostgreSQL still
+    placed: int  # rows that were placed and may be in PostgreSQL still
+    unconfirmed: Sequence[PlacedRow] = ()  # the same by name, if asked for
+
+
+@dataclass(frozen=True)
+class PlacedRow:
+    """A row of PostgreSQL whose job is in Valkey."""
+
+    seq: int
+    job_id: str | None  # None: not known, placed by an earlier release
 
 
 @dataclass(frozen=True)
@@ -284,8 +293,8 @@ class Stubs:
         """The fencing token if `name` moves the jobs of this shard from now on, or still; else 0."""
         return Call(script("elect"), [keys.mover(shard), keys.meta(shard)], [name, lease_ms], int)
 
-    def room(self, ref: QueueRef) -> Call[Room]:
-        return self._of_queue("room", ref, [*_parts(ref), *self._caps()], _room)
+    def room(self, ref: QueueRef, *, name_placed: bool = False) -> Call[Room]:
+        return self._of_queue("room", ref, [*_parts(ref), *self._caps(), int(name_placed)], _room)
 
     def refill(self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow]) -> Call[Refilled]:
         """Refused after `until_ms`, by Valkey's clock: the lock under which the rows were claimed may be gone then."""
@@ -293,7 +302,7 @@ class Stubs:
         for row in rows:
             args += (row.seq, keys.encode(row.job_id), body_of(row.job_id, row), row.size, row.enqueued_ms)
             args += (repr(row.due_ms), row.priority, "" if row.expires_ms is None else row.expires_ms)
-            args.append(row.max_attempts)
+            args += (row.max_attempts, int(row.delayed))
         return self._of_queue("refill", ref, args, _refilled)
 
     def settle(self, ref: QueueRef, numbers: ColdNumbers, gone: Iterable[int] = ()) -> Call[Settled]:
@@ -408,11 +417,11 @@ def _enqueued(answer: list[Any]) -> Enqueued:
 
 
 def _room(answer: list[Any]) -> Room:
-    now_ms, epoch, cold, cold_epoch, items, size, refill, leave, unconfirmed = answer
+    now_ms, epoch, cold, cold_epoch, items, size, refill, leave, placed, named = answer
     flags = bool(refill), bool(leave)
-    return Room(
-        float(now_ms), int(epoch), bool(cold), cold_epoch, items, size, *flags, [int(row) for row in unconfirmed]
-    )
+    pairs = zip(named[::2], named[1::2], strict=True)
+    unconfirmed = [PlacedRow(int(row), keys.decode(job.decode()) if job else None) for row, job in pairs]
+    return Room(float(now_ms), int(epoch), bool(cold), cold_epoch, items, size, *flags, placed, unconfirmed)
 
 
 def _refilled(answer: list[Any]) -> Refilled:

@@ -23,6 +23,7 @@ end
 local function details_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':details' end
 local function detail_key(E, Q, detail) return P .. 'q:' .. E .. ':' .. Q .. ':detail:' .. detail end
 local function moving_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':moving' end
+local function moved_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':moved' end
 local function dead_key(E, Q) return P .. 'q:' .. E .. ':' .. Q .. ':dead' end
 local function job_key(EJ) return P .. 'job:' .. EJ end
 local function body_key(EJ) return P .. 'body:' .. EJ end

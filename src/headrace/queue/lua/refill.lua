@@ -1,14 +1,15 @@
 -- refill: jobs come back from PostgreSQL, in the order given, until the warm tier is full.
---@include keys, state, mover
+--@include keys, state, mover, placed
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, mover's token, until when its lock in PostgreSQL is sure to be held (ms), E, Q, org, project,
 --            env, queue, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), then for each row: its
---            number, J, body, payload bytes, enqueued ms, due ms, priority, expires ms ('': never), max attempts
+--            number, J, body, payload bytes, enqueued ms, due ms, priority, expires ms ('': never), max attempts,
+--            1 if it counts as delayed in PostgreSQL, else 0
 -- Returns    {queue's epoch, for each row 1 (placed), 0 (was placed before), -1 (its id is in use), 2 (its TTL is over)};
 --            shorter than the rows if there was no more room. FENCED if another mover took over or the time is up; POISON and the
 --            number of a row that makes no sense. In both cases nothing was written.
 local E, Q = ARGV[5], ARGV[6]
-local FIRST, EACH = 14, 9
+local FIRST, EACH = 14, 10
 local shard_max = shard_cap(ARGV[13])
 if fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over') end
 -- It was paused: its rows may have been cancelled or expired since it claimed them.
@@ -35,13 +36,32 @@ if cold and (cold.max_items ~= max_items or cold.max_bytes ~= max_bytes) then
   -- Other caps than those it went cold with: by these it asks for jobs from now on.
   cold.max_items, cold.max_bytes, queue.cold_changed = max_items, max_bytes, true
 end
-local moved = {}
-local unconfirmed = redis.call('EXISTS', moving_key(E, Q)) == 1
+cold = cold or new_cold()
+local placed = read_placed(queue, cold)
+local moved, moved_values = {}, {}
 
-local function place(row, J, body, size, enqueued, due, priority, expires, max_attempts)
+-- Rows that were placed before. Until PostgreSQL has confirmed that a row is gone its number stays here, however soon the
+-- job is done. A PostgreSQL that was restored to an earlier point uses numbers again: then the job id is another one.
+local placed_before = {}
+if redis.call('EXISTS', moving_key(E, Q)) == 1 then
+  local rows = {}
+  for i = FIRST, #ARGV, EACH do rows[#rows + 1] = ARGV[i] end
+  for start = 1, #rows, 1000 do
+    local flags = redis.call('SMISMEMBER', moving_key(E, Q), unpack(rows, start, math.min(start + 999, #rows)))
+    for offset, flag in ipairs(flags) do
+      if flag == 1 then
+        local row, J = rows[start + offset - 1], ARGV[FIRST + (start + offset - 2) * EACH + 1]
+        local delayed, bytes, moved_J = split_moved(redis.call('HGET', moved_key(E, Q), row))
+        placed_before[row] = not moved_J or moved_J == J
+        if not placed_before[row] then count_placed(placed, delayed, bytes, -1) end
+      end
+    end
+  end
+end
+
+local function place(row, J, body, size, enqueued, due, priority, expires, max_attempts, delayed)
   local EJ = E .. ':' .. J
-  -- Until PostgreSQL has confirmed that the row is gone its number stays here, however soon the job is done.
-  if unconfirmed and redis.call('SISMEMBER', moving_key(E, Q), row) == 1 then return 0 end
+  if placed_before[row] then return 0 end
   if expires ~= '' and tonumber(expires) <= NOW then return 2 end
   if not redis.call('SET', body_key(EJ), body, 'NX') then
     if redis.call('GET', body_key(EJ)) ~= DEAD_ELSEWHERE then return -1 end
@@ -59,6 +79,8 @@ local function place(row, J, body, size, enqueued, due, priority, expires, max_a
   if scheduled then add_scheduled(queue, J, due) else add_ready(queue, J, due, priority, detail) end
   queue.warm_bytes = queue.warm_bytes + size
   moved[#moved + 1] = row
+  add_scored(moved_values, row, delayed .. ' ' .. whole(size) .. ' ' .. J)
+  count_placed(placed, delayed == '1', size, 1)
   count(queue, 'refill')
   return 1
 end
@@ -68,9 +90,11 @@ for i = FIRST, #ARGV, EACH do
   local size = tonumber(ARGV[i + 3])
   if not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max) then break end
   answers[#answers + 1] = place(ARGV[i], ARGV[i + 1], ARGV[i + 2], size, ARGV[i + 4], tonumber(ARGV[i + 5]),
-    tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8])
+    tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9])
 end
+if #moved > 0 then save_placed(queue, cold, placed) end
 save_all(ARGV[2])
 -- Last: were this to fail on the way, rows that are half here must not pass for placed.
+in_chunks('HSET', moved_key(E, Q), moved_values)
 in_chunks('SADD', moving_key(E, Q), moved)
 return { queue.epoch, answers }

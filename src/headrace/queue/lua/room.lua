@@ -1,9 +1,11 @@
 -- room: what a mover must know of a queue before it moves anything.
---@include keys, state
+--@include keys, state, placed
 -- KEYS[1]    the queue's hash (routes the script to its shard)
--- ARGV       prefix, maxlen, E, Q, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap)
+-- ARGV       prefix, maxlen, E, Q, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), 1 to
+--            name the rows that were placed and not confirmed
 -- Returns    {now ms, queue's epoch (0: there is no such queue), cold mode 1 or 0, cold epoch, jobs and bytes that fit,
---            refill 1 or 0, may leave cold mode 1 or 0, row numbers that were placed and not confirmed}
+--            refill 1 or 0, may leave cold mode 1 or 0, how many rows were placed and not confirmed, and of each, if asked
+--            for, its number and job id ('': not known)}
 local E, Q = ARGV[3], ARGV[4]
 local queue = queue_of(E, Q)
 local max_items, max_bytes = caps_of(queue, ARGV[5], ARGV[6])
@@ -15,6 +17,14 @@ if shard_max > 0 then
   full, bytes = math.max(full, used / shard_max), math.min(bytes, shard_max - used)
 end
 local cold = queue.cold or new_cold()
+local unconfirmed = {}
+if ARGV[8] == '1' then
+  for _, row in ipairs(redis.call('SMEMBERS', moving_key(E, Q))) do
+    local _, _, J = split_moved(redis.call('HGET', moved_key(E, Q), row))
+    unconfirmed[#unconfirmed + 1] = row
+    unconfirmed[#unconfirmed + 1] = J or ''
+  end
+end
 return { precise(NOW), queue.epoch or '0', cold.on, cold.epoch, math.max(0, max_items - held_by(queue)),
   math.max(0, bytes), full < REFILL_BELOW and 1 or 0, full <= LEAVE_AT and 1 or 0,
-  redis.call('SMEMBERS', moving_key(E, Q)) }
+  redis.call('SCARD', moving_key(E, Q)), unconfirmed }

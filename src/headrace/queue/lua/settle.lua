@@ -1,7 +1,7 @@
 -- settle: what PostgreSQL holds of a queue, in absolute numbers under a version that only grows. What grew since the
 -- last time is counted here, so whoever changed PostgreSQL and died before telling is made good by the next one.
 --@flags allow-oom
---@include keys, state
+--@include keys, state, placed
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of the warm tier, queue's epoch that
 --            the totals count from, version, cold epoch, jobs that could run, jobs not yet due, bytes, dead jobs, totals
@@ -14,14 +14,23 @@ local GONE = 23
 local queue = queue_of(E, Q)
 local gone = {}
 for i = GONE, #ARGV do gone[#gone + 1] = ARGV[i] end
-in_chunks('SREM', moving_key(E, Q), gone)
 if not queue.epoch then create(queue, ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
 local cold = queue.cold or new_cold()
 local version = tonumber(ARGV[12])
-if version < cold.version then return { 0, queue.epoch } end
+local placed = read_placed(queue, cold)
+local forgotten = forget_placed(queue, placed, gone)
+if version < cold.version then
+  if forgotten then
+    save_placed(queue, cold, placed)
+    queue.resync = true
+    save_all(ARGV[2])
+  end
+  return { 0, queue.epoch }
+end
 
 -- The totals belong to another life of this queue: Valkey lost its data. Its odometers began anew, and so must they.
 if ARGV[11] ~= queue.epoch then
+  if forgotten then save_placed(queue, cold, placed) end
   save_all(ARGV[2]) -- a queue that has just come into being has all its numbers
   return { 3, queue.epoch }
 end
@@ -37,32 +46,24 @@ local function count_grown(op, n)
   if n > 0 then count(queue, op, nil, nil, n) end
 end
 
-local function set(name, value)
-  if cold[name] ~= value then
-    cold[name] = value
-    return true
-  end
-end
-
 local before = pack_cold(cold)
-local depth_before, same_version = cold.depth, cold.version == version
-local told = { depth = tonumber(ARGV[14]), scheduled = tonumber(ARGV[15]), bytes = tonumber(ARGV[16]), dead = tonumber(ARGV[17]) }
-local drifted = false
-for _, name in ipairs({ 'depth', 'scheduled', 'bytes', 'dead' }) do
-  if set(name, told[name]) and same_version then drifted = true end
-end
+local visible_before = table.concat({ cold.depth, cold.scheduled, cold.bytes, cold.dead }, ' ')
+local same_version = cold.version == version and not forgotten
+placed.version, cold.version = version, version
+placed.reported_depth, placed.reported_scheduled = tonumber(ARGV[14]), tonumber(ARGV[15])
+placed.reported_bytes, cold.dead = tonumber(ARGV[16]), tonumber(ARGV[17])
+save_placed(queue, cold, placed)
+queue.cold_changed = false
+local drifted = same_version and visible_before ~= table.concat({ cold.depth, cold.scheduled, cold.bytes, cold.dead }, ' ')
 local spilled = grown('spill', tonumber(ARGV[18]))
 count_grown('enqueue', spilled)
 count_grown('spill', spilled)
 count_grown('expire', grown('expire', tonumber(ARGV[19])))
 count_grown('cancel', grown('cancel', tonumber(ARGV[20])))
 count_grown('redrive', grown('redrive', tonumber(ARGV[21])))
-cold.version = version
 local oldest = tonumber(ARGV[22])
 if oldest then cold.oldest = oldest end
 if cold.depth == 0 then cold.oldest = nil end
-queue.environment.depth = queue.environment.depth + cold.depth - depth_before
-queue.cold = cold
 -- What waits in PostgreSQL must not be overtaken, however it came there.
 if cold.depth > 0 and cold.on == 0 then
   -- In cold mode the epoch is left alone: a mover that closed it may be about to reopen the queue.

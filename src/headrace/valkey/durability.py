@@ -1,0 +1,203 @@
+"""When is what was written to a Valkey server safe from its crash, or from a failover?
+
+The mover deletes a row in PostgreSQL only after the job's copy in Valkey is safe (`cold.refill_after`):
+
+    place     at once
+    fsync     once the copy is on disk and, if the server has replicas, on one of them
+    replica   once one replica has it
+
+Under `appendfsync always` a write is on disk when it is answered. Under `everysec`, WAITAOF says when, but Valkey 8.1
+to 9.1 answer it before the fsync: a probe finds that out. Such a server has written to disk what is two seconds old,
+unless it reports a failed write, a delayed fsync or one that is under way. A server without an append-only file, or
+with `appendfsync no`, gives no guarantee to wait for: its rows are deleted at once, and `headrace doctor` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from redis.exceptions import RedisError, ResponseError
+
+from headrace.valkey.connect import Valkey, available
+
+log = logging.getLogger(__name__)
+
+RefillAfter = Literal["place", "fsync", "replica"]
+
+FSYNC_WAIT_S = 2.0
+CHECK_EVERY_S = 0.25
+INSPECT_EVERY_S = 5.0
+PROBE_MS = 150
+BARRIER_MS = 5000
+
+
+class CopySafety:
+    """Reports up to which moment the writes to one shard's server are safe, without waiting for it."""
+
+    def __init__(self, node: Callable[[], Valkey], key: str, refill_after: RefillAfter) -> None:
+        self._node = node
+        self._key = key  # of the shard; a write to it stands for all that were before
+        self._refill_after = refill_after
+        self._check_at = -math.inf
+        self._inspect_at = -math.inf
+        self._safe = -math.inf
+        self.life = ""  # changes when the server restarts, or another one takes its place
+        self._begin(time.monotonic())
+
+    def is_immediate(self) -> bool:
+        """Return whether a write is safe as soon as it is answered."""
+        if self._refill_after == "place":
+            return True
+        self._check()
+        return not self._waits_for_fsync and not self._waits_for_replica
+
+    def safe_before(self) -> float:
+        """Return the moment (monotonic clock) before which all writes are safe; -inf: none is known to be."""
+        self._check()
+        return self._safe
+
+    def close(self) -> None:
+        if self._barrier is not None:
+            self._barrier.close()
+            self._barrier = None
+
+    def _begin(self, now: float) -> None:
+        self._since = now  # unbroken since then: the same server, every fsync in time
+        self._delayed_fsyncs = -1
+        self._safe = self._passed = -math.inf
+        self._waits_for_fsync = self._waits_for_replica = False
+        self._trusts_waitaof = False
+        self._barrier: _Barrier | None = None
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK_EVERY_S
+        with available():
+            node = self._node()
+            info: dict[str, Any] = node.info()
+        life = f"{info.get('run_id')} {info.get('master_replid')}"
+        if life != self.life:
+            self.close()
+            self._begin(now)
+            self.life, self._inspect_at = life, -math.inf
+        if now >= self._inspect_at:
+            self._inspect_at = now + INSPECT_EVERY_S
+            self._inspect(node, info)
+        self._watch_fsyncs(now, info)
+        self._safe = max(self._safe, min(self._fsynced_before(now, info), self._replicated_before(node, now)))
+
+    def _inspect(self, node: Valkey, info: dict[str, Any]) -> None:
+        if self._refill_after == "replica":
+            self._waits_for_replica = True
+            return
+        self._waits_for_replica = int(info.get("connected_slaves", 0)) > 0
+        waited = self._waits_for_fsync
+        self._waits_for_fsync = bool(int(info.get("aof_enabled", 0))) and _appendfsync(node) == "everysec"
+        if self._waits_for_fsync and not waited:
+            self._trusts_waitaof = is_waitaof_honest(node, self._key)
+
+    def _watch_fsyncs(self, now: float, info: dict[str, Any]) -> None:
+        delayed = int(info.get("aof_delayed_fsync", 0))
+        if delayed != self._delayed_fsyncs or info.get("aof_last_write_status", "ok") != "ok":
+            self._delayed_fsyncs, self._since = delayed, now
+
+    def _fsynced_before(self, now: float, info: dict[str, Any]) -> float:
+        if not self._waits_for_fsync:
+            return now
+        if self._trusts_waitaof:
+            return self._passed
+        quiet = now - self._since >= FSYNC_WAIT_S and not int(info.get("aof_pending_bio_fsync", 0))
+        return now - FSYNC_WAIT_S if quiet else -math.inf
+
+    def _replicated_before(self, node: Valkey, now: float) -> float:
+        """Let barriers follow one another while something waits for them."""
+        if not self._waits_for_replica and not (self._waits_for_fsync and self._trusts_waitaof):
+            return now
+        if self._barrier is not None and (answers := self._barrier.poll()) is not None:
+            if all(answers):
+                self._passed = max(self._passed, self._barrier.started)
+            self._barrier = None
+        if self._barrier is None:
+            self._barrier = _Barrier(node, self._commands())
+        return self._passed
+
+    def _commands(self) -> list[Sequence[str | int]]:
+        commands: list[Sequence[str | int]] = [("HINCRBY", self._key, "refill_barrier", 1)]
+        if self._waits_for_fsync and self._trusts_waitaof:
+            commands.append(("WAITAOF", 1, 0, BARRIER_MS))
+        if self._waits_for_replica:
+            commands.append(("WAIT", 1, BARRIER_MS))
+        return commands
+
+
+def is_waitaof_honest(node: Valkey, key: str) -> bool:
+    """Return whether WAITAOF waits for the fsync under `appendfsync everysec`.
+
+    Three writes in a row cannot all be on disk within a moment: a server that says so does not wait."""
+    timed_out = 0
+    try:
+        with available():
+            pipe = node.pipeline(transaction=False)
+            for _ in range(3):
+                pipe.hincrby(key, "refill_barrier", 1)
+                pipe.execute_command("WAITAOF", 1, 0, PROBE_MS)
+            answers: Any = pipe.execute()
+        timed_out = sum(answer[0] == 0 for answer in answers[1::2])
+    except ResponseError as error:  # the server is too old, or the command is not permitted
+        log.info("WAITAOF is not available: %s", error, extra={"action": "refill_safety"})
+    return timed_out >= 2
+
+
+def _appendfsync(node: Valkey) -> str:
+    try:
+        with available():
+            found: Any = node.config_get("appendfsync")
+    except ResponseError:  # not permitted, as in some managed services
+        return "everysec"
+    return str(found.get("appendfsync", "everysec"))
+
+
+class _Barrier:
+    """Commands on a connection of their own, of which the last answers once all earlier writes are safe."""
+
+    def __init__(self, node: Valkey, commands: Sequence[Sequence[str | int]]) -> None:
+        self._pool: Any = node.connection_pool
+        self._answers: list[bool] = []
+        self._expected = len(commands)
+        with available():
+            self._connection: Any = self._pool.get_connection()
+            self.started = time.monotonic()  # before the write is sent
+            try:
+                for command in commands:
+                    self._connection.send_command(*command)
+            except BaseException:
+                self.close()
+                raise
+
+    def poll(self) -> list[bool] | None:
+        """Return for each command whether it succeeded; None while answers are missing."""
+        try:
+            while len(self._answers) < self._expected:
+                if not self._connection.can_read(timeout=0):
+                    return None
+                self._answers.append(_is_passed(self._connection.read_response()))
+        except (RedisError, OSError):
+            self.close()
+            return [False]
+        self._pool.release(self._connection)
+        return self._answers
+
+    def close(self) -> None:
+        self._connection.disconnect()
+        self._pool.release(self._connection)
+
+
+def _is_passed(answer: Any) -> bool:
+    """Return whether WAIT or WAITAOF reached what it waited for."""
+    return bool(answer[0] if isinstance(answer, list) else answer)
