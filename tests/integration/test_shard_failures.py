@@ -9,24 +9,30 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
+from headrace.cold.mover import Mover, MoverOptions
+from headrace.cold.tiers import Tiers
 from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import Client, SyncClient
+from headrace.queue.queue import Client, QueueOptions, SyncClient
+from headrace.queue.scripts import Caps
 from headrace.queue.tally import SHARD_FAILURES, Tally
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
-from tests.conftest import READY_S
+from headrace.valkey.scripts import run
+from tests.conftest import READY_S, wait_until
 
 FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001, lease_s=600.0, heartbeat_s=0.05, grace_s=2.0)
-HEALTHY, FAILING = 0, 1  # shards
+HEALTHY, FAILING = 0, 1  # shards; the first one's meta holds settings of all
+FIRST, SECOND = 0, 1  # shards, where the order matters: the failing one comes first
 REFS = {ref.environment.shard(2): ref for ref in (QueueRef(f"org {number}", "p", "e", "q") for number in range(20))}
 
 
@@ -171,3 +177,71 @@ def test_a_server_that_is_away_costs_the_jobs_of_other_shards_nothing(cluster: E
     asyncio.run(scenario())
     assert {attempt for job_id, attempt in ran if job_id not in ("away", "last")} == {1}
     assert not failures(tally, HEALTHY)
+
+
+@pytest.fixture
+def overflowing(valkey_url: str, postgres_url: str) -> Iterator[SyncClient]:
+    """Ten jobs of each shard, of which Valkey holds two."""
+    with filled(valkey_url, postgres_url) as client:
+        yield client
+
+
+@contextmanager
+def filled(valkey_url: str, postgres_url: str) -> Generator[SyncClient]:
+    options = QueueOptions(shards=2, caps=Caps(items=2))
+    with SyncClient(valkey_url, options, Tiers(valkey_url, postgres_url, options)) as client:
+        for ref in REFS.values():
+            client.enqueue_many(ref, [NewJob("note", id=str(number)) for number in range(10)])
+        yield client
+
+
+@contextmanager
+def moving(valkey_url: str, postgres_url: str) -> Generator[None]:
+    """A mover in a thread, as in a worker."""
+    tiers, stop = Tiers(valkey_url, postgres_url, QueueOptions(shards=2, caps=Caps(items=2))), Event()
+    thread = Thread(target=Mover(tiers, MoverOptions(every_s=0.1)).run_forever, args=[stop])
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        tiers.close()
+
+
+def drain(client: SyncClient, valkey: Valkey, shard: int) -> list[str]:
+    """Run all ten jobs of a shard: those in PostgreSQL come only if its mover works."""
+    stubs, done = client.options.stubs(), list[str]()
+
+    def work() -> bool:
+        jobs = run(valkey, stubs.dequeue(shard, 10, 600_000))
+        done.extend(job.id for job in jobs)
+        run(valkey, stubs.ack(shard, [(job, 1) for job in jobs], 0))
+        return len(done) == 10
+
+    wait_until(work, "all jobs came")
+    return done
+
+
+def test_a_shard_whose_scripts_fail_does_not_cost_the_others_their_mover(
+    overflowing: SyncClient, valkey: Valkey, valkey_url: str, postgres_url: str
+) -> None:
+    everything = [str(number) for number in range(10)]
+    valkey.rename(keys.meta(FIRST), "meta elsewhere")
+    valkey.set(keys.meta(FIRST), "not a hash")
+    with moving(valkey_url, postgres_url):
+        assert drain(overflowing, valkey, SECOND) == everything
+        valkey.delete(keys.meta(FIRST))
+        valkey.rename("meta elsewhere", keys.meta(FIRST))
+        valkey.delete(keys.mover(FIRST))  # of an election that failed half-way
+        assert drain(overflowing, valkey, FIRST) == everything
+
+
+def test_a_server_that_is_away_does_not_cost_other_shards_their_mover(
+    cluster: EmbeddedCluster, postgres_url: str
+) -> None:
+    away, there = (node_of_shard(cluster, shard) for shard in (FIRST, SECOND))
+    with filled(cluster.url, postgres_url) as client, connect(there.url) as valkey:
+        with stopped(away), moving(cluster.url, postgres_url):
+            assert len(drain(client, valkey, SECOND)) == 10
+        client.redis.flushall()

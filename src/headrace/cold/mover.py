@@ -31,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from headrace.cold.audit import Audit, Drift
@@ -56,6 +56,7 @@ BATCHES_PER_VISIT = 20  # then the other queues have their turn
 SWEEP_BATCH = 1000
 LOOK_AHEAD_MS = 30_000.0  # jobs that are due this soon wait in Valkey
 RECONNECT_S = 1.0
+STOP_S = 10.0  # how long shards may take to end; one whose server hangs ends with the process
 # A mover that was paused for longer than this since it looked at a queue cannot know that its lock still holds.
 SURE_OF_LOCK_MS = (IDLE_IN_TRANSACTION_S - 2.0) * 1000
 HOPELESS = 10  # rows that fail one after the other, and then no more are tried
@@ -122,17 +123,28 @@ class Batch:
 
 
 class Mover:
-    def __init__(self, tiers: Tiers, options: MoverOptions | None = None, name: str | None = None) -> None:
+    """Moves the jobs of `shards` (None: all of the queue); several run apart from each other, see run_forever."""
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        options: MoverOptions | None = None,
+        name: str | None = None,
+        shards: Sequence[int] | None = None,
+        figures: MoverFigures | None = None,
+    ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
         self._tiers = tiers
         self._store = tiers.store
         self._options = options or MoverOptions()
         self._audit = Audit(tiers, self._adopt)
         self._tokens: dict[int, int] = {}  # of the shards that we lead
-        self.figures = MoverFigures(lambda: len(self._tokens))
         self._safety: dict[int, CopySafety] = {}
         self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
         self._put_off: set[QueueRef] = set()  # until rows that are placed are deleted
+        self._shards = shards
+        self._parts: list[Mover] = []  # one per shard, while they run apart
+        self.figures = figures or MoverFigures(self.count_led)
         self._failed: dict[int, str] = {}  # what could not be done since the last sweep
         self._renew_at = 0.0
         self._fed_at = 0.0  # when a queue last asked for jobs
@@ -146,18 +158,68 @@ class Mover:
         return self._tiers.stubs  # may ask Valkey at first use, so not in the constructor
 
     def run_forever(self, stop: Event) -> None:
+        """Run until `stop` is set, each shard in a thread with connections of its own: a shard whose server is away, or
+        whose scripts fail, delays its own jobs only."""
+        shards = self._await_shards(stop)
+        if len(shards) == 1:
+            self._run_until(stop)
+            return
+        threads = [Thread(target=self._run_part, args=[shard, stop], name=f"mover-{shard}") for shard in shards]
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        stop.wait()
+        until = time.monotonic() + STOP_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def count_led(self) -> int:
+        """Return the number of shards whose jobs this process moves."""
+        return len(self._tokens) + sum(part.count_led() for part in self._parts)
+
+    def _all_shards(self) -> Sequence[int]:
+        return range(self._stubs.shards) if self._shards is None else self._shards
+
+    def _await_shards(self, stop: Event) -> Sequence[int]:
+        """Return the shards to serve once Valkey has said how many there are; none if `stop` is set before."""
+        while not stop.is_set():
+            try:
+                return self._all_shards()
+            except HeadraceError as error:
+                self._note_failure(error)
+                stop.wait(RECONNECT_S)
+        return ()
+
+    def _run_part(self, shard: int, stop: Event) -> None:
+        while not stop.is_set():
+            try:
+                with self._tiers.reconnected() as tiers:
+                    part = Mover(tiers, self._options, self.name, [shard], self.figures)
+                    self._parts.append(part)
+                    part.run_forever(stop)
+            except QueueUnavailable as error:  # a cluster is asked for its nodes at once
+                self._note_failure(error, shard)
+                stop.wait(RECONNECT_S)
+
+    def _run_until(self, stop: Event) -> None:
         while not stop.is_set():
             try:
                 self.turn()
-            except HeadraceError as error:  # a server is away, or has no tables yet: whoever mends it need not tell us
-                log.warning("%s", error, extra={"action": "unavailable"})
-                self.figures.sweeps.failed(error)
-                stop.wait(RECONNECT_S)
-            except Exception as error:
-                log.exception("a turn failed", extra={"action": "mover_failed"})
-                self.figures.sweeps.failed(error)
+            except Exception as error:  # a server is away, has no tables yet, or a script failed
+                self._note_failure(error, *self._all_shards())
                 stop.wait(RECONNECT_S)
         self.resign()
+
+    def _note_failure(self, error: Exception, *shards: int) -> None:
+        self.figures.sweeps.failed(error, shards)
+        action = "unavailable" if isinstance(error, HeadraceError) else "mover_failed"
+        log.warning(
+            "could not move jobs of shards %s, retrying: %s",
+            list(shards) or "(number unknown)",
+            error,
+            exc_info=None if isinstance(error, HeadraceError | ScriptError) else error,
+            extra={"action": action},
+        )
 
     def turn(self) -> None:
         """Lead what can be led; then do what is due, or wait for a queue that has room."""
@@ -173,7 +235,7 @@ class Mover:
         if now >= self._sweep_at.get(shard, 0.0):
             self._sweep_at[shard] = now + self._options.every_s
             self.sweep(shard)
-            self.figures.sweeps.done(time.monotonic() - now)
+            self.figures.sweeps.done(time.monotonic() - now, (shard,))
         self._audit_some(shard)
         self._delete_safe(shard)
         put_off, self._put_off = self._put_off, set()
@@ -203,7 +265,7 @@ class Mover:
         if now < self._renew_at:
             return
         self._renew_at = now + self._options.lease_s / 3
-        for shard in range(self._stubs.shards):
+        for shard in self._all_shards():
             token = run(self._tiers.valkey, self._stubs.elect(shard, self.name, int(self._options.lease_s * 1000)))
             if token and self._tokens.get(shard) != token:
                 log.info("moves jobs of shard %d", shard, extra={"action": "elected"})
@@ -212,7 +274,7 @@ class Mover:
                 self._tokens.pop(shard, None)
                 self._placed.pop(shard, None)  # the next leader finds them in Valkey
         if not self._tokens:
-            self.figures.sweeps.stands_by()
+            self.figures.sweeps.stands_by(tuple(self._all_shards()))
 
     def resign(self) -> None:
         """Let another one lead at once. (Only if it is still us: the lease may have ended.)"""
@@ -228,7 +290,7 @@ class Mover:
         self._safety = {}
 
     def _lost(self, shard: int) -> None:
-        self.figures.sweeps.superseded()
+        self.figures.sweeps.superseded((shard,))
         self._tokens.pop(shard, None)
         self._placed.pop(shard, None)
         self._renew_at = 0.0

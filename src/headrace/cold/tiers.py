@@ -9,7 +9,9 @@ it next tells the whole truth.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -51,6 +53,7 @@ class Tiers:
         self._keep_ms = keep_ms  # how long the id of a dead job stays taken once it is in PostgreSQL
         self._options = options or QueueOptions()
         self.store = Store(open_pool(postgres_url), limits)
+        self._valkey_url = valkey_url
         self.valkey: Valkey = connect(valkey_url)
 
     @cached_property
@@ -65,6 +68,17 @@ class Tiers:
     def close(self) -> None:
         self.store.close()
         self.valkey.close()
+
+    @contextmanager
+    def reconnected(self) -> Generator[Tiers]:
+        """A copy with Valkey connections of its own: calls to a cluster wait for each other while one of its servers is
+        away. PostgreSQL's pool is shared."""
+        other = copy(self)
+        other.valkey = connect(self._valkey_url)
+        try:
+            yield other
+        finally:
+            other.valkey.close()
 
     def run(self, call: Call[T]) -> T:
         return run(self.valkey, call)

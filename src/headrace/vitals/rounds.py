@@ -37,6 +37,10 @@ HEALTHY = Metric("headrace_loop_healthy", "gauge", "1 until three rounds in a ro
 METRICS = (ROUNDS, SECONDS, LAST, LEADING, HEALTHY)
 
 
+Parts = tuple[int, ...]
+"""The shards that a round was for; empty where a loop has no parts. One that fails counts apart from the others."""
+
+
 class Rounds:
     """Of one loop. `leads` is asked at a scrape; without it, every process of this kind works."""
 
@@ -46,39 +50,44 @@ class Rounds:
         self.seconds = Durations()
         self.counts = dict.fromkeys(STATUSES, 0)
         self.last_success_at: float | None = None
-        self.failures_in_a_row = 0
-        self.last_error = ""
+        self._failing: dict[Parts, tuple[int, str]] = {}  # failures in a row, and the last error
         self._lock = threading.Lock()
+
+    @property
+    def failures_in_a_row(self) -> int:
+        """Of the part that has the most."""
+        return max((failures for failures, _ in list(self._failing.values())), default=0)
+
+    @property
+    def last_error(self) -> str:
+        return max(list(self._failing.values()), default=(0, ""))[1]
 
     @property
     def healthy(self) -> bool:
         return self.failures_in_a_row < UNHEALTHY_AFTER
 
-    def done(self, seconds: float) -> None:
+    def done(self, seconds: float, parts: Parts = ()) -> None:
         with self._lock:
             self.counts[OK] += 1
             self.seconds.observe(seconds)
             self.last_success_at = time.time()
-            self._well()
+            self._failing.pop(parts, None)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: Exception, parts: Parts = ()) -> None:
         with self._lock:
             self.counts[ERROR] += 1
-            self.failures_in_a_row += 1
-            self.last_error = str(error) or type(error).__name__
+            failures, _ = self._failing.get(parts, (0, ""))
+            self._failing[parts] = failures + 1, str(error) or type(error).__name__
 
-    def superseded(self) -> None:
+    def superseded(self, parts: Parts = ()) -> None:
         with self._lock:
             self.counts[SUPERSEDED] += 1
-            self._well()
+            self._failing.pop(parts, None)
 
-    def stands_by(self) -> None:
+    def stands_by(self, parts: Parts = ()) -> None:
         """Another process works, as far as this one knows, and it could ask."""
         with self._lock:
-            self._well()
-
-    def _well(self) -> None:
-        self.failures_in_a_row, self.last_error = 0, ""
+            self._failing.pop(parts, None)
 
     def document(self) -> dict[str, Any]:
         return {
