@@ -92,10 +92,12 @@ class Evaluator:
         self._client: Client | None = None
         self._revision: int | None = None
         self._environments: list[Environment] = []
+        self._began_ms: int | None = None  # its first round
 
     def run_once(self, now_ms: int) -> Round:
         """Raises EvaluatorFenced, or what PostgreSQL's absence is; ClickHouse's is part of a round."""
         done = Round()
+        self._began_ms = now_ms if self._began_ms is None else self._began_ms
         silences = self._refresh(datetime.fromtimestamp(now_ms / 1000, UTC))
         progress = self._progress(done, now_ms)
         watermark_ms = progress.watermark_ms if progress else None
@@ -199,13 +201,14 @@ class Evaluator:
     def _judge_health(self, done: Round, progress: Progress | None, now_ms: int) -> None:
         max_lag_ms = int(self._options.max_lag_s * 1000)
         answers = progress is not None and not done.failures
+        watched_ms = now_ms - (now_ms if self._began_ms is None else self._began_ms)
         decided = Decided()
         with connection(self._pool) as conn:
             self._lease.fence(conn)
             failing = failing_channels(conn, FAILING_AFTER)
             problems = recent_problems(conn)
             losses = progress.losses if progress else 0
-            values = health_values(answers, done.lag_ms, max_lag_ms, losses, failing, problems)
+            values = health_values(answers, done.lag_ms, max_lag_ms, losses, watched_ms, failing, problems)
             states = lock_states(conn, [rule.id for rule in OWN_RULES])
             for rule in OWN_RULES:
                 decided.add(rule, *evaluate(rule, values[rule.id], states.get(rule.id, {}), now_ms))

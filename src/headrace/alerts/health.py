@@ -41,15 +41,18 @@ def health_values(
     lag_ms: int | None,
     max_lag_ms: int,
     losses: int,
+    watched_ms: int,
     failing_channels: Collection[str],
     failing_exporters: Collection[str],
 ) -> dict[str, Values | None]:
-    """By rule. Of a pipeline nothing is known while ClickHouse does not answer; one without a watermark never ran.
-    Each failing channel and exporter has an incident of its own."""
-    behind = lag_ms is None or lag_ms > max_lag_ms
+    """By rule. Of a pipeline nothing is known while ClickHouse does not answer. One without a watermark has never
+    written: it may be about to, unless the evaluator has been watching for longer than the largest lag. Each failing
+    channel and exporter has an incident of its own."""
+    behind = watched_ms > max_lag_ms if lag_ms is None else lag_ms > max_lag_ms
+    starting = lag_ms is None and not behind
     return {
         HISTORY.id: {"": float(not answers)},
-        PIPELINE.id: {"": float(behind)} if answers else None,
+        PIPELINE.id: {"": float(behind)} if answers and not starting else None,
         LOSS.id: {"": float(losses > 0)} if answers else None,
         CHANNELS.id: dict.fromkeys(failing_channels, 1.0),
         EXPORT.id: dict.fromkeys(failing_exporters, 1.0),
