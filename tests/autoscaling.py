@@ -11,12 +11,13 @@ from headrace import Tasks
 from headrace.autoscale.decide import Decision
 from headrace.autoscale.lease import Lease
 from headrace.autoscale.loop import Actuator, Autoscaler, LoopOptions
-from headrace.autoscale.observer import Observer
+from headrace.autoscale.observer import MOST_DUE, Observer
 from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.worker_types import Scaling, WorkerType
+from headrace.cold.due_times import read_due_times
 from headrace.model.job import LeasedJob
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import Pool
+from headrace.postgres.connect import Pool, connection
 from headrace.valkey.connect import connect
 
 REF = QueueRef("acme", "shop", "prod", "emails")
@@ -74,7 +75,14 @@ class Autoscaling:
     ) -> None:
         self.lease = Lease(pool, lease_s)
         streams = StreamObserver(lambda: connect(valkey_url), count_bound=count_bound)
-        self.observer = Observer(lambda: connect(valkey_url), shards, streams=streams)
+
+        def read_cold_due(until_ms: float) -> dict[QueueRef, list[float]]:
+            with connection(pool) as conn:
+                return read_due_times(conn, until_ms, MOST_DUE)
+
+        self.observer = Observer(
+            lambda: connect(valkey_url), shards, streams=streams, read_cold_due=read_cold_due, every_s=every_s
+        )
         options = LoopOptions(every_s, lease_s, tick_s=0.05)
         self.scaler = Autoscaler(pool, self.lease, self.observer, types, actuators, options)
         self.now_ms = time.time_ns() // 1_000_000

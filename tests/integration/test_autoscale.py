@@ -14,16 +14,20 @@ from click.testing import CliRunner, Result
 from headrace.autoscale import records
 from headrace.autoscale.decide import Verb
 from headrace.autoscale.lease import AutoscalerFenced
+from headrace.autoscale.observer import DueTimes, Observer
 from headrace.autoscale.worker_types import Scaling, WorkerType
 from headrace.cli.main import headrace
+from headrace.errors import DatabaseUnavailable
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, connect, connection, open_pool
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Caps
+from headrace.queue.state import read_states
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import GroupStubs
 from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import connect as connect_valkey
 from headrace.valkey.scripts import run
 from tests.autoscaling import NOBODY, REF, Autoscaling, Hand, mail
 from tests.conftest import wait_until
@@ -88,6 +92,42 @@ def test_jobs_that_wait_in_postgres_count(valkey_url: str, postgres_url: str, po
     [source] = made.inputs["sources"]
     assert (source["depth"], source["cold"]) == (600, 590)
     assert made.wanted == 1, "600 jobs of an assumed second within a minute are ten at a time"
+
+
+QUICK_DOWN = Scaling(max=20, age_s=1e6, lead_s=10.0, down_cooldown_s=0.0, settle_s=0.0)
+
+
+@pytest.mark.parametrize("delay_ms", [50_000, 3_600_000])
+def test_a_scheduled_job_is_seen_before_it_is_due(
+    world: World, pool: Pool, valkey: Valkey, valkey_url: str, delay_ms: int
+) -> None:
+    """In Valkey, and in PostgreSQL where jobs wait that are delayed by more. Ten seconds pass between two decisions,
+    and a worker starts within ten."""
+    world.enqueue(REF, 1, delay_ms=delay_ms)
+    [state] = read_states(valkey, 2)
+    assert (state.scheduled, state.cold_scheduled) == (1, 0 if delay_ms < 60_000 else 1)
+    [info] = [world.queue.get(REF.environment, "job-0")]
+    assert info is not None
+    assert info.due_at_ms is not None
+    mails = Autoscaling(pool, valkey_url, [mail(scaling=QUICK_DOWN)])
+    mails.lease.take()
+    mails.now_ms = info.due_at_ms - 60_000
+    mails.look(0)
+    assert mails.look(30).sentence == "down: nothing waits, runs or arrives, 1 → 0"
+    made = mails.look(12)  # 18 s before it is due
+    assert made.sentence == "up: 0 wait, 0 run, 0/s arrive, 1 due within 20 s, 0 → 1"
+    assert made.inputs["sources"][0]["due_soon"] == 1
+
+
+def test_due_times_are_unknown_while_postgres_does_not_tell_them(world: World, valkey_url: str) -> None:
+    def refuse(_: float) -> DueTimes:
+        raise DatabaseUnavailable
+
+    world.enqueue(REF, 1, delay_ms=3_600_000)
+    observer = Observer(lambda: connect_valkey(valkey_url), 2, read_cold_due=refuse)
+    observer.observe([mail()], {}, 0)
+    seen = observer.observe([mail()], {}, 10_000)["mail"]
+    assert seen.not_known == "due times of queue emails in PostgreSQL"
 
 
 def test_limits_and_pauses_are_seen(world: World, mails: Autoscaling) -> None:

@@ -75,6 +75,7 @@ SOURCES = st.builds(
     limit=st.none() | st.integers(0, 100),
     paused=st.booleans(),
     env=st.sampled_from(["a", "b"]),
+    due_soon=st.none() | COUNTS,
 )
 OBSERVATIONS = st.builds(
     Observation,
@@ -281,3 +282,32 @@ def test_a_decision_about_very_many_queues_keeps_those_that_matter() -> None:
     assert (len(kept), made.inputs["more_sources"]) == (50, 951)
     assert [each["depth"] for each in kept[:3]] == [None, 999, 998]
     assert made.inputs["known_load"] == sum(range(1000))
+
+
+# --- Scheduled jobs --------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_due_soon_needs_a_worker_before_it_waits() -> None:
+    made = decide(worker(min=0), seen(source(due_soon=1), horizon_s=20), settled(0), NOON)
+    assert (made.verb, made.wanted) == (Verb.UP, 1)
+    assert made.sentence == "up: 0 wait, 0 run, 0/s arrive, 1 due within 20 s, 0 → 1"
+
+
+def test_a_worker_is_kept_for_a_job_that_is_due_soon() -> None:
+    quiet = [(NOON + at * 10 * SECOND, seen(source(due_soon=1), horizon_s=20)) for at in range(100)]
+    assert {made.wanted for made in run(worker(min=0), quiet, settled(1))} == {1}
+
+
+def test_many_jobs_that_are_due_soon_need_as_many_workers_as_if_they_waited() -> None:
+    due, waiting = (decide(worker(max=50), seen(source(**{name: 6000})), settled(0), NOON) for name in FIELDS)
+    assert due.wanted == waiting.wanted == 10
+
+
+FIELDS = ("due_soon", "depth")
+
+
+def test_due_times_that_are_not_known_change_nothing() -> None:
+    unknown = source(due_soon=None, unknown="due times of queue emails in PostgreSQL")
+    made = decide(worker(min=0), seen(unknown), settled(3), NOON)
+    assert (made.verb, made.wanted, made.known) == (Verb.HOLD, 3, False)
+    assert made.sentence == "hold: due times of queue emails in PostgreSQL unknown since 12:03, kept 3"

@@ -1,8 +1,9 @@
 """How many workers there should be, and why. Pure: takes what was seen and what is remembered, returns a decision.
 
 What jobs need is slots: by Little's law those that arrive keep `arrivals × service time` of them busy, and a backlog is
-gone within the drain time if `backlog × service time / drain time` more work on it. What is not known changes nothing:
-the number is kept, and it is never below one while there may be work.
+gone within the drain time if `backlog × service time / drain time` more work on it. Scheduled jobs that are due before
+a worker that is started now could take them count as backlog. What is not known changes nothing: the number is kept,
+and it is never below one while there may be work.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Source:
     paused: bool = False
     env: str = ""  # which of the observation's rooms it shares
     unknown: str = ""  # what is not known and why, if something is
+    due_soon: int | None = 0  # scheduled jobs of a queue, in both tiers, that are due within the horizon
 
     @property
     def load(self) -> int:
@@ -52,7 +54,7 @@ class Source:
 
     @property
     def is_known(self) -> bool:
-        return self.depth is not None and self.running is not None and self.arrivals_per_s is not None
+        return None not in (self.depth, self.running, self.arrivals_per_s, self.due_soon)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Observation:
     rooms: Mapping[str, int] = field(default_factory=dict[str, int])  # environment → slots that its limit leaves
     workers: int | None = None  # that really run; None: nobody here can tell
     unknown: str = ""  # nothing could be seen, and why
+    horizon_s: float = 0.0  # how far ahead scheduled jobs were counted
 
     @property
     def not_known(self) -> str:
@@ -136,7 +139,7 @@ def demand_of(scaling: Scaling, seen: Observation) -> Demand:
         by_env[source.env] = by_env.get(source.env, 0.0) + min(wants, _runnable(source))
     for env, wants in by_env.items():
         allowed += min(wants, seen.rooms.get(env, math.inf))
-    known_load = sum(source.load + source.scheduled for source in seen.sources)
+    known_load = sum(source.load + source.scheduled + (source.due_soon or 0) for source in seen.sources)
     return Demand(slots, allowed, known_load, too_old)
 
 
@@ -144,12 +147,13 @@ def _slots(scaling: Scaling, source: Source, old: bool) -> float:
     service_s = scaling.service_s if source.service_s is None else source.service_s
     steady = (source.arrivals_per_s or 0.0) * service_s
     # Jobs that run are part of the steady load; only what is beyond it has to be worked off besides.
-    backlog = (source.depth or 0) + max(0.0, (source.running or 0) - steady)
+    due_soon = source.due_soon or 0
+    backlog = (source.depth or 0) + due_soon + max(0.0, (source.running or 0) - steady)
     wants = steady / scaling.utilization + backlog * service_s / scaling.drain_s
     if old:
         wants *= 2
     # More slots than jobs help nobody.
-    return min(wants, source.load + steady / scaling.utilization)
+    return min(wants, source.load + due_soon + steady / scaling.utilization)
 
 
 def _runnable(source: Source) -> float:
@@ -258,13 +262,16 @@ def _load_words(scaling: Scaling, seen: Observation, demand: Demand | None) -> s
     running = sum(source.running or 0 for source in seen.sources)
     arriving = sum(source.arrivals_per_s or 0.0 for source in seen.sources)
     scheduled = sum(source.scheduled for source in seen.sources)
-    if not waiting and not running and not arriving and not scheduled:
+    due_soon = sum(source.due_soon or 0 for source in seen.sources)
+    if not waiting and not running and not arriving and not scheduled and not due_soon:
         return "nothing waits, runs or arrives"
     ages = [source.age_s for source in seen.sources if source.age_s is not None]
     oldest = f", oldest {_span(max(ages))}" if ages else ""
     words = f"{waiting} wait{oldest}, {running} run, {arriving:.3g}/s arrive"
     if scheduled:
         words += f", {scheduled} wait for their retry"
+    if due_soon:
+        words += f", {due_soon} due within {_span(seen.horizon_s)}"
     if demand.too_old:
         words += f", pressure doubled beyond {_span(scaling.age_s)}"
     if demand.allowed < demand.slots - ALMOST:

@@ -20,7 +20,7 @@ from headrace.model.event import Op
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.queue import refuse_other_shards
-from headrace.queue.state import EnvLimits, QueueState, read_limits, read_states
+from headrace.queue.state import EnvLimits, QueueState, read_due_times, read_limits, read_states
 from headrace.valkey.connect import ScriptError, Valkey, available
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,13 @@ ENDED = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)
 WHY = {ServiceUnavailable: "Valkey does not answer", ShardMismatch: "queue.shards is another number than theirs"}
 
 
+MOST_DUE = 2000
+"""Due times that are read of one shard in Valkey, and of one queue in PostgreSQL."""
+
+DueTimes = Mapping[QueueRef, Sequence[float]]
+"""When scheduled jobs are due, in milliseconds."""
+
+
 @dataclass(frozen=True)
 class Live:
     """One reading of every queue that some type is about."""
@@ -38,10 +45,24 @@ class Live:
     states: Sequence[QueueState]
     limits: Mapping[EnvRef, EnvLimits]
     rates: Mapping[QueueRef, Rates]
+    warm_due: DueTimes
+    cold_due: DueTimes | None  # None: not known
+
+    def count_due(self, state: QueueState, until_ms: float) -> int | None:
+        """Return how many scheduled jobs of a queue are due until then; None: not known."""
+        times = list(self.warm_due.get(state.ref, ()))
+        if state.cold_scheduled:
+            if self.cold_due is None:
+                return None
+            times += self.cold_due.get(state.ref, ())
+        # Of jobs that are just being moved, both tiers may have the times.
+        return min(state.scheduled, sum(due_ms <= until_ms for due_ms in times))
 
 
 class Observer:
-    """`connect` is called when there is no client yet, and again after Valkey was away."""
+    """`connect` is called when there is no client yet, and again after Valkey was away. `read_cold_due` returns the due
+    times of delayed jobs in PostgreSQL up to a time; without it they are not known. `every_s` is the time between two
+    observations: a job that is due before the next one plus the lead of its worker type must be seen now."""
 
     def __init__(
         self,
@@ -50,11 +71,15 @@ class Observer:
         window_s: float = 60.0,
         streams: StreamObserver | None = None,
         run_times: RunTimes | None = None,
+        read_cold_due: Callable[[float], DueTimes] | None = None,
+        every_s: float = 10.0,
     ) -> None:
         self._connect = connect
         self._shards = shards
         self._window_s = window_s
         self._run_times = run_times
+        self._read_cold_due = read_cold_due
+        self._every_s = every_s
         self._streams = streams or StreamObserver(connect, window_s)
         self._client: Valkey | None = None
         self._meters: dict[QueueRef, Meter] = {}
@@ -81,12 +106,28 @@ class Observer:
             states = read_states(self._client, self._shards, lambda env: any(each.covers(env) for each in types))
             envs = sorted({state.ref.environment for state in states})
             limits = dict(zip(envs, read_limits(self._client, self._shards, envs), strict=True)) if envs else {}
+            until_ms = now_ms + max(map(self._horizon_s, types)) * 1000
+            warm_due = read_due_times(self._client, self._shards, until_ms, MOST_DUE)
         except (HeadraceError, ScriptError) as error:
             log.warning("Queues cannot be read: %s", error, extra={"action": "queues_unknown"})
             self._client = None
             why = next((words for kind, words in WHY.items() if isinstance(error, kind)), "Valkey refuses to tell")
             return f"state of the queues ({why})"
-        return Live(states, limits, self._rates(states, now_ms))
+        is_delayed = any(state.cold_scheduled for state in states)
+        cold_due = self._cold_due(until_ms) if is_delayed else {}
+        return Live(states, limits, self._rates(states, now_ms), warm_due, cold_due)
+
+    def _horizon_s(self, worker: WorkerType) -> float:
+        return worker.scaling.lead_s + self._every_s
+
+    def _cold_due(self, until_ms: float) -> DueTimes | None:
+        if self._read_cold_due is None:
+            return None
+        try:
+            return self._read_cold_due(until_ms)
+        except HeadraceError as error:
+            log.warning("could not read due times in PostgreSQL: %s", error, extra={"action": "due_times_unknown"})
+            return None
 
     def _checked(self, client: Valkey) -> Valkey:
         """Who looks into other shards than there are sees a part of the queues, and would take it for all."""
@@ -113,10 +154,14 @@ class Observer:
         if isinstance(live, str):
             return Observation(workers=workers, unknown=live)
         ours = [state for state in live.states if serves(worker, state.ref)]
-        sources = [self._source(state, live.rates[state.ref], now_ms) for state in ours]
-        return Observation(sources, rooms(live, {state.ref for state in ours}), workers)
+        horizon_s = self._horizon_s(worker)
+        sources = [
+            self._source(state, live.rates[state.ref], live.count_due(state, now_ms + horizon_s * 1000), now_ms)
+            for state in ours
+        ]
+        return Observation(sources, rooms(live, {state.ref for state in ours}), workers, horizon_s=horizon_s)
 
-    def _source(self, state: QueueState, rates: Rates, now_ms: int) -> Source:
+    def _source(self, state: QueueState, rates: Rates, due_soon: int | None, now_ms: int) -> Source:
         measured_s = self._run_times.of(state.ref, now_ms) if self._run_times and state.depth + state.running else None
         known_s = [each for each in (rates.service_s, measured_s) if each is not None]
         return Source(
@@ -131,8 +176,15 @@ class Observer:
             limit=state.limit,
             paused=state.paused,
             env=env_text(state.ref.environment),
-            unknown="" if rates.arrivals_per_s is not None else f"arrival rate of queue {state.ref.queue}",
+            unknown=_unknown(state.ref, rates, due_soon),
+            due_soon=due_soon,
         )
+
+
+def _unknown(ref: QueueRef, rates: Rates, due_soon: int | None) -> str:
+    if rates.arrivals_per_s is None:
+        return f"arrival rate of queue {ref.queue}"
+    return f"due times of queue {ref.queue} in PostgreSQL" if due_soon is None else ""
 
 
 def serves(worker: WorkerType, ref: QueueRef) -> bool:

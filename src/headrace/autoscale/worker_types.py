@@ -39,6 +39,7 @@ class Scaling:
     settle_s: float = 300.0  # fewer workers must have been enough for this long
     up_step: int = MAX_WORKERS  # at most this many more at a time
     down_step: int = MAX_WORKERS
+    lead_s: float = 10.0  # how long a worker takes to start: it is wanted this long before a scheduled job is due
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ SCALING: Mapping[str, tuple[str, Kind[Any]]] = {
     "settle": ("settle_s", duration("0s", "1d")),
     "up_step": ("up_step", _MORE),
     "down_step": ("down_step", _MORE),
+    "lead": ("lead_s", duration("0s", "1h")),
 }
 """Name in the file → field, and what it may be."""
 

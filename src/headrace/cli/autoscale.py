@@ -19,7 +19,7 @@ from headrace.autoscale.decide import Decision, State
 from headrace.autoscale.lease import Lease
 from headrace.autoscale.local import LocalWorkers
 from headrace.autoscale.loop import Actuator, Autoscaler, LoopOptions, rehearse
-from headrace.autoscale.observer import Observer
+from headrace.autoscale.observer import MOST_DUE, Observer
 from headrace.autoscale.records import KnownType, StoredDecision
 from headrace.autoscale.run_times import RunTimes
 from headrace.autoscale.stream_observer import StreamObserver
@@ -34,8 +34,11 @@ from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.own_pages import loop_pages, metrics_port_option
 from headrace.cli.signals import stop_event
 from headrace.cli.streams import streams_url
+from headrace.cold.due_times import read_due_times
 from headrace.errors import HeadraceError
+from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, connection, open_pool
+from headrace.postgres.connect import connect as connect_postgres
 from headrace.settings import Settings
 from headrace.valkey.connect import connect
 from headrace.warehouse.connect import connect as connect_clickhouse
@@ -151,8 +154,19 @@ def observer_of(settings: Settings, endpoints: Endpoints) -> Observer:
         RunTimes(lambda: connect_clickhouse(endpoints.clickhouse, database, ANSWER_S)) if endpoints.clickhouse else None
     )
     streams = StreamObserver(lambda: connect(streams_url(settings)), settings.autoscale.window)
+
+    def read_cold_due(until_ms: float) -> dict[QueueRef, list[float]]:
+        with connect_postgres(endpoints.postgres) as conn:
+            return read_due_times(conn, until_ms, MOST_DUE)
+
     return Observer(
-        lambda: connect(endpoints.redis), settings.queue.shards, settings.autoscale.window, streams, run_times
+        lambda: connect(endpoints.redis),
+        settings.queue.shards,
+        settings.autoscale.window,
+        streams,
+        run_times,
+        read_cold_due if endpoints.postgres else None,
+        settings.autoscale.every,
     )
 
 

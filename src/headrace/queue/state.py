@@ -41,6 +41,7 @@ class QueueState:
     cold_mode: bool  # new jobs wait in PostgreSQL, behind those that wait there
     dead: int
     odometers: Mapping[str, int]  # op → how many since the queue exists
+    cold_scheduled: int = 0  # of scheduled, in PostgreSQL
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,27 @@ def read_limits(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[Env
     ]
 
 
+def read_due_times(client: Valkey, shards: int, until_ms: float, at_most: int) -> dict[QueueRef, list[float]]:
+    """Return when scheduled jobs in Valkey are due, in milliseconds, for each queue: those due until then, the first
+    `at_most` of each shard."""
+    found: dict[QueueRef, list[float]] = {}
+    with available():
+        for shard in range(shards):
+            scheduled: Any = client.zrange(
+                keys.scheduled(shard), "-inf", until_ms, byscore=True, offset=0, num=at_most, withscores=True
+            )
+            pipeline = client.pipeline(transaction=False)
+            for member, _ in scheduled:
+                pipeline.hget(f"{keys.prefix(shard)}job:{member.decode()}", "Q")
+            queues: list[bytes | None] = pipeline.execute()
+            for (member, due_ms), queue in zip(scheduled, queues, strict=True):
+                parts = member.decode().split(":")
+                if queue is not None and len(parts) == 4:  # else it is gone, or no job
+                    ref = keys.queue_of_part(":".join((*parts[:3], queue.decode())))
+                    found.setdefault(ref, []).append(due_ms)
+    return found
+
+
 def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool]) -> list[QueueState]:
     parts = sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
     return _read_pages(client, shard, [part for part in parts if wanted(keys.queue_of_part(part.decode()).environment)])
@@ -140,6 +162,7 @@ def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
             for name, total in fields.items()
             if name.startswith(ODOMETER)
         },
+        cold_scheduled=int(cold.get("scheduled", 0)),
     )
 
 
