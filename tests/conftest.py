@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 from psycopg import sql
+from tools import pauses
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from headrace.cli.rooms import POSTGRES_ROOMS
@@ -323,6 +324,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     yield demo
     if demo.runs:
         demo.stop()
+
+
+@pytest.fixture
+def own_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that stop processes with SIGSTOP: `./hr test --torture` would continue what they stopped."""
+    monkeypatch.setenv(pauses.MARK, "none")
 
 
 @pytest.fixture

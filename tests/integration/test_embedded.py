@@ -14,10 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.embedded.cluster import BUS_OFFSET
 from headrace.embedded.datadir import DataDirectory, running_stack
 from headrace.embedded.java import find_java
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.embedded.process import LOOPBACK, Child, EmbeddedServer
+from headrace.embedded.process import LOOPBACK, Child, EmbeddedServer, find_free_port, first_outgoing_port
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import DataDirectoryError, EmbeddedError, JavaNotFound, PortTaken
 from headrace.valkey.connect import Valkey, connect
@@ -171,6 +172,13 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path) -> None:
         free.start()
         assert free.port != port
         free.stop()
+
+
+@pytest.mark.parametrize("bus", [0, BUS_OFFSET])
+def test_a_chosen_port_is_not_given_to_outgoing_connections(bus: int) -> None:
+    """A connection took it before the server did, or while the server was restarted."""
+    port = find_free_port(bus)
+    assert port + bus < first_outgoing_port()
 
 
 def test_an_unknown_server_binary_says_what_is_allowed(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def owner_pid(valkey: Valkey, shard: int = 0) -> int | None:
     return None if found is None else int(found.decode().rsplit("-", 2)[1])
 
 
+@pytest.mark.usefixtures("own_pauses")
 def test_another_process_takes_over_from_an_owner_that_stands_still(
     valkey: Valkey, valkey_url: str, tmp_path: Path
 ) -> None:

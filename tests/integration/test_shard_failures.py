@@ -13,6 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from tools import pauses
 
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.tiers import Tiers
@@ -51,7 +52,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
     """One whose servers go on without each other."""
     folder: Path = tmp_path_factory.mktemp("cluster")
     cluster = EmbeddedCluster(folder / "data", folder / "log")
-    cluster.start()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(pauses.MARK, "none")  # see `stopped`
+        cluster.start()
     try:
         cluster.wait_ready(READY_S)
         for node in cluster.nodes:
@@ -69,18 +72,25 @@ def node_of_shard(cluster: EmbeddedCluster, shard: int) -> EmbeddedValkey:
 
 
 class ImpatientClient(Client):
-    """Calls to the failing shard end within a test, and are made again."""
+    """Calls to the failing shard end within a test, and are made again, while `is_impatient`.
+
+    Otherwise it waits for answers: a dequeue whose answer comes too late leaves its jobs to their lease.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.impatient = connect_async(url, timeout_s=1.0)
+        self.is_impatient, self.impatient_calls = False, 0
 
     async def close(self) -> None:
         await self.impatient.aclose()
         await super().close()
 
     def redis_of(self, shard: int) -> AsyncValkey:
-        return self.impatient if shard == FAILING else super().redis_of(shard)
+        if shard != FAILING or not self.is_impatient:
+            return super().redis_of(shard)
+        self.impatient_calls += 1
+        return self.impatient
 
 
 async def until(is_so: Any) -> None:
@@ -157,17 +167,20 @@ def test_a_server_that_is_away_costs_the_jobs_of_other_shards_nothing(cluster: E
                 found: Any = valkey.zscore(keys.leases(HEALTHY), keys.job_part(REFS[HEALTHY].environment, "long"))
                 return found
 
-            async with ImpatientClient(cluster.url) as client:
+            client = ImpatientClient(cluster.url)
+            async with client:
                 worker = Worker(client, tasks, replace(FAST, concurrency=8), tally=tally)
                 running = asyncio.create_task(worker.run_forever(stop))
                 await until(lambda: len(ran) == 2)
-                number = 0
+                client.is_impatient, number = True, 0
+                await until(lambda: client.impatient_calls > 5)  # earlier ones have ended
                 with stopped(away):
                     while not failures(tally, FAILING):
                         before, done, number = lease_ms(), len(ran), number + 1
                         producer.enqueue(REFS[HEALTHY], NewJob("note", id=str(number)))
                         await until(lambda done=done: len(ran) > done)
                         await until(lambda before=before: lease_ms() > before)
+                client.is_impatient = False
                 go_on.set()
                 producer.enqueue(REFS[FAILING], NewJob("note", id="last"))
                 await until(lambda: "last" in dict(ran))

@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 
 import headrace.valkey.cluster as cluster
-from headrace.embedded.process import LOOPBACK, choose_port
+from headrace.embedded.process import LOOPBACK, find_free_port
 from headrace.embedded.valkey import EmbeddedValkey
 
 BUS_OFFSET = 10_000  # a node talks to the others on its port plus this
-HIGHEST_PORT = 65_535 - BUS_OFFSET
 
 
 class EmbeddedCluster:
@@ -18,7 +17,10 @@ class EmbeddedCluster:
 
     def __init__(self, data_dir: Path, log_dir: Path, nodes: int = 3) -> None:
         self.nodes = [
-            EmbeddedValkey(data_dir / str(number), log_dir / str(number), _port(), extra=("--cluster-enabled", "yes"))
+            EmbeddedValkey(
+                *(data_dir / str(number), log_dir / str(number), find_free_port(BUS_OFFSET)),
+                extra=("--cluster-enabled", "yes"),
+            )
             for number in range(nodes)
         ]
 
@@ -39,9 +41,3 @@ class EmbeddedCluster:
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
-
-
-def _port() -> int:
-    while (port := choose_port("a cluster node", 0)) > HIGHEST_PORT:
-        pass
-    return port

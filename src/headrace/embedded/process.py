@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from headrace.errors import EmbeddedError, PortTaken
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 20.0
 POLL_S = 0.02
+LOWEST_PORT, HIGHEST_PORT = 15_000, 65_535  # well-known servers listen below the first
+PORT_TRIES = 100
 FORMER_S = 15.0  # a guard needs no more than its grace to end what a killed run left behind
 
 
@@ -217,9 +220,34 @@ def choose_port(name: str, wanted: int, preferred: int = 0) -> int:
         return wanted
     if preferred and port_is_free(preferred):
         return preferred
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    return find_free_port()
+
+
+def find_free_port(also_free: int = 0) -> int:
+    """Return a port that is free, and with it the port `also_free` above it.
+
+    Both are below the ports that the kernel gives to outgoing connections, so no connection takes them before the
+    server binds them, or while it is restarted. Where too few ports are below, any free port is returned.
+    """
+    last = first_outgoing_port() - also_free
+    for _ in range(PORT_TRIES if last > LOWEST_PORT else 0):
+        port = LOWEST_PORT + secrets.randbelow(last - LOWEST_PORT)  # `random` may be seeded alike in other processes
+        if port_is_free(port) and port_is_free(port + also_free):
+            return port
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port = int(probe.getsockname()[1])
+        if port + also_free <= HIGHEST_PORT:
+            return port
+
+
+def first_outgoing_port() -> int:
+    """Return the lowest port that the kernel gives to outgoing connections."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
+    except (OSError, ValueError):  # not Linux: the range of IANA
+        return 49_152
 
 
 def port_is_free(port: int) -> bool:
