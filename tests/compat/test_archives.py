@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from tests.compat.archives import FOLDER, Archive, read_archives, running_server
 from tests.compat.versions import VERSIONS
 from tests.conftest import READY_S, wait_until
 from tests.processes import ROOT
-from tests.stack import ANSWER_S, RunningStack
+from tests.stack import ANSWER_S, POLL_S, RunningStack
 
 ARCHIVES = read_archives()
 CATCH_UP_S = 480  # Spark starts first
@@ -97,13 +98,13 @@ def running_stack(data_dir: Path) -> Generator[RunningStack]:
 def check_settings(archive: Archive, stack: RunningStack) -> None:
     """Keys are valid, rules and channels are there, and queues are as operators left them."""
     assert stack.key == archive.manifest["local_key"]
-    session = get(archive, stack, "api/v1/session")
+    session = ask_with_kept_key(archive, stack, "api/v1/session")
     assert (session["name"], session["level"]) == ("kept", "operate")
-    rules = get(archive, stack, "api/v1/alerts/rules")["rules"]
+    rules = ask_with_kept_key(archive, stack, "api/v1/alerts/rules")["rules"]
     assert [rule["name"] for rule in rules] == [archive.manifest["rule"]]
-    channels = get(archive, stack, "api/v1/alerts/channels")["channels"]
+    channels = ask_with_kept_key(archive, stack, "api/v1/alerts/channels")["channels"]
     assert [channel["name"] for channel in channels] == [archive.manifest["channel"]]
-    listed = stack.get("api/v1/queues")["queues"]
+    listed = ask(stack, "api/v1/queues")["queues"]
     shown = {QueueRef(*(each[part] for part in ("org", "project", "env", "queue"))): each for each in listed}
     for ref, expected in archive.queues.items():
         found = {name: shown[ref][name] for name in ("paused", "closed", "limit")}
@@ -120,7 +121,7 @@ def check_history(archive: Archive, stack: RunningStack) -> None:
     window = {"start": start_s, "end": min(start_s + 3 * HOUR_S, int(time.time()))}
     for ref, expected in archive.queues.items():
         path = f"api/v1/queues/{quote(ref.queue, safe='')}/metrics?{urlencode({**tenant(ref), **window})}"
-        totals = stack.get(path)["headline"]["totals"]
+        totals = ask(stack, path)["headline"]["totals"]
         counts = {name: expected["counts"].get(op, 0) for name, op in TOTALS.items()}
         assert (ref, {name: totals[name] for name in TOTALS}) == (ref, counts)
 
@@ -128,11 +129,11 @@ def check_history(archive: Archive, stack: RunningStack) -> None:
 def redrive(archive: Archive, stack: RunningStack) -> None:
     ref = archive.dead_queue
     where = f"api/v1/queues/{quote(ref.queue, safe='')}/dead"
-    listed = stack.get(f"{where}?{urlencode(tenant(ref))}")["jobs"]
+    listed = ask(stack, f"{where}?{urlencode(tenant(ref))}")["jobs"]
     assert sorted(job["id"] for job in listed) == archive.manifest["dead"]
     for job in listed:
         assert "no such customer" in job["error"]
-        assert stack.get(f"{where}/{job['id']}?{urlencode(tenant(ref))}")["payload"]["preview"] == "bury ü"
+        assert ask(stack, f"{where}/{job['id']}?{urlencode(tenant(ref))}")["payload"]["preview"] == "bury ü"
     assert headrace(stack.data_dir, "redrive", *vars(ref).values())["redriven"] == len(listed)
 
 
@@ -188,12 +189,26 @@ def environment(data_dir: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "HEADRACE_EMBEDDED_DATA_DIR": str(data_dir)}
 
 
-def get(archive: Archive, stack: RunningStack, path: str) -> Any:
+def ask(stack: RunningStack, path: str) -> Any:
+    """Ask the API with the local key, again while a server behind it does not answer in time."""
+    return wait_until(lambda: stack.get(path), f"{path} answers", ANSWER_S, POLL_S)
+
+
+def ask_with_kept_key(archive: Archive, stack: RunningStack, path: str) -> Any:
     """Ask the API with the key that was made by the older version."""
     headers = {"Authorization": f"Bearer {archive.manifest['key']}"}
     asked = urllib.request.Request(stack.urls["dashboard"] + path, headers=headers)
-    with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
-        return json.load(answer)
+
+    def answer() -> Any:
+        try:
+            with urllib.request.urlopen(asked, timeout=ANSWER_S) as found:
+                return json.load(found)
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
+            return None
+
+    return wait_until(answer, f"{path} answers", ANSWER_S, POLL_S)
 
 
 def tenant(ref: QueueRef | EnvRef) -> dict[str, str]:
