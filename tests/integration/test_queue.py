@@ -347,10 +347,23 @@ def test_dead_jobs_can_be_redriven_by_filter(bench: Bench) -> None:
     assert {job.attempt for job in bench.dequeue(6)} == {1}
 
 
+def test_a_job_that_no_worker_began_is_not_buried(bench: Bench) -> None:
+    """However often its delivery is lost on the way to a worker."""
+    bench.enqueue(NewJob("t", id="1", max_attempts=2))
+    for _ in range(6):
+        assert bench.dequeue(lease_ms=1)
+        wait_until(lambda: bench.run(bench.stubs.reclaim(0, 10)), "the lease ends")
+    [job] = bench.dequeue()
+    assert (job.attempt, bench.state.dead) == (2, 0)
+    assert bench.run(bench.stubs.begin(0, [job])) == [True]
+    assert bench.nack(job) == 2
+
+
 def test_a_job_that_kills_its_workers_is_buried(bench: Bench) -> None:
     bench.enqueue(NewJob("t", id="killer", max_attempts=2))
     for _ in range(2):
-        assert bench.dequeue(lease_ms=1)
+        [job] = bench.dequeue(lease_ms=1)
+        bench.run(bench.stubs.begin(0, [job]))
         wait_until(lambda: bench.run(bench.stubs.reclaim(0, 10)), "the lease ends")
     info = bench.client.get(bench.ref.environment, "killer")
     assert info is not None

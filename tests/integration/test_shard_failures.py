@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tools import pauses
@@ -21,9 +22,10 @@ from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue import keys
+from headrace.queue import keys, patience
 from headrace.queue.queue import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import Caps
+from headrace.queue.state import read_states
 from headrace.queue.tally import SHARD_FAILURES, Tally
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
@@ -258,3 +260,73 @@ def test_a_server_that_is_away_does_not_cost_other_shards_their_mover(
         with stopped(away), moving(cluster.url, postgres_url):
             assert len(drain(client, valkey, SECOND)) == 10
         client.redis.flushall()
+
+
+class AnswerCutter:
+    """A proxy that ends a connection in place of an answer that contains `marker`, `cuts` times."""
+
+    def __init__(self, url: str, marker: bytes, cuts: int) -> None:
+        self._upstream = urlsplit(url)
+        self._marker = marker
+        self._cuts = cuts
+        self.made = 0
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        passing = [asyncio.create_task(self._ask(reader, back)), asyncio.create_task(self._answer(there, writer))]
+        await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+        for task in passing:
+            task.cancel()
+        writer.close()
+        back.close()
+
+    async def _ask(self, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            back.write(data)
+
+    async def _answer(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await there.read(65536):
+            if self._marker in data and self.made < self._cuts:
+                self.made += 1
+                return
+            writer.write(data)
+
+
+def test_a_job_whose_deliveries_are_lost_runs_and_is_not_buried(
+    valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six times the connection ends between the dequeue and its answer: the job is leased, and no worker has it."""
+    monkeypatch.setattr(patience, "RECONNECT_S", 0.01)
+    ref, ran = REFS[FAILING], list[int]()
+    member = keys.job_part(ref.environment, "unlucky")
+
+    async def scenario() -> None:
+        tasks, stop = Tasks(), asyncio.Event()
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            ran.append(job.attempt)
+
+        assert note
+        SyncClient(valkey_url).enqueue(ref, NewJob("note", id="unlucky", max_attempts=2))
+        cutter = AnswerCutter(valkey_url, b"unlucky\tnote", 6)
+        async with cutter as url, Client(url) as client:
+            running = asyncio.create_task(Worker(client, tasks, FAST).run_forever(stop))
+            for number in range(1, 7):
+                await until(lambda number=number: cutter.made == number)
+                valkey.zadd(keys.leases(FAILING), {member: 1}, xx=True)  # its lease ends
+            await until(lambda: ran)
+            stop.set()
+            await asyncio.wait_for(running, 120)
+
+    asyncio.run(scenario())
+    assert ran == [2]
+    [state] = read_states(valkey, 2)
+    assert (state.dead, state.odometers["dequeue"], state.odometers["ack"]) == (0, 7, 1)

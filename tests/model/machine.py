@@ -203,6 +203,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(some_client_has_leases)
     @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        client, shard, jobs = self.some_leases(data)
+        answer = self.run(client, self.stubs.begin(shard, jobs))
+        expected = [self.truth.begin(job) for job in jobs]
+        assert answer in (expected, Lost.ANSWER)
+
+    @precondition(some_client_has_leases)
+    @rule(data=st.data())
     def extend(self, data: st.DataObject) -> None:
         client, shard, jobs = self.some_leases(data)
         answer = self.run(client, self.stubs.extend(shard, jobs, FAR_MS))

@@ -176,6 +176,7 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
         fields |= {} if job.expires_ms is None else {"expires": str(job.expires_ms)}
         fields |= {} if job.error is None else {"error": job.error}
         fields |= {"delivery": job.lease} if job.lease else {}
+        fields |= {"unbegun": job.unbegun} if job.unbegun else {}
         fields |= {"detail": job.detail}
         expected[keys.job(truth.shard_of(job), *job.key)] = fields
     found: dict[str, Fields] = {}

@@ -344,6 +344,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     def lose_leases(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
+            self.valkey.hdel(keys.job(0, job.ref.environment, job.new.id), "unbegun")  # their workers had begun them
             self.valkey.zadd(keys.leases(0), {keys.job_part(job.ref.environment, job.new.id): 1})
         assert run(self.valkey, self.stubs.reclaim(0, 1000)) == len(jobs)
         for job in jobs:

@@ -35,6 +35,7 @@ class Job:
     expires_ms: int | None = None  # set for jobs with a TTL
     attempts: int = 0
     lease: str = ""  # token of the last delivery
+    unbegun: str = ""  # token of the last delivery at the last attempt that no worker began
     lease_ends_ms: float = NEVER  # while it runs; NEVER: not within this test
     error: str | None = None
     buried_ms: float = 0.0
@@ -252,6 +253,8 @@ class Truth:
             assert not wanted.overdue(now_ms), f"{wanted} should have expired"
             wanted.state, wanted.lease, wanted.lease_ends_ms = JobState.RUNNING, lease, NEVER
             wanted.attempts += 1
+            if wanted.attempts >= wanted.new.max_attempts:
+                wanted.unbegun = lease
             self._count(wanted.queue, Op.DEQUEUE)
             taken += 1
         # Also where the environment is full by now: it may have been met before that.
@@ -295,6 +298,12 @@ class Truth:
             if turns > before[env]:
                 behind = {other: after[other] for other in self.turns[shard] if after[other] + share < turns}
                 assert not behind, f"{env} has {turns} turns, but {behind}"
+
+    def begin(self, leased: LeasedJob) -> bool:
+        job = self.held(leased)
+        if job:
+            job.unbegun = ""
+        return job is not None
 
     def extend(self, leased: LeasedJob) -> bool:
         job = self.held(leased)
@@ -344,13 +353,15 @@ class Truth:
         lapsed = [job for job in running if job.lease_ends_ms is not NEVER]
         lapsed.sort(key=lambda job: (job.lease_ends_ms, job.shard_member))
         for job in lapsed[:at_most]:
-            if job.attempts >= job.new.max_attempts:
+            is_last = job.attempts >= job.new.max_attempts
+            if is_last and job.unbegun != job.lease:
                 job.error = (
                     f"The lease of attempt {job.attempts} ended without a result: its worker died or lost its "
                     "connection."
                 )
                 self._bury(job)
             else:
+                job.attempts -= is_last
                 job.state = JobState.READY
                 self._count(job.queue, Op.RECLAIM)
         return len(lapsed[:at_most])

@@ -36,6 +36,7 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:q:E:Q:moving        set     numbers of rows that are here and whose removal PostgreSQL has not confirmed
     hr:{0}:q:E:Q:moved         hash    the same → whether it was delayed, bytes, job id (see lua/placed.lua)
     hr:{0}:job:E:J             hash    where one job stands: small fields only, so that it stays compact
+                                       (unbegun: delivery at the last attempt that no worker has begun)
     hr:{0}:body:E:J            string  what it is: tab-separated header, newline, payload; empty for a while after it
                                        is done, `dead` after it went to PostgreSQL dead: its id stays taken
     hr:metrics:enabled         string  the flag behind the copies above, for shards yet to come

@@ -20,7 +20,7 @@ T = TypeVar("T")
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
-    *("resync", "maintain"),
+    *("resync", "maintain", "begin"),
 )
 
 
@@ -238,6 +238,10 @@ class Stubs:
         """Up to n jobs of the queues with these names, in every environment; of all queues if none is named."""
         nonce = token_hex(4)  # new for every call: not even two leases of one process share a token
         return self._of_shard("dequeue", shard, [n, lease_ms, nonce, *map(keys.encode, queues)], _leased_jobs)
+
+    def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
+        """Before jobs run at their last attempt. For each: begun (True), or the lease was lost (False)."""
+        return self._of_shard("begin", shard, _flat(map(_held, jobs)), _flags)
 
     def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> Call[list[bool]]:
         """For each job: extended (True), or the lease was lost (False)."""

@@ -84,9 +84,10 @@ class Results:
     done: list[tuple[LeasedJob, int]] = field(default_factory=list[tuple[LeasedJob, int]])
     failed: list[tuple[LeasedJob, int, str]] = field(default_factory=list[tuple[LeasedJob, int, str]])
     buried: list[tuple[LeasedJob, str]] = field(default_factory=list[tuple[LeasedJob, str]])
+    returned: list[LeasedJob] = field(default_factory=list[LeasedJob])  # not started
 
     def __bool__(self) -> bool:
-        return bool(self.done or self.failed or self.buried)
+        return bool(self.done or self.failed or self.buried or self.returned)
 
 
 class Pace:
@@ -115,6 +116,10 @@ class ShardWork:
     heartbeat_at: float | None = None
     taking: asyncio.Task[int] | None = None  # a dequeue under way
     reporting: asyncio.Task[None] | None = None
+    to_begin: list[tuple[LeasedJob, asyncio.Future[bool]]] = field(
+        default_factory=list[tuple[LeasedJob, asyncio.Future[bool]]]
+    )
+    beginning: asyncio.Task[None] | None = None
 
     @property
     def may_take(self) -> bool:
@@ -187,8 +192,8 @@ class Worker:
             await self._patience.pause()
 
     def _calls(self, shard: ShardWork) -> list[asyncio.Task[Any]]:
-        """Return the dequeue and the report of a shard that are under way."""
-        return [call for call in (shard.taking, shard.reporting) if call is not None]
+        """Return the calls of a shard that are under way, but for heartbeats."""
+        return [call for call in (shard.taking, shard.reporting, shard.beginning) if call is not None]
 
     def _start_takes(self) -> list[asyncio.Task[int]]:
         """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
@@ -241,6 +246,8 @@ class Worker:
         self._patience.wake.set()
 
     async def _run_job(self, job: LeasedJob) -> None:
+        if job.attempt >= job.max_attempts and not await self._begin(job):
+            return
         started = time.monotonic()
         task: Task | None = None
         try:
@@ -255,6 +262,40 @@ class Worker:
             self._shard_of(job).results.done.append((job, int((time.monotonic() - started) * 1000)))
         finally:
             self._tally.busy_s += time.monotonic() - started
+
+    async def _begin(self, job: LeasedJob) -> bool:
+        """Tell the shard that a job starts at its last attempt; returns whether it may. One whose delivery was lost on
+        the way to a worker, or with it, must not be buried without having run."""
+        shard = self._shard_of(job)
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        shard.to_begin.append((job, answer))
+        if shard.beginning is None:
+            shard.beginning = asyncio.create_task(self._begin_all(shard))
+        try:
+            may_start = await answer
+        except Exception:  # it may have begun for the shard, so it is returned and not left to its lease
+            shard.results.returned.append(job)
+            return False
+        if not may_start:
+            self._count([job], [LOST])
+        return may_start
+
+    async def _begin_all(self, shard: ShardWork) -> None:
+        """One call at a time; jobs that come meanwhile share the next one."""
+        while shard.to_begin:
+            batch, shard.to_begin = shard.to_begin, []
+            try:
+                flags = await self._run(shard, self._stubs.begin(shard.number, [job for job, _ in batch]))
+            except Exception as error:
+                self._shard_failed(shard, error)
+                for _, answer in batch:
+                    if not answer.done():
+                        answer.set_exception(error)
+            else:
+                for (_, answer), flag in zip(batch, flags, strict=True):
+                    if not answer.done():
+                        answer.set_result(flag)
+        shard.beginning = None
 
     def _shard_of(self, job: LeasedJob) -> ShardWork:
         return self._shards[self._stubs.shard_of(job.queue)]
@@ -284,6 +325,7 @@ class Worker:
             shard.results.done[:0] = results.done
             shard.results.failed[:0] = results.failed
             shard.results.buried[:0] = results.buried
+            shard.results.returned[:0] = results.returned
 
     async def _apply(self, shard: ShardWork, results: Results) -> None:
         """Each list is emptied once its call was answered, so that what follows a failure repeats only the rest."""
@@ -301,6 +343,9 @@ class Worker:
             buried = await self._run(shard, self._stubs.bury(shard.number, results.buried))
             lost += self._count([job for job, _ in results.buried], (BURY if flag else LOST for flag in buried))
             results.buried = []
+        if results.returned:
+            await self._give_back(shard, results.returned)
+            results.returned = []
         if lost:
             log.warning("%d results came too late: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
 

@@ -30,7 +30,11 @@ local function lease(queue, J, at)
   end
   numbers.delivery, numbers.changed = numbers.delivery + 1, true
   local attempt, token = tonumber(v[1]) + 1, whole(numbers.delivery) .. '-' .. nonce
-  redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', token, 'attempts', attempt)
+  if attempt < tonumber(v[2]) then
+    redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', token, 'attempts', attempt)
+  else -- the last attempt counts once its worker has begun it (begin.lua)
+    redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', token, 'attempts', attempt, 'unbegun', token)
+  end
   leases[#leases + 1] = whole(NOW + lease_ms)
   leases[#leases + 1] = EJ
   queue.running = queue.running + 1

@@ -1,19 +1,28 @@
 -- What time demands of a shard's jobs. Each function handles a bounded batch and returns its size; `save_all` must
 -- follow. Needs state.lua, leases.lua and remove.lua.
 
+-- Whether a worker has begun this delivery. Only the last attempt says so: `unbegun` names the delivery until then.
+local function has_begun(EJ)
+  local v = redis.call('HMGET', job_key(EJ), 'unbegun', 'delivery')
+  return v[1] ~= v[2]
+end
+
 -- Return jobs whose lease ended without a result to the head of their queue. A job whose last attempt ended this way
--- is buried: one that kills its worker must not do so for ever.
+-- is buried: one that kills its worker must not do so for ever. A last attempt that no worker began does not count:
+-- no job is buried without having run.
 local function reclaim_ended_leases(at_most)
   local lapsed = redis.call('ZRANGEBYSCORE', LEASES, '-inf', whole(NOW), 'LIMIT', 0, at_most)
   for _, EJ in ipairs(lapsed) do
     local E, J = EJ:match('^(.*):([^:]*)$')
     local job = held_job(E, J, redis.call('HGET', job_key(EJ), 'delivery'))
     end_lease(job)
-    if job.attempts >= job.max_attempts then
+    local is_last = job.attempts >= job.max_attempts
+    if is_last and has_begun(EJ) then
       redis.call('HSET', job_key(EJ), 'error', 'The lease of attempt ' .. job.attempts
         .. ' ended without a result: its worker died or lost its connection.')
       make_dead(job)
     else
+      if is_last then redis.call('HINCRBY', job_key(EJ), 'attempts', -1) end
       make_wait(job.queue, J, job.due, job.priority, job.expires, job.detail)
       count(job.queue, 'reclaim')
     end
