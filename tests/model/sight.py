@@ -166,6 +166,7 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
     expected: dict[str, Fields] = {}
     for env, told in truth.envs.items():
         fields = {"depth": _count(truth, env, JobState.READY), "running": _count(truth, env, JobState.RUNNING)}
+        fields["bytes"] = str(sum(job.size for job in truth.alive() if job.queue.environment == env))
         fields |= {} if told.limit is None else {"limit": str(told.limit)}
         fields |= {} if told.burst is None else {"burst": f"{told.burst:g}"}
         expected[keys.env(env.shard(truth.shards), env)] = fields
@@ -182,7 +183,7 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
     found: dict[str, Fields] = {}
     for name, fields in sight.hashes.items():
         if kind_of(name) in ("job", "env"):
-            found[name] = {field: text for field, text in fields.items() if field != "due"}
+            found[name] = {field: text for field, text in fields.items() if field not in ("due", "counted")}
     assert found == expected
     queues = {keys.queue(_shard(truth, ref), ref) for ref in truth.queues}
     assert {name for name in sight.hashes if kind_of(name) == "q"} == queues
@@ -218,6 +219,7 @@ def check_strings_and_sets(sight: Sight, truth: Truth) -> None:
         shard = _shard(truth, ref)
         sets.setdefault(keys.queues(shard), set()).add(keys.queue_part(ref).encode())
         sets.setdefault(keys.env_names(shard, ref.environment), set()).add(keys.encode(ref.queue).encode())
+        sets.setdefault(keys.environments(shard), set()).add(keys.env_part(ref.environment).encode())
         for job in truth.of(ref, JobState.READY):
             sets.setdefault(keys.details(shard, ref), set()).add(job.detail.encode())
         if truth.queues[ref].counts[Op.BURY]:  # until somebody moves its dead jobs, which nobody does here

@@ -531,14 +531,16 @@ class TiersMachine(RuleBasedStateMachine):
             of_shard = sum(job.size for job in self.world.warm.values() if job.state != "dead")
             fullness = [len(held) / caps.items, sum(job.size for job in held) / caps.bytes]
             fullness += [of_shard / caps.shard_bytes] if caps.shard_bytes else []
+            refilled = max(fullness) < 0.9 or not held  # the share of its environment may allow more
             waiting = sorted((row for row in rows if not row.delayed), key=rank)
             if not waiting:
                 if max(fullness) <= 0.8:
                     assert not self.world.sight.sets.get(keys.cold(0), set()) & {keys.queue_part(ref).encode()}
-            elif max(fullness) < 0.9:
+            elif refilled:
                 size, own = waiting[0].values["size"], sum(job.size for job in held)
-                fits = not held or own + size <= caps.bytes
-                shard_fits = not caps.shard_bytes or not of_shard or of_shard + size <= caps.shard_bytes
+                fits = own + size <= caps.bytes
+                shard_fits = not caps.shard_bytes or of_shard + size <= caps.shard_bytes
+                assert held, f"{ref} is empty and can take {waiting[0]}"
                 assert not (fits and shard_fits), f"{waiting[0]} could be in Valkey"
 
     def check_states(self) -> None:

@@ -147,8 +147,8 @@ class Truth:
     # Producers
 
     def fit(self, ref: QueueRef, jobs: Iterable[NewJob]) -> bool:
-        """Whether the jobs of a call that are not there yet fit, all together. An empty queue takes one of any size,
-        and so does an empty shard."""
+        """Whether the jobs of a call that are not there yet fit, all together. An empty queue takes one of any size. A
+        full shard takes what is within the share of an environment, and altogether a quarter more than its cap."""
         new = {job.id: job for job in reversed([*jobs]) if not self.is_taken(ref, job.id)}
         added = sum(len(job.payload) for job in new.values())
         held = [job for job in self.alive() if job.queue == ref]
@@ -157,8 +157,19 @@ class Truth:
         items, size = own or (self.caps.items, self.caps.bytes)
         alone = len(new) == 1
         fits = len(held) + len(new) <= items and sum(job.size for job in held) + added <= size
-        shard_fits = of_shard + added <= self.caps.shard_bytes
-        return not new or ((fits or (alone and not held)) and (shard_fits or (alone and not of_shard)))
+        shard_fits = of_shard + added <= self.caps.shard_bytes or self._within_share(ref.environment, of_shard, added)
+        return not new or (alone and not held) or (fits and shard_fits)
+
+    def _within_share(self, env: EnvRef, of_shard: int, added: int) -> bool:
+        reserve = self.caps.shard_bytes // 4
+        sharers = {other for other in self.envs_with_queues if other.shard(self.shards) == env.shard(self.shards)}
+        of_env = sum(job.size for job in self.alive() if job.queue.environment == env)
+        share = reserve // len(sharers | {env})
+        return of_env + added <= share and of_shard + added <= self.caps.shard_bytes + reserve
+
+    @property
+    def envs_with_queues(self) -> set[EnvRef]:
+        return {ref.environment for ref in self.queues}
 
     def is_taken(self, ref: QueueRef, job_id: str) -> bool:
         key = (ref.environment, job_id)

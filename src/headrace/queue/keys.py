@@ -13,6 +13,7 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:envs                zset    environment → turns taken; only those with something that may run
     hr:{0}:class:Q             zset    the same for one queue name, for workers that serve some queues only
     hr:{0}:queues              set     every queue that was ever used (its part of the key)
+    hr:{0}:environments        set     every environment that has a queue
     hr:{0}:leases              zset    job → when its lease ends
     hr:{0}:scheduled           zset    job → when it is due
     hr:{0}:expiries            zset    waiting job → when its TTL is over
@@ -20,7 +21,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:hungry              zset    queues in cold mode that have room → since when; movers wait for it
     hr:{0}:buried              set     queues with dead jobs that PostgreSQL does not have yet
     hr:{0}:mover               string  who moves jobs between the tiers; ends with its lease
-    hr:{0}:env:E               hash    depth, running, limit, burst
+    hr:{0}:env:E               hash    depth, running, limit, burst, bytes (of its jobs that wait or run), counted (when
+                                       bytes were last summed up from its queues)
     hr:{0}:env:E:queues        zset    queue → since when its oldest job waits; only those that may run
     hr:{0}:env:E:names         set     every queue of the environment
     hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
@@ -88,6 +90,10 @@ def envs(shard: int) -> str:
 
 def queues(shard: int) -> str:
     return prefix(shard) + "queues"
+
+
+def environments(shard: int) -> str:
+    return prefix(shard) + "environments"
 
 
 def leases(shard: int) -> str:

@@ -24,7 +24,7 @@ local function fit_together(counts)
   if items == 0 then return true end
   if items == 1 then return fits(queue, bytes, max_items, max_bytes) and shard_fits(queue, bytes, shard_max) end
   return held_by(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
-    and (shard_max == 0 or shard_used(queue) + bytes <= shard_max)
+    and shard_takes(queue, bytes, shard_max)
 end
 
 -- Without PostgreSQL it is all jobs of a call or none.

@@ -93,6 +93,8 @@ for i = FIRST, #ARGV, EACH do
     tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9])
 end
 if #moved > 0 then save_placed(queue, cold, placed) end
+-- Without end otherwise: a mover that placed nothing would be called again by its own call.
+if #moved == 0 then queue.skip_refill_request = true end
 save_all(ARGV[2])
 -- Last: were this to fail on the way, rows that are half here must not pass for placed.
 in_chunks('HSET', moved_key(E, Q), moved_values)

@@ -13,9 +13,9 @@ local shard_max = shard_cap(ARGV[7])
 local full = fullness(queue, max_items, max_bytes)
 local bytes = max_bytes - queue.warm_bytes
 if shard_max > 0 then
-  local used = shard_numbers().bytes
-  full, bytes = math.max(full, used / shard_max), math.min(bytes, shard_max - used)
+  full, bytes = math.max(full, shard_fullness(queue, shard_max)), math.min(bytes, shard_room(queue, shard_max))
 end
+local refill = full < REFILL_BELOW or held_by(queue) == 0
 local cold = queue.cold or new_cold()
 local unconfirmed = {}
 if ARGV[8] == '1' then
@@ -26,5 +26,5 @@ if ARGV[8] == '1' then
   end
 end
 return { precise(NOW), queue.epoch or '0', cold.on, cold.epoch, math.max(0, max_items - held_by(queue)),
-  math.max(0, bytes), full < REFILL_BELOW and 1 or 0, full <= LEAVE_AT and 1 or 0,
+  math.max(0, bytes), refill and 1 or 0, full <= LEAVE_AT and 1 or 0,
   redis.call('SCARD', moving_key(E, Q)), unconfirmed }

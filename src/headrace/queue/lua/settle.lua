@@ -46,7 +46,7 @@ local function count_grown(op, n)
   if n > 0 then count(queue, op, nil, nil, n) end
 end
 
-local before = pack_cold(cold)
+local before, depth_before = pack_cold(cold), cold.depth
 local visible_before = table.concat({ cold.depth, cold.scheduled, cold.bytes, cold.dead }, ' ')
 local same_version = cold.version == version and not forgotten
 placed.version, cold.version = version, version
@@ -74,5 +74,7 @@ if pack_cold(cold) ~= before then
   queue.cold_changed = true
   if #queue.ops == 0 then queue.resync = true end
 end
+-- A mover that placed nothing tells the same depth again: there is no room, and nothing new to ask for.
+if cold.depth > 0 and cold.depth <= depth_before then queue.skip_refill_request = true end
 save_all(ARGV[2])
 return { drifted and 2 or 1, queue.epoch }

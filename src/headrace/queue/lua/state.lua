@@ -68,9 +68,10 @@ end
 local function env_of(E)
   local env = envs[E]
   if not env then
-    local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst')
-    env = { E = E, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
-      limit = tonumber(v[3] or nil), burst = tonumber(v[4] or 1) }
+    local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst', 'bytes')
+    env = { E = E, exists = v[1] ~= false, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
+      limit = tonumber(v[3] or nil), burst = tonumber(v[4] or 1), bytes = tonumber(v[5] or nil) }
+    if not env.exists then env.bytes = 0 end -- else nil: older scripts made it, see bytes_of_env
     env.was_blocked = env.limit and env.running >= math.floor(env.limit * env.burst) or false
     envs[E] = env
     touched_envs[#touched_envs + 1] = env
@@ -106,6 +107,7 @@ local function create(queue, org, project, env, name)
   redis.call('HSET', queue_key(queue.E, queue.Q), 'epoch', queue.epoch, 'org', org, 'project', project, 'env', env,
     'queue', name)
   redis.call('SADD', QUEUES, queue.name)
+  redis.call('SADD', ENVIRONMENTS, queue.E)
   redis.call('SADD', env_names_key(queue.E), queue.Q)
 end
 
@@ -285,19 +287,89 @@ local function shard_used(queue)
   return shard_numbers().bytes + queue.warm_bytes - queue.bytes_before
 end
 
--- The same for all queues of the shard together; 0: no cap.
-local function shard_fits(queue, size, max_bytes)
-  if max_bytes == 0 then return true end
-  local now = shard_used(queue)
-  return now == 0 or now + size <= max_bytes
+local REFILL_BELOW, LEAVE_AT = 0.9, 0.8
+
+-- Beyond its cap the shard has a reserve, a quarter of the cap, of which every environment has an equal share: one whose
+-- jobs wait unserved and fill the cap does not keep the others from running. The functions below are only needed while
+-- the shard is full, so they may cost some calls.
+local RESERVE = 0.25
+local RECOUNT_MS = 5000
+
+-- The bytes of an environment's queues before this script. Scripts of older clients change queues without changing this
+-- sum, so it is taken anew from the queues every few seconds.
+local function bytes_of_env(env)
+  if env.counted then return env.bytes end
+  env.counted = true
+  local at = tonumber(redis.call('HGET', env_key(env.E), 'counted') or nil)
+  if not env.exists or (env.bytes and at and at <= NOW and NOW - at < RECOUNT_MS) then return env.bytes end
+  env.bytes = 0
+  for _, Q in ipairs(redis.call('SMEMBERS', env_names_key(env.E))) do
+    local loaded = queues[env.E .. ':' .. Q]
+    local bytes = loaded and loaded.bytes_before or redis.call('HGET', queue_key(env.E, Q), 'warm_bytes')
+    env.bytes = env.bytes + math.max(0, tonumber(bytes or 0))
+  end
+  -- May fail without harm where the server is out of memory: then the next script counts again.
+  redis.pcall('HSET', env_key(env.E), 'bytes', whole(env.bytes), 'counted', whole(NOW))
+  return env.bytes
+end
+
+-- How many environments the shard has, that of this queue included.
+local function count_environments(queue)
+  if redis.call('HEXISTS', META, 'listed') == 0 then -- queues of older scripts are in no list of environments
+    local found, members = {}, {}
+    for _, name in ipairs(redis.call('SMEMBERS', QUEUES)) do
+      local E = name:match('^(.*):[^:]*$')
+      if not found[E] then
+        found[E], members[#members + 1] = true, E
+      end
+    end
+    in_chunks('SADD', ENVIRONMENTS, members)
+    redis.call('HSET', META, 'listed', '1')
+  end
+  local missing = 1 - redis.call('SISMEMBER', ENVIRONMENTS, queue.E)
+  local sharers = redis.call('SCARD', ENVIRONMENTS) + missing
+  if missing == 1 and queue.epoch then redis.pcall('SADD', ENVIRONMENTS, queue.E) end -- made by an older script
+  return sharers
+end
+
+-- What the environment of a queue holds and may hold of a full shard, and what the reserve has left for all of them.
+local function share_of(queue, shard_max)
+  local env = queue.environment
+  local reserve = math.floor(shard_max * RESERVE)
+  env.share = env.share or math.floor(reserve / count_environments(queue))
+  return bytes_of_env(env) + queue.warm_bytes - queue.bytes_before, env.share, shard_max + reserve - shard_used(queue), reserve
+end
+
+-- Bytes that the shard still takes from this queue: what its cap leaves, or what the share of the environment leaves.
+local function shard_room(queue, shard_max)
+  local free = shard_max - shard_used(queue)
+  local held, share, reserve_left = share_of(queue, shard_max)
+  return math.max(0, free, math.min(share - held, reserve_left))
+end
+
+-- Whether so many bytes more fit into the shard; 0: no cap.
+local function shard_takes(queue, size, shard_max)
+  return shard_max == 0 or shard_used(queue) + size <= shard_max or size <= shard_room(queue, shard_max)
+end
+
+-- Whether one more job fits into the shard. An empty queue always takes one.
+local function shard_fits(queue, size, shard_max)
+  return held_by(queue) == 0 or shard_takes(queue, size, shard_max)
+end
+
+-- How full the shard is for this queue: 1 is full. Once the cap is reached, its environment's share counts.
+local function shard_fullness(queue, shard_max)
+  local full = shard_used(queue) / shard_max
+  if full < REFILL_BELOW then return full end
+  local held, share, reserve_left, reserve = share_of(queue, shard_max)
+  if share <= 0 then return full end
+  return math.min(full, math.max(held / share, 1 - reserve_left / reserve))
 end
 
 -- How full the warm tier is: 1 is full. Of items or bytes, whichever is worse.
 local function fullness(queue, max_items, max_bytes)
   return math.max(held_by(queue) / max_items, queue.warm_bytes / max_bytes)
 end
-
-local REFILL_BELOW, LEAVE_AT = 0.9, 0.8
 
 -- New jobs wait in PostgreSQL from now on, until what waits there is gone.
 local function go_cold(queue, max_items, max_bytes)
@@ -311,7 +383,7 @@ end
 -- left in PostgreSQL and the queue may leave cold mode.
 local function call_for_refill(queue)
   local cold = queue.cold
-  if not cold or cold.on == 0 then return end
+  if not cold or cold.on == 0 or queue.skip_refill_request then return end
   local full = fullness(queue, cold.max_items, cold.max_bytes)
   if (full < REFILL_BELOW and cold.depth > 0) or (full <= LEAVE_AT and cold.depth == 0) then
     redis.call('ZADD', HUNGRY, 'NX', whole(NOW), queue.name)
@@ -469,11 +541,17 @@ local function save_all(maxlen)
   for _, queue in ipairs(touched_queues) do
     save_ready(queue)
     reindex_queue(queue)
+    local env = queue.environment
+    if env.bytes then env.bytes = math.max(0, env.bytes + queue.warm_bytes - queue.bytes_before) end
   end
   for _, env in ipairs(touched_envs) do
     -- Its place changes only with what is indexed under it, or when it becomes full or has room again.
     if env.queues_changed or env.was_blocked or env_blocked(env) then reindex_env(env) end
-    redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
+    if env.bytes then
+      redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running, 'bytes', whole(env.bytes))
+    else
+      redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
+    end
   end
   -- After the indexes: should a script fail among them, `indexed` is as it was, and the next one writes them again.
   for _, queue in ipairs(touched_queues) do
