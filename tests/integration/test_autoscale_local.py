@@ -18,12 +18,15 @@ from headrace.autoscale import local
 from headrace.autoscale.local import LocalWorkers
 from headrace.autoscale.worker_types import Scaling
 from headrace.cli.autoscale import worker_command
+from headrace.model.job import NewJob
 from headrace.queue import keys
-from headrace.queue.state import QueueState, read_state
+from headrace.queue.queue import SyncClient
+from headrace.queue.state import QueueState, read_state, read_states
 from headrace.valkey.connect import Valkey
 from tests.autoscaling import REF, mail
 from tests.conftest import wait_until
 from tests.operating import OPTIONS, World, open_world
+from tests.processes import START_S, Process, value
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.autoscaling:tasks"
@@ -158,3 +161,34 @@ def test_workers_end_with_their_autoscaler(world: World, valkey: Valkey, tmp_pat
     wait_until(lambda: not psutil.pid_exists(children[0].pid), "its worker is gone")
     left = state(valkey)
     assert (left.running, left.depth + left.odometers["ack"]) == (0, 50)
+
+
+TYPES = """
+[[worker]]
+name = "mail"
+app = "tests.processes:tasks"
+queues = ["emails"]
+scaling = { min = 0, max = 1 }
+"""
+
+
+def test_a_delayed_job_runs_although_there_is_no_worker(
+    valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    """The autoscaler is the only process: it makes the job ready and starts a worker for it."""
+    types = tmp_path / "types.toml"
+    types.write_text(TYPES)
+    env = {"REDIS_URL": valkey_url, "POSTGRES_URL": postgres_url, "CLICKHOUSE_URL": "http://127.0.0.1:1"}
+    env |= {"AUTOSCALE_TYPES": str(types), "AUTOSCALE_EVERY": "1s"}
+    with Process(tmp_path, env, "autoscale", "run") as process:
+        decisions = "headrace_autoscale_decisions_total"
+        wait_until(lambda: value(process.told(), decisions) >= 2, "it has decided to start no worker", START_S)
+        assert value(process.told(), "headrace_autoscale_wanted_workers") == 0
+        with SyncClient(valkey_url) as client:
+            client.enqueue(REF, NewJob("good", delay_ms=3000))
+
+        def is_done() -> int:
+            [state] = read_states(valkey, 2)
+            return state.odometers.get("ack", 0)
+
+        wait_until(is_done, "the job is done", START_S)
