@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavai
 from headrace.model.job import LeasedJob, NewJob
 from headrace.queue import patience
 from headrace.queue.registry import Registry, read_workers
+from headrace.queue.tally import JOBS, Tally
 from headrace.queue.tasks import Bury, Tasks
 from headrace.streams.broker import Broker, BrokerOptions
 from headrace.streams.dead import count_dead, dead_letters, redrive
@@ -110,6 +112,72 @@ def test_jobs_are_acknowledged_after_they_ran_and_failures_are_tried_again(
     assert read_depth(any_client, STREAM, GROUP).load == 0
     assert stats(any_client) == {"dequeue": 14, "ack": 12, "nack": 2}
     assert [name for name, _, _ in consumers_of(any_client, STREAM, GROUP)] == [WAITING]  # the worker left
+
+
+class HoldsAhead(StreamWorker):
+    """Takes more entries than it may run, as one does whose jobs are short."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._pace.per_s = 1000.0
+
+
+def test_an_entry_that_was_lost_before_it_began_is_left_to_others(valkey_url: str, group: Valkey) -> None:
+    ran: list[bytes] = []
+    tally = Tally(["note"])
+
+    def lost() -> float:
+        counts = cast("dict[tuple[str, ...], float]", dict(tally.families())[JOBS])
+        return sum(count for labels, count in counts.items() if labels[-1] == "lost")
+
+    async def scenario() -> None:
+        goes_on, stop, tasks = asyncio.Event(), asyncio.Event(), Tasks()
+
+        @tasks.task()
+        async def note(job: LeasedJob) -> None:
+            ran.append(job.payload)
+            await goes_on.wait()
+
+        assert note
+        publish(group, *notes(2))
+        first, second = entry_ids(group)
+        async with connect_async(valkey_url) as client:
+            options = replace(FAST, concurrency=1, heartbeat_s=0.05)
+            worker = HoldsAhead(client, KEYS, WATCHED.ref, tasks, options, tally=tally)
+            running = asyncio.create_task(worker.run_forever(stop))
+            await until(lambda: ran == [b"0"] and len(group.xpending_range(STREAM, GROUP, "-", "+", 2)) == 2)  # pyright: ignore
+            group.xclaim(STREAM, GROUP, "another", 0, [second])
+            await until(lambda: lost() == 1)
+            goes_on.set()
+            await until(lambda: stats(group).get("ack") == 1)
+            stop.set()
+            await asyncio.wait_for(running, 120)
+        assert first != second
+        assert holder(group, second)[0] == "another"
+
+    asyncio.run(scenario())
+    assert ran == [b"0"]
+
+
+def test_as_many_tasks_run_in_threads_as_may_run_at_a_time(valkey_url: str, valkey: Valkey) -> None:
+    """More than Python's own pool of threads has."""
+    together = threading.Barrier(40)
+    tasks = Tasks()
+
+    async def scenario() -> None:
+        finished, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        @tasks.task()
+        def note(job: LeasedJob) -> None:
+            together.wait(60)
+            loop.call_soon_threadsafe(finished.set)
+
+        assert note
+        publish(valkey, *notes(40))
+        await work_until(valkey_url, tasks, finished, replace(FAST, concurrency=40))
+
+    asyncio.run(scenario())
+    assert stats(valkey)["ack"] == 40
 
 
 def test_what_cannot_be_done_becomes_a_dead_letter_with_its_reason(valkey_url: str, valkey: Valkey) -> None:

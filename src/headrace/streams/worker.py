@@ -263,6 +263,15 @@ class StreamWorker:
         if held:
             await self._patience.until_available(give)
 
+    def _let_go(self, gone: Iterable[Held]) -> None:
+        """Drop entries that another consumer holds by now and that were not started here: they must not run twice."""
+        lost = {(each.id, each.delivery) for each in gone}
+        for waiting in list(self._waiting):
+            held, _ = waiting
+            if (held.id, held.delivery) in lost:  # else it runs, or has ended: its result is refused, or was applied
+                self._waiting.remove(waiting)
+                self._count([(held, None)], [False], RECLAIM)
+
     async def _heartbeat(self) -> None:
         try:
             await self._extend()
@@ -275,7 +284,8 @@ class StreamWorker:
         """Also for those that have not begun, or have ended and are not reported yet."""
         held = [each for each, _ in (*self._waiting, *self._running.values())]
         if held := [*held, *self._results.entries()]:
-            await self._run(self._stubs.extend(held))
+            extended = await self._run(self._stubs.extend(held))
+            self._let_go([each for each, flag in zip(held, extended, strict=True) if not flag])
         if self._registry is not None:
             await self._registry.report(self._tasks, [running for _, running in self._running.values()])
 
