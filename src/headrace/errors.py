@@ -88,6 +88,16 @@ class DatabaseFull(HeadraceError):
     again when the backlog is smaller."""
 
 
+class WrongDatabase(HeadraceError):
+    """The queue's jobs wait in another PostgreSQL than the one that postgres.url leads to. Nothing was written. Correct
+    postgres.url (HEADRACE_POSTGRES_URL); if PostgreSQL was replaced on purpose, run `headrace tiers adopt`."""
+
+
+class DatabaseRestored(DatabaseUnavailable):
+    """PostgreSQL was restored to an earlier point or replaced since this process last asked it. Nothing was written.
+    Try again: what was remembered of it is dropped."""
+
+
 class QueueClosed(HeadraceError):
     """The queue is closed: it accepts no jobs until somebody opens it again. Nothing was written."""
 

@@ -372,7 +372,9 @@ def test_a_mover_that_was_paused_places_nothing_of_what_was_cancelled_meanwhile(
     late: list[str] = []
 
     class Paused(Stubs):
-        def refill(self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow]) -> Call[Refilled]:
+        def refill(
+            self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow], postgres_id: str = ""
+        ) -> Call[Refilled]:
             with connect_postgres(bench.postgres_url) as conn:
                 conn.execute(
                     b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"

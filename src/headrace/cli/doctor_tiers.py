@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 
 from headrace.cli.findings import Finding
-from headrace.cold.status import ShardTiers, quarantined, read_tiers
-from headrace.errors import HeadraceError
+from headrace.cold.status import ServerEvent, ShardTiers, quarantined, read_server_events, read_tiers
+from headrace.cold.tiers import Tiers
+from headrace.errors import HeadraceError, WrongDatabase
+from headrace.queue.queue import QueueOptions
 
 SILENT_MS = 60_000
+RECENT = timedelta(days=7)
 
 
 def examine_tiers(redis_url: str, postgres_url: str, shards: int) -> Iterator[Finding]:
@@ -18,6 +22,12 @@ def examine_tiers(redis_url: str, postgres_url: str, shards: int) -> Iterator[Fi
             yield mover(status, time.time_ns() // 1_000_000)
             yield drift(status)
         yield quarantine(quarantined(postgres_url))
+        tiers = Tiers(redis_url, postgres_url, QueueOptions(shards=shards))
+        try:
+            yield database(tiers, shards)
+            yield from recent_events(read_server_events(tiers.store))
+        finally:
+            tiers.close()
     except HeadraceError as error:
         yield Finding("tiers", False, "not known", str(error))
 
@@ -41,6 +51,26 @@ def drift(status: ShardTiers) -> Finding:
             check, True, f"{status.drift} mended", "Counters were off and were set right. The log says which."
         )
     return Finding(check, True, "none")
+
+
+def database(tiers: Tiers, shards: int) -> Finding:
+    """Whether jobs wait in this PostgreSQL and in no other."""
+    if {tiers.known_postgres(shard) for shard in range(shards)} - {"", tiers.store.identity()}:
+        return Finding("postgres identity", False, "another PostgreSQL than Valkey knows", str(WrongDatabase()))
+    return Finding("postgres identity", True, "the one that Valkey knows")
+
+
+def recent_events(events: Sequence[ServerEvent]) -> Iterator[Finding]:
+    """What happened to servers within the last week, one finding each."""
+    recent = [event for event in events if datetime.now(UTC) - event.noticed_at < RECENT]
+    if not recent:
+        yield Finding("server events", True, "none in the last 7 days")
+    for event in recent:
+        queues = ", ".join(f"{'/'.join(vars(loss.ref).values())}: {loss.missing}" for loss in event.losses[:10])
+        when = event.noticed_at.isoformat(timespec="seconds")
+        found = f"{event.server} of shard {event.shard} {event.kind}, noticed {when}, {event.missing} jobs missing"
+        advice = f"{event.description} Missing: {queues or 'nothing that counters know of'}."
+        yield Finding("server events", not event.missing, found, f"{advice} `headrace tiers events` shows all.")
 
 
 def quarantine(count: int) -> Finding:

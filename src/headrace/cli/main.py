@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("headrace.cli.doctor:doctor", "Check what Headrace needs, and say what to do."),
     "worker": ("headrace.cli.worker:worker", "Run the tasks of APP until stopped."),
     "mover": ("headrace.cli.mover:mover", "Move jobs between Valkey and PostgreSQL until stopped."),
+    "tiers": ("headrace.cli.tiers:tiers", "Show what happened to servers, adopt a PostgreSQL."),
     "enqueue": ("headrace.cli.enqueue:enqueue", "Send jobs to a queue."),
     "queues": ("headrace.cli.queues:queues", "Show every queue as it is now."),
     "job": ("headrace.cli.job:job", "Show one job: where it stands, what it carries, how it failed."),

@@ -89,6 +89,10 @@ class Audit:
 
     def _mend_told(self, queue_id: int, ref: QueueRef) -> int:
         settled = self._settle(ref, self._store.all_numbers_of(queue_id))
+        if settled.code == Settled.OUTDATED and self._store.numbers_of(queue_id).version < settled.known_version:
+            # Valkey learns a version only after its commit: PostgreSQL was restored to an earlier point.
+            self._store.raise_version(queue_id, settled.known_version)
+            settled = self._settle(ref, self._store.all_numbers_of(queue_id))
         if settled.code == Settled.OTHER_EPOCH:  # the queue began anew: totals count from there
             with self._store.transaction() as conn:
                 self._store.change(conn, queue_id, NOTHING, Counter(), valkey_epoch=settled.valkey_epoch)
@@ -100,7 +104,8 @@ class Audit:
             self._tiers.confirm(ref, queue_id, unconfirmed)
 
     def _settle(self, ref: QueueRef, numbers: ColdNumbers) -> Settled:
-        return self._tiers.run(self._tiers.stubs.settle(ref, numbers))
+        postgres_id = self._store.identity()
+        return self._tiers.run(self._tiers.stubs.settle(ref, numbers, postgres_id=postgres_id))
 
     def _mend_settings(self, shard: int) -> int:
         mended = 0

@@ -39,7 +39,14 @@ from headrace.cold.figures import MoverFigures
 from headrace.cold.placed import PlacedRows
 from headrace.cold.store import Delta, leaving
 from headrace.cold.tiers import Tiers
-from headrace.errors import DatabaseUnavailable, HeadraceError, MemoryFull, MoverFenced, QueueUnavailable
+from headrace.errors import (
+    DatabaseUnavailable,
+    HeadraceError,
+    MemoryFull,
+    MoverFenced,
+    QueueUnavailable,
+    WrongDatabase,
+)
 from headrace.model.job import new_job_id
 from headrace.model.names import QueueRef, name_problem
 from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
@@ -47,7 +54,7 @@ from headrace.queue import keys
 from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, PlacedRow, Refilled, Room, Stubs
 from headrace.valkey.connect import ScriptError, available, node_of
 from headrace.valkey.durability import CopySafety, RefillAfter
-from headrace.valkey.scripts import run
+from headrace.valkey.scripts import Call, run
 
 log = logging.getLogger(__name__)
 
@@ -314,6 +321,12 @@ class Mover:
 
     def sweep(self, shard: int) -> None:
         """Everything that nobody asks for: due jobs, passed TTLs, dead jobs, queues whose call was lost."""
+        try:
+            self._tiers.check_postgres(shard, anew=True)
+        except WrongDatabase as error:
+            self._say(shard, str(error))
+            raise
+        self._watch_timeline(shard)
         with available():
             node = node_of(self._tiers.valkey, keys.meta(shard))
             clock: Any = node.time()
@@ -332,7 +345,43 @@ class Mover:
         for ref in sorted(backlog.union(_refs(cold))):
             self.visit(ref)
             self._attend()
+        self._report_losses(shard)
         self._say(shard, self._failed.pop(shard, ""))
+
+    # What happened to PostgreSQL
+
+    def _watch_timeline(self, shard: int) -> None:
+        """Notice that PostgreSQL was promoted or recovered; then every queue is audited at once."""
+        timeline = self._store.read_timeline()
+        with available():
+            known: Any = self._tiers.valkey.hget(keys.meta(shard), "postgres_timeline")
+        if not timeline or (known and known.decode() == timeline):
+            return
+        if known:
+            description = f"System identifier and timeline were {known.decode()} and are {timeline}."
+            log.warning("PostgreSQL was promoted or recovered: %s", description, extra={"action": "server_event"})
+            self._store.forget_ids()
+            self._store.record_event("postgres", shard, "promoted", description)
+            self._audit_at[shard] = 0.0
+        with available():
+            self._tiers.valkey.hset(keys.meta(shard), "postgres_timeline", timeline)
+
+    def _report_losses(self, shard: int) -> None:
+        """Record the accepted jobs that a restored PostgreSQL does not have, as `settle` found them."""
+        key, taken = keys.losses(shard), keys.losses(shard) + ":taken"
+        with available():
+            if not self._tiers.valkey.exists(taken):
+                if not self._tiers.valkey.exists(key):
+                    return
+                self._tiers.valkey.rename(key, taken)
+            found: Any = self._tiers.valkey.hgetall(taken)
+        losses = {keys.queue_of_part(part.decode()): int(missing) for part, missing in found.items()}
+        description = f"Totals of {len(losses)} queues went back: it was restored to an earlier point."
+        log.error("PostgreSQL went back: %s missing", losses, extra={"action": "server_event"})
+        self._store.record_event("postgres", shard, "went back", description, losses)
+        with available():
+            self._tiers.valkey.delete(taken)
+        self._audit_at[shard] = 0.0
 
     def _attend(self) -> None:
         """Now and then in a sweep, which may have thousands of queues to look at: one whose workers are about to run
@@ -548,7 +597,7 @@ class Mover:
                 left.append(row)
         while left:
             try:
-                batch.apply(left, self._tiers.run(self._stubs.refill(ref, self._token(ref), until_ms, left)))
+                batch.apply(left, self._tiers.run(self._placing(ref, until_ms, left)))
                 break
             except MemoryFull:
                 batch.full = True
@@ -561,12 +610,15 @@ class Mover:
                 left.remove(bad)
         return batch
 
+    def _placing(self, ref: QueueRef, until_ms: float, rows: Sequence[ColdRow]) -> Call[Refilled]:
+        return self._stubs.refill(ref, self._token(ref), until_ms, rows, self._store.identity())
+
     def _refill_one_by_one(self, ref: QueueRef, batch: Batch, rows: Sequence[ColdRow], until_ms: float) -> Batch:
         """Some row made the script fail, nobody knows which. If all do it is not the rows' fault: they stay."""
         failed: list[tuple[ColdRow, ScriptError]] = []
         for row in rows:
             try:
-                batch.apply([row], self._tiers.run(self._stubs.refill(ref, self._token(ref), until_ms, [row])))
+                batch.apply([row], self._tiers.run(self._placing(ref, until_ms, [row])))
             except ScriptError as error:
                 failed.append((row, error))
             if batch.full or len(failed) == HOPELESS:

@@ -15,12 +15,13 @@ from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from typing import Any
 
-from headrace.errors import ColdFull, CommitUnclear, DatabaseUnavailable
+from headrace.errors import ColdFull, CommitUnclear, DatabaseRestored, DatabaseUnavailable
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import (
     Connection,
     Copy,
     DuplicateKey,
+    NotPermitted,
     Pool,
     class_row,
     connection,
@@ -42,6 +43,7 @@ Kind = tuple[str, str, str]
 UNCLEAR_S = 30.0
 UNCLEAR_PAUSE_S = 0.2
 DUPLICATE_TRIES = 5
+NO_NAMES: dict[str, str | None] = dict.fromkeys(("org", "project", "env", "queue"))
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class Store:
         self._pool = pool
         self._limits = limits
         self._ids: dict[QueueRef, int] = {}
+        self._refs: dict[int, QueueRef] = {}  # the same the other way round: what an id is believed to stand for
+        self._identity: str | None = None
 
     def close(self) -> None:
         self._pool.close()
@@ -134,12 +138,53 @@ class Store:
                     conn.execute(load_query(SQL, "add_queue"), {**vars(ref), "shard": shard})
                 known = self._find_queue(ref)
             assert known is not None, "it was added, and nobody removes queues"
-            self._ids[ref] = known
+            self._ids[ref], self._refs[known] = known, ref
         return known
 
     def known_id(self, ref: QueueRef) -> int | None:
-        """None: no job of this queue ever was here."""
-        return self._ids.get(ref) or self._find_queue(ref)
+        """Return None if no job of this queue ever was here. Asks each time: a restored PostgreSQL may have given the
+        id to another tenant's queue."""
+        return self._find_queue(ref)
+
+    def identity(self, *, anew: bool = False) -> str:
+        """Return the id of this PostgreSQL, which its copies share. `anew` asks although it is known."""
+        if self._identity is None or anew:
+            with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
+                found = cursor.execute(load_query(SQL, "identity")).fetchone()
+            assert isinstance(found, str), "the migration has added it"
+            if self._identity not in (None, found):
+                self.forget_ids()
+            self._identity = found
+        return self._identity
+
+    def forget_ids(self) -> None:
+        """Ask for the ids of queues anew: they may stand for others."""
+        self._ids.clear()
+        self._refs.clear()
+
+    def read_timeline(self) -> str:
+        """Return what changes when PostgreSQL is promoted or recovered; empty if this user may not ask."""
+        try:
+            with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
+                return str(cursor.execute(load_query(SQL, "timeline")).fetchone())
+        except NotPermitted:
+            return ""
+
+    def raise_version(self, queue_id: int, known: int) -> None:
+        """Give the queue's numbers a later version than the one that Valkey knows."""
+        with self.transaction() as conn:
+            conn.execute(load_query(SQL, "raise_version"), {"queue_id": queue_id, "known": known})
+
+    def record_event(
+        self, server: str, shard: int, kind: str, description: str, losses: Mapping[QueueRef, int] | None = None
+    ) -> None:
+        """Note what happened to a server, and how many accepted jobs of which queues are missing since."""
+        values = {"server": server, "shard": shard, "kind": kind, "description": description}
+        with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
+            event_id = cursor.execute(load_query(SQL, "record_event"), values).fetchone()
+            for ref, missing in (losses or {}).items():
+                loss = {"event_id": event_id, **vars(ref), "missing": missing}
+                conn.execute(load_query(SQL, "record_loss"), loss)
 
     def _find_queue(self, ref: QueueRef) -> int | None:
         with self.transaction() as conn:
@@ -164,15 +209,19 @@ class Store:
         self, ref: QueueRef, shard: int, jobs: Sequence[SpillJob], *, valkey_epoch: int, cold_epoch: int
     ) -> tuple[list[bool], ColdNumbers]:
         """Keep the jobs, all or none. For each: True, or False if one of that id waits here already."""
-        queue_id = self.queue_id(ref, shard)
         first: dict[str, int] = {}
         for number, job in enumerate(jobs):
             first.setdefault(job.new.id, number)
         known: set[str] = set()
         for _ in range(DUPLICATE_TRIES):
             kept = {number for job_id, number in first.items() if job_id not in known}
+            queue_id = self.queue_id(ref, shard)
             try:
                 numbers = self._spill([jobs[number] for number in sorted(kept)], queue_id, valkey_epoch, cold_epoch)
+            except DatabaseRestored:
+                if self._identity is None:
+                    raise  # another PostgreSQL: its caller decides whether it is the right one
+                continue  # the queue's id is asked for anew
             except DuplicateKey:
                 known = self._known_ids(queue_id, jobs)  # found out only now: the usual case need not
                 continue
@@ -242,7 +291,9 @@ class Store:
     def _numbers_of(self, conn: Connection, queue_id: int) -> ColdNumbers:
         with conn.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(load_query(SQL, "numbers_of"), {"queue_id": queue_id}).fetchone()
-        assert row is not None, "nobody removes queues"
+        if row is None:
+            self._check_id(queue_id, None)
+        assert row is not None
         return _numbers(row)
 
     # Parts of a mover's transaction
@@ -252,8 +303,15 @@ class Store:
 
         Returns the version of the queue's numbers."""
         row = conn.execute(load_query(SQL, "lock_mover"), {"queue_id": queue_id}).fetchone()
-        assert row is not None, "nobody removes queues"
+        self._check_id(queue_id, row and row[1:])
+        assert row is not None
         return int(row[0])
+
+    def _check_id(self, queue_id: int, names: Sequence[Any] | None) -> None:
+        """Raise DatabaseRestored if the id does not stand for the queue that it was found for."""
+        if names is None or self._refs.get(queue_id, QueueRef(*names)) != QueueRef(*names):
+            self.forget_ids()
+            raise DatabaseRestored
 
     def place_quickly(self, conn: Connection) -> None:
         """Let the commit of a transaction that deletes nothing not wait for the disk."""
@@ -529,19 +587,29 @@ class Store:
             **vars_of(delta),
             **{"queue_id": queue_id, "epoch": epoch, "valkey_epoch": valkey_epoch, "close": close_epoch},
             **{"max_items": limits.max_items, "max_bytes": limits.max_bytes},
+            **self._believed_names(queue_id),
         }
         with conn.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(load_query(SQL, "change_queue"), values).fetchone()
             if row is None:
                 self._refuse(conn, queue_id, epoch)
                 raise ColdFull
+            if self._identity not in (None, row["postgres_id"]):  # another one answers at the same address
+                self._identity = None
+                self.forget_ids()
+                raise DatabaseRestored
             return _numbers(row), row["xact"]
 
+    def _believed_names(self, queue_id: int) -> dict[str, str | None]:
+        """Return the names that the id was found for, to be compared; None for each if it is not from memory."""
+        ref = self._refs.get(queue_id)
+        return {**NO_NAMES} if ref is None else {**vars(ref)}
+
     def _refuse(self, conn: Connection, queue_id: int, epoch: int | None) -> None:
-        with conn.cursor(row_factory=scalar_row) as cursor:
-            now: Any = cursor.execute(load_query(SQL, "epoch"), {"queue_id": queue_id}).fetchone()
-        if epoch is not None and now > epoch:
-            raise EpochClosed(now)
+        row: Any = conn.execute(load_query(SQL, "epoch"), {"queue_id": queue_id}).fetchone()
+        self._check_id(queue_id, row and row[1:])
+        if epoch is not None and row[0] > epoch:
+            raise EpochClosed(row[0])
 
     def _count_details(self, conn: Connection, queue_id: int, details: Mapping[Kind, int]) -> None:
         if details:

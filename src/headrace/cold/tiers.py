@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from headrace.cold.store import NO_LIMITS, Found, Limits, Store, with_oldest
-from headrace.errors import HeadraceError
+from headrace.errors import DatabaseRestored, HeadraceError, WrongDatabase
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
@@ -86,9 +86,14 @@ class Tiers:
     # What producers do
 
     def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Sequence[bool]:
-        kept, numbers = self.store.spill(
-            ref, self.stubs.shard_of(ref), jobs, valkey_epoch=told.valkey_epoch, cold_epoch=told.cold_epoch
-        )
+        shard = self.stubs.shard_of(ref)
+        epochs = {"valkey_epoch": told.valkey_epoch, "cold_epoch": told.cold_epoch}
+        self._check_postgres(shard, told.postgres_id)
+        try:
+            kept, numbers = self.store.spill(ref, shard, jobs, **epochs)
+        except DatabaseRestored:
+            self.check_postgres(shard, anew=True)
+            kept, numbers = self.store.spill(ref, shard, jobs, **epochs)
         waiting = [job.due_ms for job, was_kept in zip(jobs, kept, strict=True) if was_kept and not job.delayed]
         if numbers.waiting == len(waiting) > 0:  # they are all there is
             numbers = with_oldest(numbers, min(waiting))
@@ -101,6 +106,7 @@ class Tiers:
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
         found = self.store.find(env, job_id)
+        self.check_postgres(self.stubs.shard_of(env))
         if found is None or found.error is not None:
             return None if found is None else JobState.DEAD
         numbers = self.store.cancel(found, lambda: self.unconfirmed(found.ref))
@@ -143,6 +149,7 @@ class Tiers:
 
     def gather_dead(self, ref: QueueRef) -> int:
         """All dead jobs that Valkey holds come here; the number of the queue."""
+        self.check_postgres(self.stubs.shard_of(ref))
         queue_id = self.store.queue_id(ref, self.stubs.shard_of(ref))
         while self.move_dead(ref, queue_id, PAGE):
             pass
@@ -174,12 +181,44 @@ class Tiers:
         return numbers
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
+        self.check_postgres(self.stubs.shard_of(ref))
         self.store.record_settings(ref, values)
+
+    # Which PostgreSQL it is
+
+    def check_postgres(self, shard: int, *, anew: bool = False) -> None:
+        """Raise WrongDatabase if jobs of this shard wait in another PostgreSQL. `anew` asks PostgreSQL which one it is
+        although that is known."""
+        self._check_postgres(shard, self.known_postgres(shard), anew=anew)
+
+    def known_postgres(self, shard: int) -> str:
+        """Return the id of the PostgreSQL where jobs of this shard wait; empty: not known yet."""
+        with available():
+            known: Any = self.valkey.hget(keys.meta(shard), "postgres")
+        return known.decode() if known else ""
+
+    def _check_postgres(self, shard: int, known: str, *, anew: bool = False) -> None:
+        own = self.store.identity(anew=anew)
+        if not known:
+            with available():
+                self.valkey.hsetnx(keys.meta(shard), "postgres", own)
+                found: Any = self.valkey.hget(keys.meta(shard), "postgres")
+            known = found.decode()
+        if known != own and (anew or known != self.store.identity(anew=True)):
+            raise WrongDatabase
+
+    def adopt_postgres(self) -> None:
+        """Let every shard's jobs wait in this PostgreSQL from now on, whichever it was before."""
+        own = self.store.identity(anew=True)
+        for shard in range(self.stubs.shards):
+            with available():
+                self.valkey.hset(keys.meta(shard), "postgres", own)
+            self.store.record_event("postgres", shard, "adopted", "An operator let jobs wait in this PostgreSQL.")
 
     def tell(self, ref: QueueRef, numbers: ColdNumbers, gone: Sequence[int] = ()) -> None:
         """Never raises for Valkey's sake: what PostgreSQL has committed is done, whether or not Valkey heard of it."""
         try:
-            self.run(self.stubs.settle(ref, numbers, gone))
+            self.run(self.stubs.settle(ref, numbers, gone, self.store.identity()))
         except (HeadraceError, ScriptError) as error:
             log.warning("told nobody what PostgreSQL holds: %s", error, extra={"action": "unavailable"})
 

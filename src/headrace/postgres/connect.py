@@ -34,6 +34,7 @@ __all__ = [
     "Connection",
     "Copy",
     "DuplicateKey",
+    "NotPermitted",
     "Pool",
     "XactStatus",
     "available",
@@ -74,6 +75,7 @@ UNAVAILABLE = (
 NOT_MIGRATED = (reported.UndefinedTable, reported.UndefinedColumn, reported.UndefinedFunction)
 
 DuplicateKey = reported.UniqueViolation
+NotPermitted = reported.InsufficientPrivilege
 
 XactStatus = Literal["committed", "aborted", "in progress"]
 

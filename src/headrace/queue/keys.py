@@ -20,6 +20,7 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:cold                set     queues in cold mode: their new jobs wait in PostgreSQL
     hr:{0}:hungry              zset    queues in cold mode that have room → since when; movers wait for it
     hr:{0}:buried              set     queues with dead jobs that PostgreSQL does not have yet
+    hr:{0}:losses              hash    queue → accepted jobs that a restored PostgreSQL does not have, to be reported
     hr:{0}:mover               string  who moves jobs between the tiers; ends with its lease
     hr:{0}:env:E               hash    depth, running, limit, burst, bytes (of its jobs that wait or run), counted (when
                                        bytes were last summed up from its queues)
@@ -118,6 +119,10 @@ def hungry(shard: int) -> str:
 
 def buried(shard: int) -> str:
     return prefix(shard) + "buried"
+
+
+def losses(shard: int) -> str:
+    return prefix(shard) + "losses"
 
 
 def mover(shard: int) -> str:

@@ -25,6 +25,7 @@ from headrace.errors import (
     ShardMismatch,
     SpillRefused,
     UnknownQueue,
+    WrongDatabase,
 )
 from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
@@ -137,7 +138,7 @@ class Operations:
                 continue
             except CommitUnclear as error:
                 raise _unclear(accepted, len(cold), error) from error
-            except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError) as error:
+            except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError, WrongDatabase) as error:
                 raise _refused(accepted, len(cold), error) from error
             for (i, _), is_new in zip(cold, kept, strict=True):
                 accepted[i] = is_new

@@ -50,6 +50,7 @@ class Enqueued:
     cold_epoch: int
     now_ms: float
     answers: Sequence[int]  # for each job one of those below
+    postgres_id: str = ""  # of the PostgreSQL where jobs of the shard wait; empty: not known yet
 
     KNOWN, ACCEPTED, SPILL, SEND_WHOLE = 0, 1, 2, 3
 
@@ -131,6 +132,7 @@ class ColdNumbers:
 class Settled:
     code: int
     valkey_epoch: int
+    known_version: int
 
     OUTDATED, TAKEN, DRIFTED, OTHER_EPOCH = 0, 1, 2, 3
 
@@ -300,22 +302,27 @@ class Stubs:
     def room(self, ref: QueueRef, *, name_placed: bool = False) -> Call[Room]:
         return self._of_queue("room", ref, [*_parts(ref), *self._caps(), int(name_placed)], _room)
 
-    def refill(self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow]) -> Call[Refilled]:
+    def refill(
+        self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow], postgres_id: str = ""
+    ) -> Call[Refilled]:
         """Refused after `until_ms`, by Valkey's clock: the lock under which the rows were claimed may be gone then."""
-        args: list[Arg] = [token, int(until_ms), *_named(ref), *self._caps()]
+        args: list[Arg] = [token, int(until_ms), *_named(ref), *self._caps(), postgres_id]
         for row in rows:
             args += (row.seq, keys.encode(row.job_id), body_of(row.job_id, row), row.size, row.enqueued_ms)
             args += (repr(row.due_ms), row.priority, "" if row.expires_ms is None else row.expires_ms)
             args += (row.max_attempts, int(row.delayed))
         return self._of_queue("refill", ref, args, _refilled)
 
-    def settle(self, ref: QueueRef, numbers: ColdNumbers, gone: Iterable[int] = ()) -> Call[Settled]:
+    def settle(
+        self, ref: QueueRef, numbers: ColdNumbers, gone: Iterable[int] = (), postgres_id: str = ""
+    ) -> Call[Settled]:
         """Tell Valkey what PostgreSQL holds; `gone` are rows that are deleted there for certain."""
         told = (numbers.valkey_epoch, numbers.version, numbers.epoch, numbers.waiting, numbers.delayed, numbers.bytes)
         totals = (numbers.dead, numbers.spilled, numbers.expired, numbers.cancelled, numbers.redriven)
         oldest = "" if numbers.oldest_ms is None else repr(numbers.oldest_ms)
-        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *told, *totals, oldest, *gone]
-        return self._of_queue("settle", ref, args, lambda answer: Settled(answer[0], int(answer[1])))
+        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *told, *totals, oldest]
+        args += (postgres_id, *gone)
+        return self._of_queue("settle", ref, args, lambda answer: Settled(*map(int, answer)))
 
     def reopen(self, ref: QueueRef, token: int, closed_epoch: int, next_epoch: int) -> Call[bool]:
         return self._of_queue("reopen", ref, [token, *_parts(ref), closed_epoch, next_epoch], bool)
@@ -417,7 +424,7 @@ def _maintained(answer: list[int]) -> Maintained:
 
 
 def _enqueued(answer: list[Any]) -> Enqueued:
-    return Enqueued(int(answer[0]), answer[1], float(answer[2]), answer[3])
+    return Enqueued(int(answer[0]), answer[1], float(answer[2]), answer[3], answer[4].decode())
 
 
 def _room(answer: list[Any]) -> Room:

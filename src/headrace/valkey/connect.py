@@ -38,6 +38,7 @@ from headrace.errors import (
     QueueCold,
     QueueFull,
     QueueUnavailable,
+    WrongDatabase,
 )
 
 Valkey = redis.Redis
@@ -55,6 +56,7 @@ REFUSALS: dict[str, type[HeadraceError]] = {
     "FULL": QueueFull,
     "COLD": QueueCold,
     "FENCED": MoverFenced,
+    "WRONGDB": WrongDatabase,
 }
 """What our scripts refuse, by the first word of their answer."""
 

@@ -1,1 +1,1 @@
-SELECT epoch FROM cold_queues WHERE id = %(queue_id)s
+SELECT epoch, org, project, env, queue FROM cold_queues WHERE id = %(queue_id)s

@@ -5,8 +5,8 @@
 --            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),
 --            cold epoch that PostgreSQL told the client (0: none), 1 if jobs are sent whole, then for each job: J, payload
 --            bytes, delay ms, and if whole: body, priority, ttl ms (0: none), max attempts
--- Returns    {queue's epoch, cold epoch, now ms, for each job 1 (accepted), 0 (a job of that id exists already), 2
---            (spill it) or 3 (there is room: send it whole)}; CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
+-- Returns    {queue's epoch, cold epoch, now ms, answers, id of the PostgreSQL ('': not known yet)}; an answer for each job: 1 (accepted), 0 (a job of that id exists already), 2
+--            (spill it) or 3 (there is room: send it whole). CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
 --            room and the client has no PostgreSQL
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far, told = shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -102,4 +102,4 @@ for i = FIRST, #ARGV, EACH do
     tonumber(ARGV[i + 4] or nil), tonumber(ARGV[i + 5] or nil), ARGV[i + 6])
 end
 save_all(ARGV[2])
-return { queue.epoch, queue.cold and queue.cold.epoch or 1, precise(NOW), answers }
+return { queue.epoch, queue.cold and queue.cold.epoch or 1, precise(NOW), answers, shard_numbers().postgres }

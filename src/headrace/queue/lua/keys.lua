@@ -8,7 +8,7 @@ local ENVIRONMENTS = P .. 'environments'
 local SCHEDULED, EXPIRIES = P .. 'scheduled', P .. 'expiries'
 -- The body of a job that is dead and kept in PostgreSQL. (One that is done has an empty body.)
 local DEAD_ELSEWHERE = 'dead'
-local COLD, HUNGRY, BURIED = P .. 'cold', P .. 'hungry', P .. 'buried'
+local COLD, HUNGRY, BURIED, LOSSES = P .. 'cold', P .. 'hungry', P .. 'buried', P .. 'losses'
 
 local function env_key(E) return P .. 'env:' .. E end
 local function env_queues_key(E) return P .. 'env:' .. E .. ':queues' end

@@ -2,16 +2,18 @@
 --@include keys, state, mover, placed
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, mover's token, until when its lock in PostgreSQL is sure to be held (ms), E, Q, org, project,
---            env, queue, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), then for each row: its
+--            env, queue, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), PostgreSQL's id, then for each row: its
 --            number, J, body, payload bytes, enqueued ms, due ms, priority, expires ms ('': never), max attempts,
 --            1 if it counts as delayed in PostgreSQL, else 0
 -- Returns    {queue's epoch, for each row 1 (placed), 0 (was placed before), -1 (its id is in use), 2 (its TTL is over)};
 --            shorter than the rows if there was no more room. FENCED if another mover took over or the time is up; POISON and the
---            number of a row that makes no sense. In both cases nothing was written.
+--            number of a row that makes no sense. In both cases, and if PostgreSQL is another one
+--            (WRONGDB), nothing was written.
 local E, Q = ARGV[5], ARGV[6]
-local FIRST, EACH = 14, 10
+local FIRST, EACH = 15, 10
 local shard_max = shard_cap(ARGV[13])
 if fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over') end
+if is_wrong_database(ARGV[14]) then return redis.error_reply(WRONG_DATABASE) end
 -- It was paused: its rows may have been cancelled or expired since it claimed them.
 if NOW > tonumber(ARGV[4]) then return redis.error_reply('FENCED the lock of this mover may be gone') end
 

@@ -5,12 +5,14 @@
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of the warm tier, queue's epoch that
 --            the totals count from, version, cold epoch, jobs that could run, jobs not yet due, bytes, dead jobs, totals
---            of spill, expire, cancel and redrive, when the longest-waiting job became eligible ('': as it was), then
---            row numbers that are gone
+--            of spill, expire, cancel and redrive, when the longest-waiting job became eligible ('': as it was),
+--            PostgreSQL's id, then row numbers that are gone
 -- Returns    {1 (taken), 0 (older than what is known), 2 (taken: the same version was known with other numbers) or 3 (the
---            totals count from another epoch: nothing was taken), queue's epoch}
+--            totals count from another epoch: nothing was taken), queue's epoch, version that is known}; WRONGDB, and
+--            nothing is written, if PostgreSQL is another one
 local E, Q = ARGV[3], ARGV[4]
-local GONE = 23
+local GONE = 24
+if is_wrong_database(ARGV[23]) then return redis.error_reply(WRONG_DATABASE) end
 local queue = queue_of(E, Q)
 local gone = {}
 for i = GONE, #ARGV do gone[#gone + 1] = ARGV[i] end
@@ -25,14 +27,14 @@ if version < cold.version then
     queue.resync = true
     save_all(ARGV[2])
   end
-  return { 0, queue.epoch }
+  return { 0, queue.epoch, whole(cold.version) }
 end
 
 -- The totals belong to another life of this queue: Valkey lost its data. Its odometers began anew, and so must they.
 if ARGV[11] ~= queue.epoch then
   if forgotten then save_placed(queue, cold, placed) end
   save_all(ARGV[2]) -- a queue that has just come into being has all its numbers
-  return { 3, queue.epoch }
+  return { 3, queue.epoch, whole(cold.version) }
 end
 
 local function grown(op, total)
@@ -44,6 +46,13 @@ end
 
 local function count_grown(op, n)
   if n > 0 then count(queue, op, nil, nil, n) end
+end
+
+-- Totals only grow, unless PostgreSQL was restored to an earlier point. Jobs that it accepted since then and that were not
+-- brought back here are missing; the mover reports them.
+local forgot = cold.spill - tonumber(ARGV[18])
+if forgot > 0 then
+  redis.call('HINCRBY', LOSSES, queue.name, whole(math.min(forgot, cold.depth + cold.scheduled)))
 end
 
 local before, depth_before = pack_cold(cold), cold.depth
@@ -77,4 +86,4 @@ end
 -- A mover that placed nothing tells the same depth again: there is no room, and nothing new to ask for.
 if cold.depth > 0 and cold.depth <= depth_before then queue.skip_refill_request = true end
 save_all(ARGV[2])
-return { drifted and 2 or 1, queue.epoch }
+return { drifted and 2 or 1, queue.epoch, whole(cold.version) }

@@ -23,9 +23,9 @@ local shard
 
 local function shard_numbers()
   if not shard then
-    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn', 'bounds')
+    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn', 'bounds', 'postgres')
     shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0),
-      turn = tonumber(v[4] or 0) }
+      turn = tonumber(v[4] or 0), postgres = v[6] or '' }
     if v[5] then
       local items, bytes, shard_bytes, maxlen = v[5]:match('^(%S+) (%S+) (%S+) (%S+)$')
       shard.max_items, shard.max_bytes = tonumber(items), tonumber(bytes)
@@ -34,6 +34,13 @@ local function shard_numbers()
   end
   return shard
 end
+
+-- Whether jobs of this shard wait in another PostgreSQL than the one with this id.
+local function is_wrong_database(id)
+  local known = shard_numbers().postgres
+  return known ~= '' and id ~= '' and known ~= id
+end
+local WRONG_DATABASE = 'WRONGDB jobs of this shard wait in another PostgreSQL'
 
 local queues, touched_queues = {}, {}
 local envs, touched_envs = {}, {}

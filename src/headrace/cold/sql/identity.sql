@@ -1,0 +1,1 @@
+SELECT id::text FROM cold_identity
