@@ -17,7 +17,7 @@ from headrace.queue.maintenance import Maintenance
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Maintained, Stubs
 from headrace.queue.state import QueueState, read_states
-from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.connect import Valkey, connect, node_of
 from headrace.valkey.scripts import run
 from headrace.vitals.collect import registry_of
 from tests.conftest import wait_until
@@ -245,6 +245,32 @@ def test_a_shard_that_fails_does_not_hold_up_another(valkey: Valkey, valkey_url:
         valkey.rename("kept", keys.expiries(0))
         wait_until(lambda: is_maintained(valkey), "shard 0 is maintained as well")
         wait_until(lambda: read("shards") == SHARDS, "both are owned")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("any_valkey_url", ["cluster"], indirect=True)
+def test_a_server_that_hangs_does_not_hold_up_the_shards_of_another(any_valkey_url: str) -> None:
+    url = any_valkey_url
+    with connect(url) as client, SyncClient(url) as producer:
+        producer.check_shards()
+        hanging, other = (node_of(client, keys.meta(shard)) for shard in range(SHARDS))
+        assert hanging.connection_pool.connection_kwargs != other.connection_pool.connection_kwargs
+        maintenance = Maintenance(url, QueueOptions(SHARDS).stubs())
+        read = Samples(maintenance)
+        with maintenance.running():
+            wait_until(lambda: read("shards") == SHARDS, "both shards are owned")
+            hanging.client_pause(HOUR_MS, all=False)
+            try:
+                producer.enqueue(REFS[1], NewJob("t", delay_ms=1))
+                wait_until(lambda: released(client) == 1, "the job of the other shard is ready")
+                wait_until(lambda: read("failures_total", shard="0") > 0, "the hanging server is noticed")
+            finally:
+                hanging.client_unpause()
+            wait_until(lambda: read("shards") == SHARDS, "both shards are owned again")
+
+
+def released(valkey: Valkey) -> int:
+    return sum(state.odometers.get("release", 0) for state in read_states(valkey, SHARDS))
 
 
 def states_by_shard(valkey: Valkey) -> dict[int, QueueState]:

@@ -24,6 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
 from headrace.queue.keys import queue_part
+from headrace.queue.maintenance import TICK_MS
 from headrace.queue.scripts import Stubs
 from headrace.streams import keys
 from headrace.streams.consumers import read_holders
@@ -43,7 +44,6 @@ log = logging.getLogger(__name__)
 
 SAMPLES = 200  # entries of waits and run times per event
 MOST_TELLINGS = 50  # of one group in a row, while more samples wait
-TICK_MS = 5000
 STUCK_AFTER_MS = 300_000
 
 BROKER, SERVER = "broker", "server"
