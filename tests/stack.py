@@ -23,6 +23,7 @@ from tests.conftest import wait_until
 
 START_S = 240.0
 CHART_S = 480.0  # Spark starts, on a machine that has much else to do
+CURRENT_MS = 60_000
 ANSWER_S = 60.0
 POLL_S = 0.2  # whoever asks more often takes the time of those who start
 STOP_S = 600.0
@@ -84,6 +85,15 @@ class RunningStack:
 
         wait_until(completed, "the first chart", CHART_S, POLL_S)
 
+    def wait_for_pipeline(self) -> None:
+        """Wait until history lags behind the queues by less than the stack waits for it when it stops."""
+
+        def is_current() -> bool:
+            answer = self.get("api/v1/pipeline")
+            return answer is not None and answer["lag_ms"] is not None and answer["lag_ms"] < CURRENT_MS
+
+        wait_until(is_current, "the pipeline keeps up", CHART_S, POLL_S)
+
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
@@ -134,6 +144,7 @@ class Demo:
 
     def stop(self) -> dict[str, Any]:
         """What it says in the end; its counts agree with its history."""
+        self.stack.wait_for_pipeline()
         code, out, err = self.stack.stop()
         self._stack = None
         result = outcome(out)

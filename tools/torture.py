@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,8 +119,8 @@ def main() -> int:
         raise SystemExit(130)
 
     options, rest = parse_args(sys.argv[1:])
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, end)  # leaves the blocks above, which continue and end what they stopped
+    signal.signal(signal.SIGTERM, end)  # leaves the blocks above, which continue and end what they stopped
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it would be ignored, by pytest too
     failed: list[str] = []
     for seed in range(options.seed, options.seed + options.runs):
         failed += [f"{name} (seed {seed})" for name in run_once(seed, options.hogs, rest)]
