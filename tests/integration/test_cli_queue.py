@@ -293,8 +293,8 @@ def test_redrive_takes_the_dead_jobs_that_are_meant(shell: Shell) -> None:
     for number, (task, error) in enumerate([("a", "timeout"), ("a", "refused"), ("b", "timeout"), ("b", "other")]):
         shell.client.enqueue(REF, NewJob(task, id=str(number)))
         shell.bury(error)
-    assert shell.document("redrive", *NAMES, "--task", "a", "--error", "time") == {"redriven": 1}
-    assert shell.document("redrive", *NAMES, "--id", "3", "--id", "9") == {"redriven": 1}
+    assert shell.document("redrive", *NAMES, "--task", "a", "--error", "time") == {"redriven": 1, "remaining": 0}
+    assert shell.document("redrive", *NAMES, "--id", "3", "--id", "9") == {"redriven": 1, "remaining": 0}
     assert shell.ok("redrive", *NAMES) == "redriven 2\n"
     assert (shell.state().dead, shell.state().depth) == (0, 4)
 

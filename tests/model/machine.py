@@ -375,8 +375,8 @@ class QueueMachine(RuleBasedStateMachine):
         which = data.draw(st.sampled_from([DeadFilter(), narrow]), "filter")
         before = self.now()
         answer = self.run(client, self.stubs.redrive(ref, which, at_most, skip))
-        moved, looked_at = self.truth.redrive(ref, which, at_most, skip)
-        expected = Redriven(len(moved), len(looked_at)) if ref in self.truth.queues else None
+        moved, looked_at, remaining = self.truth.redrive(ref, which, at_most, skip)
+        expected = Redriven(len(moved), len(looked_at), remaining) if ref in self.truth.queues else None
         assert answer in (expected, Lost.ANSWER)
         self.learn_times(moved, before, 0)
         self.truth.settle(self.shard(ref))

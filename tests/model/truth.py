@@ -150,15 +150,16 @@ class Truth:
         """Whether the jobs of a call that are not there yet fit, all together. An empty queue takes one of any size. A
         full shard takes what is within the share of an environment, and altogether a quarter more than its cap."""
         new = {job.id: job for job in reversed([*jobs]) if not self.is_taken(ref, job.id)}
-        added = sum(len(job.payload) for job in new.values())
+        return not new or self._fits(ref, len(new), sum(len(job.payload) for job in new.values()))
+
+    def _fits(self, ref: QueueRef, count: int, added: int) -> bool:
         held = [job for job in self.alive() if job.queue == ref]
         of_shard = sum(job.size for job in self.alive() if self.shard_of(job) == ref.environment.shard(self.shards))
         own = self.queues[ref].caps if ref in self.queues else None
         items, size = own or (self.caps.items, self.caps.bytes)
-        alone = len(new) == 1
-        fits = len(held) + len(new) <= items and sum(job.size for job in held) + added <= size
+        fits = len(held) + count <= items and sum(job.size for job in held) + added <= size
         shard_fits = of_shard + added <= self.caps.shard_bytes or self._within_share(ref.environment, of_shard, added)
-        return not new or (alone and not held) or (fits and shard_fits)
+        return (count == 1 and not held) or (fits and shard_fits)
 
     def _within_share(self, env: EnvRef, of_shard: int, added: int) -> bool:
         reserve = self.caps.shard_bytes // 4
@@ -405,8 +406,8 @@ class Truth:
 
     # Operators
 
-    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int) -> tuple[list[Job], list[Job]]:
-        """(The jobs that were moved, those that were looked at.)"""
+    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int) -> tuple[list[Job], list[Job], int]:
+        """Return the jobs that were moved, those that were looked at, and how many found no room."""
         since = -NEVER if which.buried_from_ms is None else which.buried_from_ms
         until = NEVER if which.buried_until_ms is None else which.buried_until_ms
         looked_at = [job for job in self.dead(ref) if since <= job.buried_ms <= until]
@@ -415,11 +416,15 @@ class Truth:
             looked_at = [job for job_id in ids for job in looked_at if job.new.id == job_id]
         else:
             looked_at = looked_at[skip : skip + at_most]
-        moved = [job for job in looked_at if which.task in ("", job.new.task) and which.error in (job.error or "")]
-        for job in moved:
+        matching = [job for job in looked_at if which.task in ("", job.new.task) and which.error in (job.error or "")]
+        moved: list[Job] = []
+        for job in matching:
+            if not self._fits(ref, 1, job.size):
+                break
             job.state, job.attempts, job.expires_ms = JobState.READY, 0, None
             self._count(ref, Op.REDRIVE)
-        return moved, looked_at
+            moved.append(job)
+        return moved, looked_at, len(matching) - len(moved)
 
     # Bookkeeping
 

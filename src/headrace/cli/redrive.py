@@ -24,6 +24,8 @@ def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
     with queue_client(invocation.settings) as client:
         moved = client.redrive(ref, DeadFilter(ids, task, text))
     if as_json:
-        print_json({"redriven": moved})
+        print_json({"redriven": moved, "remaining": moved.remaining})
     else:
         click.echo(f"redriven {moved}")
+        if moved.remaining:
+            click.echo(f"{moved.remaining} stay dead: the queue is full. Redrive again when it has room.")

@@ -75,6 +75,18 @@ class QueueOptions:
         return replace(self, shards=shards, stream_maxlen=maxlen, caps=stored.caps(self.caps))
 
 
+class RedriveCount(int):
+    """The number of jobs that a redrive let wait again. `remaining` is the number of jobs that match as well but stay
+    dead, because the queue or its shard is full and there is no PostgreSQL where they could wait."""
+
+    remaining: int
+
+    def __new__(cls, redriven: int, remaining: int = 0) -> RedriveCount:
+        count = super().__new__(cls, redriven)
+        count.remaining = remaining
+        return count
+
+
 class Unchanged:
     """Of a setting that stays as it is."""
 
@@ -218,19 +230,20 @@ class Operations:
             yield Blocking(partial(self.overflow.record_settings, ref, fields))
         refuse_unknown(ref, (yield self.options.stubs().configure(ref, fields)))
 
-    def redrive(self, ref: QueueRef, which: DeadFilter) -> Steps[int]:
+    def redrive(self, ref: QueueRef, which: DeadFilter) -> Steps[RedriveCount]:
         check_queue(ref)
         if self.overflow:
             refuse_unknown(ref, (yield self.options.stubs().configure(ref, {})))
-            return (yield Blocking(partial(self.overflow.redrive, ref, which)))
-        moved = skip = 0
+            return RedriveCount((yield Blocking(partial(self.overflow.redrive, ref, which))))
+        moved = skip = remaining = 0
         while True:
             answer: Redriven | None = yield self.options.stubs().redrive(ref, which, REDRIVE_PAGE, skip)
             page = known(ref, answer)
             moved += page.moved
+            remaining += page.remaining
             skip += page.looked_at - page.moved  # those stay dead, ahead of the next page
             if which.ids or page.looked_at < REDRIVE_PAGE:
-                return moved
+                return RedriveCount(moved, remaining)
 
 
 class SyncClient:
@@ -287,8 +300,9 @@ class SyncClient:
         """Several of the above at once, all or none."""
         self._drive(self._operations.change(ref, to))
 
-    def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
-        """Let dead jobs run again, with all their attempts; returns how many. Each job moves at once or not at all."""
+    def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
+        """Let dead jobs run again, with all their attempts, longest dead first. Returns how many. Each job moves at
+        once or not at all. What the caps leave no room for waits in PostgreSQL, or stays dead where there is none."""
         return self._drive(self._operations.redrive(ref, which))
 
     @property
@@ -379,7 +393,7 @@ class Client:
     async def change(self, ref: QueueRef, to: QueueChange) -> None:
         await self._drive(self._operations.change(ref, to))
 
-    async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
+    async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
         return await self._drive(self._operations.redrive(ref, which))
 
     @property

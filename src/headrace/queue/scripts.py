@@ -171,6 +171,7 @@ class Maintained:
 class Redriven:
     moved: int
     looked_at: int
+    remaining: int = 0  # of those looked at: they match, and the caps left no room
 
 
 @dataclass(frozen=True)
@@ -346,7 +347,7 @@ class Stubs:
         shard = self.shard_of(ref)
         since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
         until = "+inf" if which.buried_until_ms is None else which.buried_until_ms
-        args: list[Arg] = [*_parts(ref), at_most, skip, since, until, which.task, which.error]
+        args: list[Arg] = [*_parts(ref), at_most, skip, since, until, which.task, which.error, *self._caps()]
         args += map(keys.encode, which.ids)
         return self._call("redrive", shard, keys.dead(shard, ref), args, _redriven)
 
