@@ -10,7 +10,7 @@ export function at(seconds: number): string {
 }
 
 export interface PointValues {
-  enqueued?: number;
+  enqueued?: number | null;
   dequeued?: number;
   completed?: number;
   depth?: number | null;
@@ -35,7 +35,7 @@ export function point(seconds: number, values: PointValues = {}, resolutionS = 5
       enqueued,
       dequeued,
       completed,
-      enqueued_per_s: enqueued / resolutionS,
+      enqueued_per_s: enqueued === null ? null : enqueued / resolutionS,
       dequeued_per_s: dequeued / resolutionS,
       completed_per_s: completed / resolutionS,
     },

@@ -43,6 +43,12 @@ describe("toFrame", () => {
     expect(frame.lines.enqueued.settled).toEqual([1, 1, null, 1]);
   });
 
+  it("draws what the pipeline lost as a gap, not as zero", () => {
+    const frame = toFrame(history([point(0, { enqueued: 5 }), { ...point(5, { enqueued: null }), complete: false }, point(10, { enqueued: 5 })]));
+    expect(frame.lines.enqueued.settled).toEqual([1, null, 1]);
+    expect(valueAt(frame.lines.enqueued, 1)).toBeNull();
+  });
+
   it("puts points in order", () => {
     const frame = toFrame(history([point(5, { depth: 2 }), point(0, { depth: 1 })]));
     expect(frame.lines.depth.settled).toEqual([1, 2]);

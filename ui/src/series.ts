@@ -25,8 +25,8 @@ const PER_SECOND = {
   retried: (p: MetricPoint) => p.failures.nack,
   expired: (p: MetricPoint) => p.failures.ttl_expired,
   // Bars that stand on each other: each is drawn behind the one below it.
-  retriedTop: (p: MetricPoint) => p.failures.dlq + p.failures.nack,
-  expiredTop: (p: MetricPoint) => p.failures.dlq + p.failures.nack + p.failures.ttl_expired,
+  retriedTop: (p: MetricPoint) => sum(p.failures.dlq, p.failures.nack),
+  expiredTop: (p: MetricPoint) => sum(p.failures.dlq, p.failures.nack, p.failures.ttl_expired),
 };
 
 const AS_IT_IS = {
@@ -44,9 +44,16 @@ const AS_IT_IS = {
   runP50: (p: MetricPoint) => p.percentiles.run_ms.p50,
   runP95: (p: MetricPoint) => p.percentiles.run_ms.p95,
   runP99: (p: MetricPoint) => p.percentiles.run_ms.p99,
-  failureRate: (p: MetricPoint) =>
-    p.throughput.dequeued === 0 ? null : (p.failures.nack + p.failures.dlq) / p.throughput.dequeued,
+  failureRate: (p: MetricPoint) => {
+    const failed = sum(p.failures.nack, p.failures.dlq);
+    return failed === null || p.throughput.dequeued === null || p.throughput.dequeued === 0 ? null : failed / p.throughput.dequeued;
+  },
 };
+
+/** Null if a count is unknown. */
+function sum(...counts: (number | null)[]): number | null {
+  return counts.reduce((total, count) => (total === null || count === null ? null : total + count), 0);
+}
 
 export type LineName = keyof typeof PER_SECOND | keyof typeof AS_IT_IS;
 
@@ -78,12 +85,12 @@ export function toFrame(history: History): Frame {
   const points = onGrid(history.timeseries, resolutionS);
   const isSettled = points.map(({ point }) => point?.complete === true);
 
-  const counter = (read: (point: MetricPoint) => number) =>
+  const counter = (read: (point: MetricPoint) => number | null) =>
     splitLine(
       points.map(({ at, point }) => {
         if (point === null) return null;
         const value = read(point);
-        const unknown = value === 0 && (settledUntil === null || at >= settledUntil);
+        const unknown = value === null || (value === 0 && (settledUntil === null || at >= settledUntil));
         return unknown ? null : value / resolutionS;
       }),
       isSettled,

@@ -69,18 +69,19 @@ export interface Quantiles {
 export interface MetricPoint {
   timestamp: string;
   complete: boolean;
+  /** Counts are null where the pipeline lost what it had read. */
   throughput: {
-    enqueued: number;
-    dequeued: number;
-    completed: number;
-    enqueued_per_s: number;
-    dequeued_per_s: number;
-    completed_per_s: number;
+    enqueued: number | null;
+    dequeued: number | null;
+    completed: number | null;
+    enqueued_per_s: number | null;
+    dequeued_per_s: number | null;
+    completed_per_s: number | null;
   };
   queue_depth: { max: number | null; last: number | null; warm: number | null; cold: number | null; max_bytes: number | null };
   percentiles: { wait_ms: Quantiles; run_ms: Quantiles };
   concurrency: { max: number | null; last: number | null; limit: number | null; utilization_pct: number | null };
-  failures: { nack: number; dlq: number; ttl_expired: number };
+  failures: { nack: number | null; dlq: number | null; ttl_expired: number | null };
 }
 
 /** History of a queue or of an environment. */

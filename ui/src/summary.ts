@@ -10,7 +10,7 @@ export function recentThroughput(history: History): number | null {
   const resolutionS = resolutionSeconds(history.resolution);
   const recent = settled.slice(-Math.max(1, Math.round(THROUGHPUT_WINDOW_S / resolutionS)));
   if (recent.length === 0) return null;
-  const completed = recent.reduce((sum, point) => sum + point.throughput.completed, 0);
+  const completed = recent.reduce((sum, point) => sum + (point.throughput.completed ?? 0), 0);
   return completed / (recent.length * resolutionS);
 }
 

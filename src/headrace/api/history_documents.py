@@ -27,12 +27,14 @@ class Completeness(BaseModel):
 
 
 class Throughput(BaseModel):
-    enqueued: int = Field(description="Jobs that were accepted.", examples=[100])
-    dequeued: int = Field(description="Jobs that a worker took.", examples=[98])
-    completed: int = Field(description="Jobs that were acknowledged.", examples=[97])
-    enqueued_per_s: float = Field(examples=[20.0])
-    dequeued_per_s: float = Field(examples=[19.6])
-    completed_per_s: float = Field(examples=[19.4])
+    """Null where the pipeline lost what it had read."""
+
+    enqueued: int | None = Field(description="Jobs that were accepted.", examples=[100])
+    dequeued: int | None = Field(description="Jobs that a worker took.", examples=[98])
+    completed: int | None = Field(description="Jobs that were acknowledged.", examples=[97])
+    enqueued_per_s: float | None = Field(examples=[20.0])
+    dequeued_per_s: float | None = Field(examples=[19.6])
+    completed_per_s: float | None = Field(examples=[19.4])
 
 
 class Depth(BaseModel):
@@ -87,23 +89,27 @@ class Concurrency(BaseModel):
 
 
 class Failures(BaseModel):
-    nack: int = Field(description="Attempts that failed and are tried again.", examples=[1])
-    dlq: int = Field(description="Jobs that were buried.", examples=[0])
-    ttl_expired: int = Field(description="Jobs that expired before they ran.", examples=[0])
+    """Null as in `throughput`."""
+
+    nack: int | None = Field(description="Attempts that failed and are tried again.", examples=[1])
+    dlq: int | None = Field(description="Jobs that were buried.", examples=[0])
+    ttl_expired: int | None = Field(description="Jobs that expired before they ran.", examples=[0])
 
 
 class Moves(BaseModel):
-    spilled: int = Field(description="To PostgreSQL.", examples=[0])
-    refilled: int = Field(description="Back to Valkey.", examples=[0])
-    reclaimed: int = Field(description="From workers that sent no heartbeat.", examples=[0])
-    released: int = Field(description="Became due.", examples=[0])
-    redriven: int = Field(description="Dead jobs that were tried again.", examples=[0])
-    cancelled: int = Field(examples=[0])
+    """Null as in `throughput`."""
+
+    spilled: int | None = Field(description="To PostgreSQL.", examples=[0])
+    refilled: int | None = Field(description="Back to Valkey.", examples=[0])
+    reclaimed: int | None = Field(description="From workers that sent no heartbeat.", examples=[0])
+    released: int | None = Field(description="Became due.", examples=[0])
+    redriven: int | None = Field(description="Dead jobs that were tried again.", examples=[0])
+    cancelled: int | None = Field(examples=[0])
 
 
 class Point(BaseModel):
     timestamp: str = Field(description="When it begins.", examples=["2026-01-31T11:30:05Z"])
-    complete: bool = Field(description="It ended before the watermark: it will not change.")
+    complete: bool = Field(description="It ended before the watermark, and nothing of it was lost: it will not change.")
     throughput: Throughput
     queue_depth: Depth
     latency: Latency
@@ -113,12 +119,21 @@ class Point(BaseModel):
     moves: Moves
 
 
-class Totals(Failures, Moves):
+class Totals(BaseModel):
     """Of the whole range, with what odometers say is missing."""
 
     enqueued: int = Field(examples=[36000])
     dequeued: int = Field(examples=[35900])
     completed: int = Field(examples=[35280])
+    nack: int = Field(description="Attempts that failed and are tried again.", examples=[1])
+    dlq: int = Field(description="Jobs that were buried.", examples=[0])
+    ttl_expired: int = Field(description="Jobs that expired before they ran.", examples=[0])
+    spilled: int = Field(description="To PostgreSQL.", examples=[0])
+    refilled: int = Field(description="Back to Valkey.", examples=[0])
+    reclaimed: int = Field(description="From workers that sent no heartbeat.", examples=[0])
+    released: int = Field(description="Became due.", examples=[0])
+    redriven: int = Field(description="Dead jobs that were tried again.", examples=[0])
+    cancelled: int = Field(examples=[0])
 
 
 class Rates(BaseModel):

@@ -8,11 +8,11 @@ unknown, not zero. Columns and not points, because eleven thousand of them are a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from headrace.history.routing import Window
 from headrace.model.event import COUNT_COLUMN
@@ -71,6 +71,17 @@ def fill(window: Window, series: Series, before: Gauges | None, now_ms: int) -> 
             name: layout.counted(name) for what in ("wait", "run") for name in (f"{what}_{p}" for p in PERCENTILES)
         },
     )
+
+
+def hide(points: Points, places: Collection[int]) -> Points:
+    """Return the points with nothing known at these places: no counts, no gauges."""
+
+    def hidden(column: Any) -> Any:
+        if isinstance(column, Mapping):
+            return {name: hidden(values) for name, values in cast(Mapping[str, Any], column).items()}
+        return [None if place in places else value for place, value in enumerate(column)]
+
+    return Points(**{each.name: hidden(getattr(points, each.name)) for each in fields(Points)})
 
 
 class _Layout:

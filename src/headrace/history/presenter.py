@@ -60,7 +60,7 @@ def _document(subject: Mapping[str, str], history: History) -> bytes:
         "headline": _headline(history.headline),
         "percentiles": _range_percentiles(history.headline),
     }
-    parts = timeseries.render(window, history.points, watermark_ms)
+    parts = timeseries.render(window, history.points, watermark_ms, history.unknown)
     # Put together once: the whole may have millions of characters.
     parts[0] = f'{_text(head)[:-1]},"timeseries":[{parts[0]}'
     parts[-1] += "]}"

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.history.completeness import Completeness, added_counts, judge, moved_unseen
-from headrace.history.fill import Points, fill
+from headrace.history.fill import Points, fill, hide
 from headrace.history.headline import Headline, headline
 from headrace.history.routing import Window
 from headrace.model.names import EnvRef, QueueRef
-from headrace.warehouse import environment_metrics, pipeline_batches, queue_metrics
+from headrace.warehouse import environment_metrics, pipeline_batches, pipeline_coverage, queue_metrics
 from headrace.warehouse.pipeline_batches import Losses
+from headrace.warehouse.pipeline_coverage import Gap
 from headrace.warehouse.reads import Reads
 from headrace.warehouse.series import Gauges, Series
 from headrace.warehouse.tiers import TIERS
@@ -37,7 +38,8 @@ class History:
     points: Points
     completeness: Completeness
     headline: Headline
-    watermark_ms: int | None  # everything up to then is in
+    watermark_ms: int | None  # everything up to then is in, but for gaps
+    unknown: frozenset[int]  # places of points of which something may be missing
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def queue_history(reads: Reads, ref: QueueRef, window: Window, now_ms: int) -> H
     """None if history knows nothing of this queue."""
     lost = pipeline_batches.losses_at_end(reads, window.start_s * 1000, window.end_s * 1000)
     asked = _beside.submit(queue_metrics.before, reads, ref, window.start_s)
+    looked = _beside.submit(_gaps, reads, window, lost, now_ms)
     series = queue_metrics.points(reads, window.tier.name, ref, window.start_s, window.end_s, window.step_s)
     before = asked.result()
     if before is None and not series.index:
@@ -61,19 +64,20 @@ def queue_history(reads: Reads, ref: QueueRef, window: Window, now_ms: int) -> H
     counted = judge(series.spans, readings, now_ms - TIERS[-1].kept_s * 1000)
     if lost.at_end and moved_unseen(series.spans, readings, queue_metrics.after(reads, ref, window.end_s)):
         counted = replace(counted, known=False)
-    return _history(window, series, before and before.gauges, counted, lost.watermark_ms, now_ms)
+    return _history(window, series, before and before.gauges, counted, lost.watermark_ms, looked.result(), now_ms)
 
 
 def environment_history(reads: Reads, ref: EnvRef, window: Window, now_ms: int) -> History | None:
     """All queues of an environment together; None if history knows none."""
     lost = pipeline_batches.losses(reads, window.start_s * 1000, window.end_s * 1000)
     asked = _beside.submit(environment_metrics.before, reads, ref, window.start_s)
+    looked = _beside.submit(_gaps, reads, window, lost, now_ms)
     series = environment_metrics.points(reads, window.tier, ref, window.start_s, window.end_s, window.step_s)
     before = asked.result()
     if not before.known and not series.index:
         return None
     counted = _environment_completeness(reads, ref, window, series, lost, now_ms)
-    return _history(window, series, before.gauges, counted, lost.watermark_ms, now_ms)
+    return _history(window, series, before.gauges, counted, lost.watermark_ms, looked.result(), now_ms)
 
 
 def top_queues(reads: Reads, ref: EnvRef, metric: str, window: Window, now_ms: int, limit: int) -> Top:
@@ -81,13 +85,41 @@ def top_queues(reads: Reads, ref: EnvRef, metric: str, window: Window, now_ms: i
     return Top(window, metric, rows)
 
 
+def _gaps(reads: Reads, window: Window, lost: Losses, now_ms: int) -> list[Gap]:
+    """Return the gaps in what the pipeline delivered of a window."""
+    if lost.watermark_ms is None:
+        return []
+    were_removed = lost.since_ms is not None and lost.since_ms <= now_ms - REPORTS_KEPT_MS
+    since_ms = 0 if were_removed else lost.since_ms
+    end_ms = min(window.end_s * 1000, lost.watermark_ms)
+    return pipeline_coverage.read_gaps(reads, window.start_s * 1000, end_ms, since_ms)
+
+
 def _history(
-    window: Window, series: Series, before: Gauges | None, counted: Completeness, watermark_ms: int | None, now_ms: int
+    window: Window,
+    series: Series,
+    before: Gauges | None,
+    counted: Completeness,
+    watermark_ms: int | None,
+    gaps: Sequence[Gap],
+    now_ms: int,
 ) -> History:
     points = fill(window, series, before, now_ms)
-    if watermark_ms is None or watermark_ms <= window.start_s * 1000:
+    if gaps or watermark_ms is None or watermark_ms <= window.start_s * 1000:
         counted = replace(counted, known=False)  # nothing of the window is in for certain
-    return History(window, points, counted, headline(window, points, series.spans, counted, now_ms), watermark_ms)
+    whole = headline(window, points, series.spans, counted, now_ms)
+    unknown = unknown_points(window, gaps)
+    return History(window, hide(points, unknown) if unknown else points, counted, whole, watermark_ms, unknown)
+
+
+def unknown_points(window: Window, gaps: Sequence[Gap]) -> frozenset[int]:
+    """Return the places of the points that a gap concerns."""
+    step_ms, start_ms = window.step_s * 1000, window.start_s * 1000
+    places: set[int] = set()
+    for gap in gaps:
+        first = max(0, (gap.start_ms - start_ms) // step_ms)
+        places.update(range(first, min(window.points, (gap.end_ms - start_ms) // step_ms + 1)))
+    return frozenset(places)
 
 
 def _environment_completeness(

@@ -6,7 +6,7 @@ looks at each of them. The numbers are our own, so nothing needs escaping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import chain
@@ -34,11 +34,14 @@ MOVES = {
 """What else happens to jobs, and its column."""
 
 
-def render(window: Window, points: Points, watermark_ms: int | None) -> list[str]:
-    """Parts of the text of all points, in order, with a comma between any two: of a section and the next, and of a
-    point and the next. The first of a point opens its object, the last closes it."""
+def render(
+    window: Window, points: Points, watermark_ms: int | None, unknown: Collection[int] = frozenset()
+) -> list[str]:
+    """Return parts of the text of all points, in order, with a comma between any two: of a section and the next, and of
+    a point and the next. The first of a point opens its object, the last closes it. Points at the places in `unknown`
+    are not complete, whatever the watermark is."""
     sections = (
-        _heads(window, watermark_ms),
+        _heads(window, watermark_ms, unknown),
         _throughput(points, window.step_s),
         _depth(points),
         _latency(points),
@@ -60,13 +63,13 @@ def milliseconds_of(key: int) -> float:
     return round(value_of(key), DIGITS)
 
 
-def _heads(window: Window, watermark_ms: int | None) -> Iterator[str]:
+def _heads(window: Window, watermark_ms: int | None, unknown: Collection[int]) -> Iterator[str]:
     complete_until_s = -1 if watermark_ms is None else watermark_ms // 1000
     starts = range(window.start_s, window.end_s, window.step_s)
     final = sum(1 for _ in range(window.start_s + window.step_s, complete_until_s + 1, window.step_s))
-    for complete, part in (("true", starts[:final]), ("false", starts[final:])):
-        for start_s in part:
-            yield f'{{"timestamp":"{_hour(start_s // 3600)}{_clock(start_s % 3600)}","complete":{complete}'
+    for place, start_s in enumerate(starts):
+        complete = "true" if place < final and place not in unknown else "false"
+        yield f'{{"timestamp":"{_hour(start_s // 3600)}{_clock(start_s % 3600)}","complete":{complete}'
 
 
 @cache
@@ -81,9 +84,9 @@ def _hour(number: int) -> str:
 
 
 def _throughput(points: Points, step_s: int) -> Texts:
-    rate = _Remembered(lambda count: number(count / step_s))
+    rate = _Remembered(lambda count: "null" if count == "null" else number(count / step_s))
     counts = points.counts
-    columns = zip(counts["enqueue_count"], counts["dequeue_count"], counts["ack_count"], strict=True)
+    columns = zip(*(_shown(counts[name]) for name in ("enqueue_count", "dequeue_count", "ack_count")), strict=True)
     return [
         f'"throughput":{{"enqueued":{enqueued},"dequeued":{dequeued},"completed":{completed},'
         f'"enqueued_per_s":{rate[enqueued]},"dequeued_per_s":{rate[dequeued]},"completed_per_s":{rate[completed]}}}'

@@ -3,7 +3,8 @@
 A record's payload is an Arrow IPC stream, its meta names the table, and its token is what ClickHouse knows it by.
 Records are cut into blocks *before* their first send, always in the same way, because ClickHouse recognises a
 repetition only if it has the same blocks: up to 50,000 rows are one block under the record's own token, more are
-several, under token/0, token/1 and so on.
+several, under token/0, token/1 and so on. A record that vouches for an interval of stream entries has it in its meta,
+and sends it as one more batch after its rows (`warehouse.pipeline_coverage`).
 
 It lives here, one room above the spool and the warehouse, because it is the one thing that needs to know both: the
 spool stays free of ClickHouse and Arrow, the warehouse of the spool.
@@ -11,16 +12,19 @@ spool stays free of ClickHouse and Arrow, the warehouse of the spool.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import pyarrow as pa
 
 from headrace.pipeline.payload import from_payload, to_payload
 from headrace.spool.destination import Auth, Batch, Permanent, Retryable, SendError, TooLarge
 from headrace.spool.record import NewRecord, Record
+from headrace.warehouse import pipeline_coverage
 from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed, arrow_file
+from headrace.warehouse.pipeline_coverage import Interval, divide
 
 # Never change these two without emptying spools first: a record that is sent again must be cut as it was.
 MAX_BLOCK_ROWS = 50_000
@@ -28,6 +32,7 @@ MAX_BLOCK_BYTES = 32 * 2**20  # far below the size from which ClickHouse makes t
 
 TABLE = "table"
 UNCUT = "uncut"  # in the meta of a record that is one block already, whatever its size
+COVERAGE = "coverage"  # in the meta: the intervals of stream entries that the record's rows are made of
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 
 
@@ -49,6 +54,35 @@ def records_of(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
     return [NewRecord(to_payload(block), f"{token}/{number}", meta) for number, block in enumerate(blocks)]
 
 
+@dataclass(frozen=True)
+class Coverage:
+    """The intervals of stream entries that a batch, or one record of it, is made of."""
+
+    finished_ms: int
+    intervals: Sequence[Interval]
+
+    def divide(self, number: int, count: int) -> Coverage:
+        return Coverage(self.finished_ms, divide(self.intervals, number, count))
+
+    def text(self) -> str:
+        return json.dumps([self.finished_ms, [astuple(each) for each in self.intervals]], separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Coverage:
+        finished_ms, intervals = json.loads(text)
+        return cls(finished_ms, [Interval(*each) for each in intervals])
+
+
+def covered(records: Sequence[NewRecord], coverage: Coverage) -> list[NewRecord]:
+    """Return the records, each with its share of the coverage."""
+    count = len(records)
+    shares = (coverage.divide(number, count).text() for number in range(count))
+    return [
+        NewRecord(record.payload, record.token, {**record.meta, COVERAGE: share})
+        for record, share in zip(records, shares, strict=True)
+    ]
+
+
 def cut(rows: pa.Table) -> list[pa.Table]:
     """Blocks, always in the same way. By bytes only if they are many: the average row decides, so that every block has
     the same number of rows."""
@@ -66,7 +100,12 @@ class ClickHouseDestination:
     def prepare(self, record: Record) -> Sequence[Batch]:
         table = _table_of(record)
         cut = _cut(record)
-        return [_batch(table, rows, token) for rows, token in zip(cut, _tokens(record, len(cut)), strict=True)]
+        batches = [_batch(table, rows, token) for rows, token in zip(cut, _tokens(record, len(cut)), strict=True)]
+        if COVERAGE not in record.meta:
+            return batches
+        coverage = Coverage.parse(record.meta[COVERAGE])
+        rows = pipeline_coverage.to_arrow(coverage.intervals, coverage.finished_ms)
+        return [*batches, _batch(pipeline_coverage.TABLE, rows, f"{record.token}/coverage")]
 
     def send(self, batch: Batch) -> None:
         rows: Rows = batch.body
@@ -77,17 +116,18 @@ class ClickHouseDestination:
 
     def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
         cut = _cut(record)
-        if cut[refused].num_rows < 2:
+        if refused >= len(cut) or cut[refused].num_rows < 2:
             return ()
         pieces: list[tuple[pa.Table, str]] = []
-        for number, (rows, batch) in enumerate(zip(cut, batches, strict=True)):
+        for number, (rows, batch) in enumerate(zip(cut, batches[: len(cut)], strict=True)):
             if number != refused:
                 pieces.append((rows, batch.token))
                 continue
             half = rows.num_rows // 2
             pieces += [(rows.slice(0, half), f"{batch.token}/0"), (rows.slice(half), f"{batch.token}/1")]
         meta = {**record.meta, UNCUT: "1"}
-        return [NewRecord(to_payload(rows), token, meta) for rows, token in pieces]
+        parts = [NewRecord(to_payload(rows), token, meta) for rows, token in pieces]
+        return covered(parts, Coverage.parse(record.meta[COVERAGE])) if COVERAGE in record.meta else parts
 
     def close(self) -> None:
         self._writer.close()

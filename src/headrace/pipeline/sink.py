@@ -22,12 +22,13 @@ from pyspark.sql import DataFrame
 
 from headrace.errors import HeadraceError
 from headrace.model.entry_id import START, EntryId
-from headrace.pipeline.clickhouse_destination import records_of
+from headrace.pipeline.clickhouse_destination import Coverage, covered, records_of
 from headrace.pipeline.offsets import Offsets, position
 from headrace.pipeline.transforms import Summary, between, collected, joined, total
 from headrace.spool.spool import Spool
 from headrace.warehouse import pipeline_batches, queue_metrics, set_aside
 from headrace.warehouse.pipeline_batches import PipelineBatch
+from headrace.warehouse.pipeline_coverage import Interval
 
 SHARD = "shard/"
 ENTRY = "entry/"  # the exact id beside SHARD, which has room for 2^20 entries in a millisecond
@@ -96,17 +97,20 @@ class SpoolSink:
             watermark_ms=watermark_ms(after),
         )
         samples = [sample for read in shards.values() for sample in read.samples]
-        # What says how far history goes is last: it must not be there before the rows.
-        tables = [
-            (queue_metrics.TABLE, rows),
-            *([(set_aside.TABLE, set_aside.to_arrow(samples))] if samples else []),
-            (pipeline_batches.TABLE, pipeline_batches.to_arrow(batch)),
-        ]
         token = token_of(shards)
+        counted = records_of(queue_metrics.TABLE, rows, token)
+        unread = records_of(set_aside.TABLE, set_aside.to_arrow(samples), token) if samples else []
+        # What says how far history goes is last: it must not be there before the rows.
+        last = records_of(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch), token)
+        coverage = Coverage(now, [_interval(read, before.get(shard)) for shard, read in sorted(shards.items())])
+        if counted:  # each record vouches for its own rows
+            counted = covered(counted, coverage)
+        else:
+            last = covered(last, coverage)
         broken = frozenset(shard for shard, loss in losses.items() if any(loss))
         self._before_put()
         self._spool.put_many(
-            [record for name, table in tables for record in records_of(name, table, token)],
+            [*counted, *unread, *last],
             marks={
                 **self._also(),
                 **dict.fromkeys((f"{GAP}{shard}" for shard in broken), "1"),
@@ -162,6 +166,12 @@ def _refuse_taken(shards: Mapping[int, Summary], before: Mapping[int, Mark]) -> 
     for shard, read in shards.items():
         if shard in before and read.first_at <= before[shard].at:
             raise HeadraceError(f"Shard {shard} was read again from an entry that is taken. Nothing was counted twice.")
+
+
+def _interval(read: Summary, before: Mark | None) -> Interval:
+    start, first_event = (START, 0) if before is None else (before.at, before.seq)
+    ends = (start.packed, read.last_at.packed)
+    return Interval(read.shard, *ends, *ends, first_event, read.last_seq or first_event)
 
 
 def _last_seq(read: Summary, before: Mapping[int, Mark]) -> int:

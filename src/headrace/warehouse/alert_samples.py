@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.model.names import EnvRef, QueueRef
+from headrace.warehouse.pipeline_coverage import read_gaps
 from headrace.warehouse.reads import Columns, Reads
 from headrace.warehouse.series import before_bounds
 from headrace.warehouse.sql import query_text
@@ -39,7 +40,7 @@ class Carried:
 @dataclass(frozen=True)
 class Progress:
     watermark_ms: int | None  # None: the pipeline never finished a batch
-    losses: int
+    losses: int  # events that were missed, and gaps in what was delivered
 
 
 def pieces(
@@ -68,8 +69,9 @@ def carried(reads: Reads, envs: Sequence[EnvRef], start_s: int) -> dict[QueueRef
 
 def progress(reads: Reads, since_ms: int) -> Progress:
     found = reads.ask(query_text("alert_progress", ""), {"since_ms": since_ms}, threads=1)
-    [watermark_ms], [losses] = found["watermark_ms"], found["losses"]
-    return Progress(int(watermark_ms) or None, int(losses))
+    [watermark_ms], [losses], [reported_since_ms] = (found[name] for name in ("watermark_ms", "losses", "since_ms"))
+    gaps = read_gaps(reads, since_ms, int(watermark_ms), reported_since_ms) if watermark_ms else []
+    return Progress(int(watermark_ms) or None, int(losses) + len(gaps))
 
 
 def _names(envs: Sequence[EnvRef]) -> dict[str, list[str]]:

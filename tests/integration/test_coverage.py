@@ -1,0 +1,189 @@
+"""Records that never reach ClickHouse leave a gap in history, never a zero that looks complete."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.history.presenter import present_environment, present_queue
+from headrace.history.reader import environment_history, queue_history
+from headrace.history.routing import Window
+from headrace.model.names import QueueRef
+from headrace.pipeline.clickhouse_destination import TABLE as TABLE_META
+from headrace.pipeline.clickhouse_destination import ClickHouseDestination
+from headrace.pipeline.sink import SpoolSink
+from headrace.pipeline.transforms import Plan, Summary, summarise, summary_of
+from headrace.spool.options import SpoolOptions
+from headrace.spool.record import Record
+from headrace.spool.spool import Spool
+from headrace.warehouse import alert_samples, history_windows, pipeline_batches, queue_metrics
+from headrace.warehouse.blocks import BlockWriter
+from headrace.warehouse.connect import Client, connect
+from headrace.warehouse.reads import Reads
+from headrace.warehouse.tiers import TIERS
+from tests.events import event_table
+
+REF = QueueRef("o", "p", "e", "q")
+STEP_S = 5
+POINTS = 8
+
+
+class Pipeline:
+    """The sink, the spool and the destination, one batch at a time, with losses where a test wants them."""
+
+    def __init__(self, spool: Spool, destination: ClickHouseDestination, client: Client) -> None:
+        self.spool, self.destination, self.client = spool, destination, client
+        self.start_s = int(time.time()) // STEP_S * STEP_S - POINTS * STEP_S
+        self.number = 0
+        self.sink = SpoolSink(spool, {}, now_ms=lambda: self.now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        return (self.start_s + (self.number + 1) * STEP_S) * 1000
+
+    def take(self, **changes: Any) -> None:
+        """A batch with one event in each of two shards, in the bucket after that of the batch before."""
+        at_ms = (self.start_s + self.number * STEP_S) * 1000 + 1000
+        parts: list[Summary] = []
+        for shard in range(2):
+            event = {"shard": shard, "at_ms": at_ms, "seq": self.number + 1, "epoch": at_ms - self.number * 5000}
+            event |= {"odometer": self.number + 1, "depth": 3, "queue": "q" if not shard else "other", **changes}
+            rows = summarise(event_table(event).to_batches(), Plan())
+            parts += [summary_of(row) for batch in rows for row in batch.to_pylist()]
+        self.sink.take(parts, self.number, self.now_ms)
+        self.number += 1
+
+    def deliver(self, is_lost: Callable[[Record], bool] = lambda record: False) -> None:
+        for record in self.spool.lease_many(99):
+            if is_lost(record):
+                self.spool.reject(record.id, "bad rows")
+                continue
+            for batch in self.destination.prepare(record):
+                self.destination.send(batch)
+            self.spool.ack(record.id)
+
+    def history(self, environment: bool = False) -> dict[str, Any]:
+        window = Window(TIERS[0], self.start_s, self.start_s + POINTS * STEP_S, STEP_S, "")
+        reads, now_ms = Reads(self.client, 60.0), self.start_s * 1000 + POINTS * STEP_S * 1000
+        if environment:
+            found = environment_history(reads, REF.environment, window, now_ms)
+            assert found is not None
+            return json.loads(present_environment("e", found))
+        found = queue_history(reads, REF, window, now_ms)
+        assert found is not None
+        return json.loads(present_queue("q", found))
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, warehouse: Client, clickhouse_url: str) -> Iterator[Pipeline]:
+    writer = BlockWriter(lambda: connect(clickhouse_url, str(warehouse.database), 60))
+    with Spool.open(SpoolOptions(tmp_path / "spool")) as spool:
+        yield Pipeline(spool, ClickHouseDestination(writer), warehouse)
+    writer.close()
+
+
+def enqueued(history: dict[str, Any]) -> list[int | None]:
+    return [point["throughput"]["enqueued"] for point in history["timeseries"]]
+
+
+def rows_lost(record: Record) -> bool:
+    return record.meta[TABLE_META] == queue_metrics.TABLE
+
+
+def all_lost(record: Record) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("is_lost", [rows_lost, all_lost], ids=["buried rows", "restored backup"])
+@pytest.mark.parametrize("environment", [False, True], ids=["queue", "environment"])
+def test_what_was_lost_on_the_way_is_unknown_and_not_zero(
+    pipeline: Pipeline, is_lost: Callable[[Record], bool], environment: bool
+) -> None:
+    """The batch row came through, or the next one did: the rows that were missing counted as zero, at 100 %."""
+    for number in range(6):
+        pipeline.take()
+        pipeline.deliver(is_lost if number == 3 else lambda record: False)
+    history = pipeline.history(environment)
+    known = 1 + environment
+    # Entries after the third batch's last are missing up to the fourth's: in the buckets of both.
+    assert enqueued(history)[:5] == [known, known, None, None, known]
+    assert [point["complete"] for point in history["timeseries"]][:5] == [True, True, False, False, True]
+    assert history["timeseries"][3]["queue_depth"]["last"] is None
+    assert history["timeseries"][3]["throughput"]["enqueued_per_s"] is None
+    assert history["timeseries"][3]["failures"]["nack"] is None
+    assert history["completeness"]["pct"] is None
+
+
+@pytest.mark.parametrize("environment", [False, True], ids=["queue", "environment"])
+def test_what_came_through_is_complete(pipeline: Pipeline, environment: bool) -> None:
+    """Batches without rows too: a tick is an event of no queue."""
+    for number in range(6):
+        pipeline.take(**({"op": "tick"} if number == 2 else {}))
+        pipeline.deliver()
+    history = pipeline.history(environment)
+    assert None not in enqueued(history)
+    assert [point["complete"] for point in history["timeseries"]][:5] == [True] * 5
+    assert history["completeness"]["pct"] is not None
+
+
+def test_a_gap_is_a_loss_for_alerts(pipeline: Pipeline) -> None:
+    for number in range(6):
+        pipeline.take()
+        pipeline.deliver(rows_lost if number == 3 else lambda record: False)
+    reads = Reads(pipeline.client, 60.0)
+    assert alert_samples.progress(reads, pipeline.start_s * 1000).losses == 2  # one in each shard
+    assert alert_samples.progress(reads, pipeline.now_ms).losses == 0
+
+
+def test_batches_of_an_older_release_are_no_gap(pipeline: Pipeline) -> None:
+    """It vouched for nothing: its batches count as they did."""
+    for number in range(6):
+        pipeline.take()
+        if number < 3:
+            for record in pipeline.spool.lease_many(99):
+                pipeline.destination.send(pipeline.destination.prepare(record)[0])
+                pipeline.spool.ack(record.id)
+        else:
+            pipeline.deliver()
+    assert enqueued(pipeline.history())[:5] == [1] * 5
+
+
+def test_a_database_that_was_emptied_knows_nothing_of_before(pipeline: Pipeline) -> None:
+    for number in range(6):
+        pipeline.take()
+        pipeline.deliver(all_lost if number < 3 else lambda record: False)
+    assert enqueued(pipeline.history())[:5] == [None, None, None, 1, 1]
+
+
+def test_hours_that_a_backfill_wrote_again_have_no_gap(pipeline: Pipeline) -> None:
+    for number in range(6):
+        pipeline.take()
+        pipeline.deliver(rows_lost if number == 3 else lambda record: False)
+    hour_s = pipeline.start_s // 3600 * 3600
+    history_windows.flip(pipeline.client, hour_s, hour_s + 7200, history_windows.take_generation(pipeline.client))
+    assert None not in enqueued(pipeline.history())
+
+
+def test_one_record_of_many_that_is_lost_makes_its_batch_a_gap(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.pipeline.clickhouse_destination.MAX_BLOCK_ROWS", 1)
+    lost: list[int] = []
+
+    def one_of_two(record: Record) -> bool:
+        if rows_lost(record) and not lost:
+            lost.append(record.id)
+            return True
+        return False
+
+    for number in range(6):
+        pipeline.take()
+        pipeline.deliver(one_of_two if number == 3 else lambda record: False)
+    assert enqueued(pipeline.history())[3] is None
+    batches = pipeline.client.query(f"SELECT count() FROM {pipeline_batches.TABLE}").result_rows
+    assert batches == [(6,)]
