@@ -1,0 +1,113 @@
+"""What the API shows as running, with a real worker on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from headrace.api.services import Services
+from headrace.model.job import LeasedJob, NewJob
+from headrace.model.names import QueueRef
+from headrace.queue import keys
+from headrace.queue.queue import Client, SyncClient
+from headrace.queue.registry import STALE_MS, Registry
+from headrace.queue.tasks import Tasks
+from headrace.queue.worker import Worker, WorkerOptions
+from headrace.valkey.connect import Valkey
+from headrace.warehouse.connect import Client as Warehouse
+from tests.access import client_with_key
+from tests.conftest import wait_until
+
+REF = QueueRef("acme", "shop", "prod", "emails")
+# A lease that no pause of the machine ends; heartbeats as often as possible.
+OPTIONS = WorkerOptions(concurrency=2, poll_s=0.01, heartbeat_s=0.05, lease_s=600.0, grace_s=60.0)
+
+
+@pytest.fixture
+def api(valkey_url: str, clickhouse_url: str, warehouse: Warehouse, postgres_url: str) -> Iterator[TestClient]:
+    services = Services(valkey_url, clickhouse_url, str(warehouse.database), 2, postgres_url)
+    yield client_with_key(services)
+    services.close()
+
+
+class RunningWorker:
+    """A worker in a thread, whose task waits until the test lets it go on."""
+
+    def __init__(self, url: str) -> None:
+        self.finish, self._stop = threading.Event(), threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, args=[url], daemon=True)
+        self._thread.start()
+
+    def _run(self, url: str) -> None:
+        self._main = self._loop.create_task(self._work(url))
+        try:
+            self._loop.run_until_complete(self._main)
+        except RuntimeError:
+            pass  # stopped in the middle
+
+    async def _work(self, url: str) -> None:
+        tasks = Tasks()
+
+        @tasks.task("send")
+        def send(job: LeasedJob) -> None:
+            assert self.finish.wait(600)
+
+        stop = asyncio.Event()
+        async with Client(url) as client:
+            worker = Worker(client, tasks, OPTIONS, Registry(client.redis, "worker-1"))
+            running = asyncio.create_task(worker.run_forever(stop))
+            while not self._stop.is_set():
+                await asyncio.sleep(0.01)
+            stop.set()
+            await running
+
+    def stop(self) -> None:
+        self.finish.set()
+        self._stop.set()
+        self._thread.join(600)
+
+    def die(self) -> None:
+        """End without a word, as a process that is killed does."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(600)
+        self.finish.set()
+
+
+def running(api: TestClient) -> list[dict[str, Any]]:
+    answer = api.get("/api/v2/metrics/queues/running")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["heartbeatThresholdMs"] == STALE_MS
+    return answer.json()["tasks"]
+
+
+@pytest.mark.parametrize("ends", ["finishes", "dies"])
+def test_a_running_task_is_shown_until_it_ends_or_its_worker_goes_silent(
+    api: TestClient, valkey: Valkey, valkey_url: str, ends: str
+) -> None:
+    worker = RunningWorker(valkey_url)
+    with SyncClient(valkey_url) as client:
+        client.enqueue(REF, NewJob("send", b"x", id="job-1"))
+    [task] = wait_until(lambda: running(api), "the task is shown")
+    shown = {name: task[name] for name in ("actionClass", "actionName", "did", "appName", "org", "project", "env")}
+    assert shown == {
+        **{"actionClass": "emails", "actionName": "send", "did": "job-1", "appName": "worker-1"},
+        **{"org": "acme", "project": "shop", "env": "prod"},
+    }
+    assert task["runningForMs"] >= 0
+    if ends == "finishes":
+        worker.finish.set()
+        wait_until(lambda: not running(api), "the finished task is gone")
+        worker.stop()
+        assert valkey.exists(keys.worker("worker-1")) == 0
+        return
+    worker.die()
+    entry = keys.worker("worker-1")
+    assert 0 < int(valkey.pttl(entry)) <= STALE_MS  # pyright: ignore[reportArgumentType]
+    valkey.pexpire(entry, 1)
+    wait_until(lambda: not running(api), "the task of a silent worker is gone")
