@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.embedded.datadir import running_stack
 from headrace.model.event import Op
 from headrace.queue.state import read_states
 from headrace.valkey.connect import connect
@@ -103,17 +104,32 @@ def test_it_ends_by_itself_when_its_time_is_over(
     assert outcome(out)["versions"] == {}  # it has started none
 
 
-def test_a_server_that_dies_ends_the_stack_with_its_name(tmp_path: Path, stacks: list[RunningStack]) -> None:
+def test_what_dies_is_started_again_and_the_rest_goes_on(tmp_path: Path, stacks: list[RunningStack]) -> None:
+    """A server, the API, the mover and the pipeline, killed one after the other."""
     stack = RunningStack(tmp_path / "data")
     stacks.append(stack)
     assert stack.dashboard
-    children = stack.descendants()
-    [valkey] = [child for child in children if child.name() == "valkey-server"]
-    valkey.kill()
-    code, _, err = stack.wait()
-    assert code == 4
-    assert "The embedded valkey died (exit code 137)" in err
-    wait_until_gone(children)
+
+    def processes() -> dict[str, int]:
+        pids: dict[str, int] = {}
+        for name in ("valkey", "api", "mover", "pipeline"):
+            try:
+                pids[name] = int((tmp_path / "data" / "log" / f"{name}.pid").read_text())
+            except (OSError, ValueError):
+                pass  # it is about to be started
+        return pids
+
+    first = wait_until(lambda: len(found := processes()) == 4 and found, "all have started")
+    for name, pid in first.items():
+        psutil.Process(pid).kill()
+        wait_until(lambda name=name, pid=pid: processes().get(name, pid) != pid, f"{name} is started again", GONE_S)
+        wait_until(lambda: stack.get("readyz"), "the API and its servers answer", GONE_S, 0.2)
+    parts = running_stack(tmp_path / "data")["parts"]  # pyright: ignore
+    assert {name: part["down"] for name, part in parts.items()} == dict.fromkeys(first, False)
+    code, _, err = stack.stop()
+    assert code == 0, err
+    for name in first:
+        assert f"{name} ended by itself (exit code 137); it is started again" in err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
+from typing import Any
 
 import click
 
@@ -51,8 +52,11 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _java(settings)
     yield _disk(settings)
     yield from _servers(settings)
-    if running_stack(settings.embedded.data_dir) is None:
+    stack = running_stack(settings.embedded.data_dir)
+    if stack is None:
         yield from _ports(settings)
+    else:
+        yield from _parts(stack)
 
 
 def _extras() -> Iterator[Finding]:
@@ -116,6 +120,17 @@ def postgres_tables(url: str) -> Finding:
     if missing:
         return Finding("postgres tables", False, f"missing: {', '.join(missing)}", "Run `headrace migrate`.")
     return Finding("postgres tables", True, "up to date")
+
+
+def _parts(stack: dict[str, Any]) -> Iterator[Finding]:
+    """Processes of `headrace up` that ended by themselves since it started."""
+    for name, part in stack.get("parts", {}).items():
+        if part["down"]:
+            found = f"stays down (exit code {part['last_exit']})"
+            yield Finding(f"part {name}", False, found, f"See {name}.log, then start `headrace up` again.")
+        else:
+            found = f"started again {part['restarts']} times, last exit code {part['last_exit']}"
+            yield Finding(f"part {name}", True, found)
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:

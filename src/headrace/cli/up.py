@@ -1,7 +1,8 @@
 """`headrace up`: everything on one machine, for a first look, for development and for small set-ups.
 
 Starts the servers that no setting names, brings the schema up to date, then runs the pipeline, the API
-and, with --demo, workers and a load, each in a process of its own. All of them end with this one.
+and, with --demo, workers and a load, each in a process of its own. All of them end with this one. One that ends by
+itself is started again (see supervision.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import SERVERS, Endpoints, configured, refuse_absent
 from headrace.cli.output import json_option, print_json
 from headrace.cli.signals import stop_event
+from headrace.cli.supervision import Supervisor
 from headrace.embedded.datadir import DataDirectory
 from headrace.embedded.process import LOOPBACK, Child, choose_port
 from headrace.embedded.stack import Stack
@@ -75,6 +77,8 @@ class Up:
         self._demo = demo
         self._stop = stop_event(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._children: dict[str, Child] = {}
+        self._supervisor = Supervisor(_say, self._record_parts)
+        self._directory: DataDirectory | None = None
         self._env: dict[str, str] = {}
         self._began = time.monotonic()
         self._started_at = datetime.now(UTC)
@@ -84,6 +88,7 @@ class Up:
         with ExitStack() as cleanup:
             refuse_absent(self._settings)
             directory.open()
+            self._directory = directory
             cleanup.callback(directory.close)
             stack = Stack(directory, self._settings.embedded, self._wanted())
             cleanup.callback(stack.stop)
@@ -97,6 +102,8 @@ class Up:
         # Before the servers answer: Spark needs longer to start than all of them together.
         self._start_child(directory, "pipeline", "pipeline")
         stack.wait_ready(_say_ready)
+        for server in stack.servers.values():
+            self._supervisor.watch(server, needed=True)
         self._migrate(endpoints)
         self._apply_bounds(endpoints)
         key = self._ensure_key(endpoints, directory)
@@ -118,7 +125,7 @@ class Up:
             "data_dir": str(directory.path),
             "ready_s": round(time.monotonic() - self._began, 2),
         }
-        first_chart_s = self._watch(stack, dashboard, key, seconds)
+        first_chart_s = self._watch(dashboard, key, seconds)
         if self._demo:
             outcome["first_chart_s"] = first_chart_s
             outcome |= self._settle(endpoints)
@@ -214,36 +221,32 @@ class Up:
         child = Child(name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env=self._env)
         child.start()
         self._children[name] = child
+        self._supervisor.watch(child)
+
+    def _record_parts(self, parts: dict[str, Any]) -> None:
+        """For `headrace doctor`: which processes ended by themselves since the start."""
+        if self._directory is not None:
+            self._directory.write_stack({**self._directory.last_stack(), "parts": parts})
 
     def _wait_for_api(self, dashboard: str) -> None:
         deadline = time.monotonic() + self._settings.embedded.start_timeout
         while not self._stop.is_set() and not _answers(f"{dashboard}healthz"):
-            self._refuse_dead(None)
-            if time.monotonic() > deadline:
+            self._supervisor.check()
+            if self._supervisor.is_down("api") or time.monotonic() > deadline:
                 raise EmbeddedError(f"The API did not answer at {dashboard}. See {self._children['api'].log_file}.")
             time.sleep(POLL_S)
         _say(f"api ready {time.monotonic() - self._began:.1f} s")
 
-    def _watch(self, stack: Stack, dashboard: str, key: str, seconds: float | None) -> float | None:
+    def _watch(self, dashboard: str, key: str, seconds: float | None) -> float | None:
         """Until it is time to stop; returns when the demo's first chart had something to show."""
         first_chart_s: float | None = None
         end = None if seconds is None else time.monotonic() + seconds
         while not self._stop.wait(POLL_S) and (end is None or time.monotonic() < end):
-            self._refuse_dead(stack)
+            self._supervisor.check()
             if self._demo and first_chart_s is None and _has_chart(dashboard, key):
                 first_chart_s = round(time.monotonic() - self._began, 2)
                 _say(f"first chart {first_chart_s} s")
         return first_chart_s
-
-    def _refuse_dead(self, stack: Stack | None) -> None:
-        if stack is not None and (message := stack.died()):
-            raise EmbeddedError(message)
-        for child in self._children.values():
-            if (code := child.exit_code()) is not None:
-                raise EmbeddedError(
-                    f"{child.name} ended by itself (exit code {code}). Everything else was stopped, the data is "
-                    f"kept. The end of {child.log_file}:\n{child.log_tail()}"
-                )
 
     def _settle(self, endpoints: Endpoints) -> dict[str, Any]:
         """Let the demo's workers finish, the pipeline catch up, then compare the counts."""
@@ -253,6 +256,7 @@ class Up:
 
         _say("stopping the load, comparing counts")
         for name in [name for name in self._children if name == "demo" or name.startswith("worker")]:
+            self._supervisor.forget(name)
             self._children.pop(name).stop()
         found = reconcile_now(self._settings, endpoints, CATCH_UP_S)
         fresh = freshness_since(connect(endpoints.clickhouse, self._settings.warehouse.database), self._started_at)

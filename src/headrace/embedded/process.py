@@ -76,6 +76,14 @@ class Child:
         """None while it runs (or before it was started)."""
         return None if self._guard is None else self._guard.poll()
 
+    def restart(self) -> None:
+        """Start the command again after it ended."""
+        self.start()
+
+    def describe_log(self) -> str:
+        """Return where its log is, and how it ends."""
+        return f"The end of {self.log_file}:\n{self.log_tail(4)}"
+
     def log_tail(self, lines: int = 12) -> str:
         """The last lines it wrote since this start."""
         with self.log_file.open("rb") as log:
@@ -172,10 +180,17 @@ class EmbeddedServer(ABC):
             time.sleep(POLL_S)
         raise EmbeddedError(self._died(f"did not answer within {timeout_s:g} s"))
 
-    def died(self) -> str | None:
-        """A message if the server ended by itself after it was started, else None."""
-        code = None if self._child is None else self._child.exit_code()
-        return None if code is None else self._died(f"died (exit code {code})")
+    def exit_code(self) -> int | None:
+        """None while it runs (or before it was started)."""
+        return None if self._child is None else self._child.exit_code()
+
+    def restart(self) -> None:
+        """Start the server again after it died, at the same address and with its data."""
+        self._wanted_port = self.port
+        self.start()
+
+    def describe_log(self) -> str:
+        return f"Its data is kept in {self.data_dir}. {self.child.describe_log()}"
 
     def stop(self) -> None:
         if self._child is not None:

@@ -45,9 +45,6 @@ class Stack:
     def urls(self) -> Mapping[str, str]:
         return {name: server.url for name, server in self.servers.items()}
 
-    def died(self) -> str | None:
-        return next((message for server in self.servers.values() if (message := server.died())), None)
-
     def stop(self) -> None:
         for server in reversed(self.servers.values()):
             server.stop()
