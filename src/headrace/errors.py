@@ -98,6 +98,11 @@ class DatabaseRestored(DatabaseUnavailable):
     Try again: what was remembered of it is dropped."""
 
 
+class SettingsNotRestored(HeadraceError):
+    """Valkey restarted, failed over or lost its data, and limits and pauses are not restored from PostgreSQL yet. No
+    job was taken. A worker or mover with PostgreSQL restores them."""
+
+
 class QueueClosed(HeadraceError):
     """The queue is closed: it accepts no jobs until somebody opens it again. Nothing was written."""
 

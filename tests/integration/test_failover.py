@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from headrace.cold.mover import Mover, MoverOptions
+from headrace.cold.settings import SettingsKeeper
+from headrace.cold.tiers import Tiers
+from headrace.errors import SettingsNotRestored
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
+from headrace.queue.queue import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import Stubs
+from headrace.queue.tasks import Tasks
+from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 from tests.failover import ReplicaPair
@@ -64,3 +72,87 @@ class TestLeaseTokens:
         old = replace(job, lease="1")
         assert run(valkey, STUBS.extend(0, [old], HOUR_MS)) == [True]
         assert run(valkey, STUBS.ack(0, [(old, 1)])) == [True]
+
+
+PAUSED = QueueRef("o", "p", "e", "paused")
+OPTIONS = QueueOptions(shards=1)
+
+
+async def run_worker_until(url: str, last: str, keeper: SettingsKeeper | None) -> list[str]:
+    """Run a worker until it has run that job; returns the ids of all that it ran."""
+    done: list[str] = []
+    tasks, stop = Tasks(), asyncio.Event()
+
+    @tasks.task()
+    async def t(job: LeasedJob) -> None:  # pyright: ignore[reportUnusedFunction]
+        done.append(job.id)
+        if job.id == last:
+            stop.set()
+
+    async with Client(url, OPTIONS) as client:
+        restore = None if keeper is None else keeper.restore_if_needed
+        worker = Worker(client, tasks, WorkerOptions(poll_s=0.01), restore_settings=restore)
+        await worker.run_forever(stop)
+    return done
+
+
+class TestSettings:
+    def test_a_paused_queue_does_not_run_after_failover(self, pair: ReplicaPair, postgres_url: str) -> None:
+        with SyncClient(
+            pair.primary_server.url, OPTIONS, Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        ) as client:
+            client.enqueue(PAUSED, NewJob("t", id="paused"))
+            pair.catch_up()
+            pair.cut_link()
+            client.pause(PAUSED)  # the replica never learns of it
+        pair.kill_primary()
+
+        tiers = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        with SyncClient(pair.replica_server.url, OPTIONS, tiers) as client:
+            client.enqueue(REF, NewJob("t", id="last"))
+            assert asyncio.run(run_worker_until(pair.replica_server.url, "last", SettingsKeeper(tiers))) == ["last"]
+
+    def test_a_limited_queue_does_not_run_after_valkey_lost_everything(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        with SyncClient(valkey_url, OPTIONS, tiers) as client:
+            client.enqueue(PAUSED, NewJob("t", id="1"))
+            client.pause(PAUSED)
+            valkey.flushall()
+            client.enqueue(PAUSED, NewJob("t", id="paused"))
+            client.enqueue(REF, NewJob("t", id="last"))
+            assert asyncio.run(run_worker_until(valkey_url, "last", SettingsKeeper(tiers))) == ["last"]
+
+    def test_a_queue_that_valkey_lost_is_paused_before_its_first_job(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        with SyncClient(valkey_url, OPTIONS, tiers) as client:
+            client.enqueue(PAUSED, NewJob("t", id="1"))
+            client.pause(PAUSED)
+            valkey.flushall()
+            assert SettingsKeeper(tiers).restore_if_needed(0)
+            client.enqueue(PAUSED, NewJob("t", id="2"))
+            assert run(valkey, STUBS.dequeue(0, 1, HOUR_MS, look="1")) == []
+            assert not SettingsKeeper(tiers).restore_if_needed(0)
+
+    def test_a_worker_without_postgres_waits_for_the_mover(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        with SyncClient(valkey_url, OPTIONS, tiers) as client:
+            client.enqueue(PAUSED, NewJob("t", id="1"))
+            client.pause(PAUSED)
+            valkey.hdel(keys.queue(0, PAUSED), "paused")
+            with pytest.raises(SettingsNotRestored):
+                run(valkey, STUBS.dequeue(0, 1, HOUR_MS, look="0"))
+            mover = Mover(tiers, MoverOptions(lease_s=3600.0))
+            mover.elect()
+            mover.sweep(0)
+            assert run(valkey, STUBS.dequeue(0, 1, HOUR_MS, look="0")) == []
+
+    def test_without_any_postgres_jobs_run_at_once(self, valkey: Valkey, valkey_url: str) -> None:
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="last")]))
+        valkey.set(keys.SHARDS, 1)
+        assert asyncio.run(run_worker_until(valkey_url, "last", None)) == ["last"]

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
 
@@ -22,6 +22,8 @@ from headrace.cli.own_pages import metrics_port_option, own_pages
 from headrace.cli.signals import stop_event_async
 from headrace.cli.streams import stream_codec, streams_url
 from headrace.cold.mover import Mover
+from headrace.cold.settings import SettingsKeeper
+from headrace.cold.tiers import Tiers
 from headrace.queue.queue import Client
 from headrace.queue.registry import Registry
 from headrace.queue.tally import Tally
@@ -120,10 +122,35 @@ def load_tasks(app: str) -> Tasks:
 
 
 async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: Tally) -> None:
+    with closing_tiers(settings) as tiers:
+        restore = None if tiers is None else SettingsKeeper(tiers).restore_if_needed
+        await _serve_queues(settings, tasks, concurrency, queues, tally, restore)
+
+
+@contextmanager
+def closing_tiers(settings: Settings) -> Generator[Tiers | None]:
+    tiers = open_tiers(settings)
+    try:
+        yield tiers
+    finally:
+        if tiers is not None:
+            tiers.close()
+
+
+async def _serve_queues(
+    settings: Settings,
+    tasks: Tasks,
+    concurrency: int,
+    queues: tuple[str, ...],
+    tally: Tally,
+    restore: Callable[[int], object] | None,
+) -> None:
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
     options = _options(settings, concurrency, settings.queue.lease, queues)
     async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
-        await Worker(client, tasks, options, Registry(client.redis), tally, maintains=False).run_forever(stop)
+        await Worker(
+            client, tasks, options, Registry(client.redis), tally, maintains=False, restore_settings=restore
+        ).run_forever(stop)
 
 
 async def _serve_streams(

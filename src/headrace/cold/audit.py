@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
+from headrace.cold.settings import SettingsKeeper
 from headrace.cold.store import Backlog, Delta
 from headrace.cold.tiers import Tiers
 from headrace.errors import DatabaseUnavailable, QueueUnavailable
-from headrace.model.names import EnvRef, QueueRef
+from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.scripts import ColdNumbers, Settled
 from headrace.valkey.connect import available
@@ -42,6 +43,7 @@ class Audit:
         self._tiers = tiers
         self._adopt = adopt or self._confirm
         self._store = tiers.store
+        self._settings = SettingsKeeper(tiers)
 
     def run(self, shard: int) -> Drift:
         """Of every queue of the shard; returns what was found now and adds it to the shard's total."""
@@ -60,7 +62,7 @@ class Audit:
             except Exception:
                 log.exception("could not audit %s", found.ref, extra={"action": "audit_failed"})
             yield drift
-        drift = replace(drift, settings=self._mend_settings(shard))
+        drift = replace(drift, settings=self._settings.restore(shard))
         self._store.tidy()
         if drift:
             log.warning("drift in shard %d: %s", shard, asdict(drift), extra={"action": "drift"})
@@ -106,26 +108,6 @@ class Audit:
     def _settle(self, ref: QueueRef, numbers: ColdNumbers) -> Settled:
         postgres_id = self._store.identity()
         return self._tiers.run(self._tiers.stubs.settle(ref, numbers, postgres_id=postgres_id))
-
-    def _mend_settings(self, shard: int) -> int:
-        mended = 0
-        for ref, name, value in self._store.settings():
-            if self._tiers.stubs.shard_of(ref) == shard and self._setting(shard, ref, name) != value:
-                mended += self._restore(shard, ref, name)
-        return mended
-
-    def _restore(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
-        """While nobody changes the record: an operator who does so meanwhile tells Valkey after us."""
-        with self._store.held_setting(ref, name) as value:
-            if self._setting(shard, ref, name) == value:
-                return False
-            return self._tiers.run(self._tiers.stubs.configure(ref, {name: value}))
-
-    def _setting(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
-        key = keys.queue(shard, ref) if isinstance(ref, QueueRef) else keys.env(shard, ref)
-        with available():
-            found = self._tiers.valkey.hget(key, name)
-        return found.decode() if isinstance(found, bytes) else None
 
     def _export(self, shard: int, drift: Drift) -> None:
         with available():

@@ -37,6 +37,7 @@ from typing import Any
 from headrace.cold.audit import Audit, Drift
 from headrace.cold.figures import MoverFigures
 from headrace.cold.placed import PlacedRows
+from headrace.cold.settings import SettingsKeeper
 from headrace.cold.store import Delta, leaving
 from headrace.cold.tiers import Tiers
 from headrace.errors import (
@@ -145,6 +146,7 @@ class Mover:
         self._store = tiers.store
         self._options = options or MoverOptions()
         self._audit = Audit(tiers, self._adopt)
+        self._settings = SettingsKeeper(tiers)
         self._tokens: dict[int, int] = {}  # of the shards that we lead
         self._safety: dict[int, CopySafety] = {}
         self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
@@ -326,6 +328,7 @@ class Mover:
         except WrongDatabase as error:
             self._say(shard, str(error))
             raise
+        self._settings.restore_if_needed(shard)  # first: workers wait for it
         self._watch_timeline(shard)
         with available():
             node = node_of(self._tiers.valkey, keys.meta(shard))

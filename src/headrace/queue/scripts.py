@@ -20,7 +20,7 @@ T = TypeVar("T")
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
-    *("resync", "maintain", "begin"),
+    *("resync", "maintain", "begin", "settings", "restore"),
 )
 
 
@@ -138,6 +138,15 @@ class Settled:
 
 
 @dataclass(frozen=True)
+class SettingsState:
+    """Whether what operators decided was restored on a shard's server."""
+
+    life: str  # changes when the server restarts or another one takes over
+    restored_for: str  # the life for which it was; empty: none
+    postgres_id: str  # of the PostgreSQL that has the record; empty: none is known
+
+
+@dataclass(frozen=True)
 class DeadRow:
     """A dead job as Valkey holds it."""
 
@@ -237,10 +246,15 @@ class Stubs:
 
     # What workers do
 
-    def dequeue(self, shard: int, n: int, lease_ms: int, queues: Iterable[str] = ()) -> Call[list[LeasedJob]]:
-        """Up to n jobs of the queues with these names, in every environment; of all queues if none is named."""
+    def dequeue(
+        self, shard: int, n: int, lease_ms: int, queues: Iterable[str] = (), *, look: str = ""
+    ) -> Call[list[LeasedJob]]:
+        """Up to n jobs of the queues with these names, in every environment; of all queues if none is named.
+
+        `look` is "0" or "1" to be refused (SettingsNotRestored) if settings were not restored on this server; "1" makes
+        sure that it is the same server as before."""
         nonce = token_hex(4)  # new for every call: not even two leases of one process share a token
-        return self._of_shard("dequeue", shard, [n, lease_ms, nonce, *map(keys.encode, queues)], _leased_jobs)
+        return self._of_shard("dequeue", shard, [n, lease_ms, nonce, look, *map(keys.encode, queues)], _leased_jobs)
 
     def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
         """Before jobs run at their last attempt. For each: begun (True), or the lease was lost (False)."""
@@ -350,6 +364,23 @@ class Stubs:
         args: list[Arg] = [*_parts(ref), at_most, skip, since, until, which.task, which.error, *self._caps()]
         args += map(keys.encode, which.ids)
         return self._call("redrive", shard, keys.dead(shard, ref), args, _redriven)
+
+    def settings(self, shard: int, restored_for: str = "") -> Call[SettingsState]:
+        """Ask whether settings were restored on this server; or note for which life of it they were."""
+
+        def read(answer: list[bytes]) -> SettingsState:
+            return SettingsState(*(part.decode() for part in answer))
+
+        return self._of_shard("settings", shard, [restored_for], read)
+
+    def restore(self, ref: QueueRef | EnvRef, name: str, value: str | None) -> Call[bool]:
+        """Set a field as PostgreSQL has it; a queue that Valkey does not know comes into being."""
+        shard = self.shard_of(ref)
+        if isinstance(ref, QueueRef):
+            key, args = keys.queue(shard, ref), [*_named(ref)]
+        else:
+            key, args = keys.env(shard, ref), [keys.env_part(ref), "", ref.org, ref.project, ref.env, ""]
+        return self._call("restore", shard, key, [*args, name, value or ""], bool)
 
     def configure(self, ref: QueueRef | EnvRef, fields: Mapping[str, Arg | None]) -> Call[bool]:
         """Set fields of a queue or an environment; None removes one. False: there is no such queue."""

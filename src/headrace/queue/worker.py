@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable
+from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable, SettingsNotRestored
 from headrace.model.job import LeasedJob
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.patience import Patience, ShardLink
@@ -42,6 +42,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARS = 8000
+SETTINGS_WAIT_S = 60.0
 
 # Jobs are held ready for about this long at the current pace. More would not be faster, and a job that waits in a
 # worker is one that no other environment's job can overtake.
@@ -120,6 +121,8 @@ class ShardWork:
         default_factory=list[tuple[LeasedJob, asyncio.Future[bool]]]
     )
     beginning: asyncio.Task[None] | None = None
+    looks_at_server: bool = True  # the next dequeue makes sure that the server is the one it was
+    settings_wanted_at: float | None = None  # since when they are waited for
 
     @property
     def may_take(self) -> bool:
@@ -142,6 +145,7 @@ class Worker:
         tally: Tally | None = None,
         *,
         maintains: bool = True,  # False: the process runs maintenance already
+        restore_settings: Callable[[int], object] | None = None,  # of a shard, from PostgreSQL; may block
     ) -> None:
         self._client = client
         self._tasks = tasks
@@ -158,6 +162,7 @@ class Worker:
         self._patience = Patience(options.poll_s, options.grace_s)
         self._tally = tally or Tally(tasks.names())
         self._tally.moments.append(self._now)
+        self._restore_settings = restore_settings
         self._maintenance = Maintenance(client.url, self._stubs) if maintains else None
 
     async def run_forever(self, stop: asyncio.Event) -> None:
@@ -216,8 +221,14 @@ class Worker:
     async def _take(self, shard: ShardWork, most: int) -> int:
         """Lease up to `most` jobs of a shard, and start them or hold them ready; returns how many."""
         try:
-            call = self._stubs.dequeue(shard.number, most, self._options.lease_ms, self._options.queues)
-            jobs = await self._run(shard, call)
+            look = "1" if shard.looks_at_server else "0"
+            call = self._stubs.dequeue(shard.number, most, self._options.lease_ms, self._options.queues, look=look)
+            try:
+                jobs = await self._run(shard, call)
+            except SettingsNotRestored as error:
+                await self._wait_for_settings(shard, error)
+                jobs = await self._run(shard, call)
+            shard.looks_at_server = False
         except Exception as error:
             self._shard_failed(shard, error)
             return 0
@@ -231,6 +242,32 @@ class Worker:
             shard.empty_until = time.monotonic() + EMPTY_S
         self._start_waiting()
         return len(jobs)
+
+    async def _wait_for_settings(self, shard: ShardWork, error: SettingsNotRestored) -> None:
+        """Restore the settings of a shard whose server is new. Where this process has no PostgreSQL but others have,
+        they do it; raises `error` until then. After SETTINGS_WAIT_S jobs run with the settings that Valkey has."""
+        now = time.monotonic()
+        if shard.settings_wanted_at is None:
+            shard.settings_wanted_at = now
+        state = await self._run(shard, self._stubs.settings(shard.number))
+        try:
+            if self._restore_settings is not None:
+                await asyncio.to_thread(self._restore_settings, shard.number)
+            elif state.postgres_id and state.restored_for != state.life:
+                raise error
+            else:
+                await self._run(shard, self._stubs.settings(shard.number, state.life))
+        except Exception as failure:
+            if now < shard.settings_wanted_at + SETTINGS_WAIT_S:
+                raise
+            log.warning(
+                "shard %d: settings are not restored, jobs run with those that Valkey has: %s",
+                shard.number,
+                failure,
+                extra={"action": "settings_not_restored"},
+            )
+            await self._run(shard, self._stubs.settings(shard.number, state.life))
+        shard.settings_wanted_at = None
 
     def _start_waiting(self) -> None:
         while self._waiting and not self._stopping and len(self._running) < self._options.concurrency:
@@ -459,6 +496,7 @@ class Worker:
             await asyncio.sleep(shard.link.pause_s)
 
     def _shard_failed(self, shard: ShardWork, error: Exception) -> None:
+        shard.looks_at_server = True  # it may be another one when it answers again
         self._tally.shard_failed(shard.number)
         if shard.link.failed(error):
             known = isinstance(error, HeadraceError | ScriptError)

@@ -38,6 +38,7 @@ from headrace.errors import (
     QueueCold,
     QueueFull,
     QueueUnavailable,
+    SettingsNotRestored,
     WrongDatabase,
 )
 
@@ -57,6 +58,7 @@ REFUSALS: dict[str, type[HeadraceError]] = {
     "COLD": QueueCold,
     "FENCED": MoverFenced,
     "WRONGDB": WrongDatabase,
+    "SETTINGS": SettingsNotRestored,
 }
 """What our scripts refuse, by the first word of their answer."""
 

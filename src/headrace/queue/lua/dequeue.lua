@@ -2,13 +2,27 @@
 --@flags allow-oom
 --@include keys, state
 -- KEYS[1]    the shard's meta (routes the script)
--- ARGV       prefix, maxlen, n, lease ms, nonce, then the queue names to serve (Q); none: all of them
+-- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server
+--            ('': no; 0: look now and then; 1: look now), then the queue names to serve (Q); none: all of them
 -- Returns    {queues as {org, project, env, queue}, jobs as {number of its queue, body, attempt, max attempts,
 --            lease token, enqueued ms, waited ms}}
 -- A lease token is the delivery number and the caller's nonce. The number alone is not unique: after a failover to a
 -- replica that was behind, numbers repeat.
 local n, lease_ms, nonce = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local FIRST_NAME = 6
+local FIRST_NAME = 7
+
+-- A server that restarted or took over may lack the last settings; a paused queue must not run there. The server's own
+-- life is read some times a second only: a failover takes longer, and a client that lost its connection looks at once.
+local SETTINGS_EVERY_MS = 250
+if ARGV[6] ~= '' then
+  local v = redis.call('HMGET', META, 'settings_for', 'settings_seen')
+  if not v[1] or ARGV[6] == '1' or math.abs(NOW - tonumber(v[2] or 0)) >= SETTINGS_EVERY_MS then
+    if (redis.call('INFO', 'replication'):match('master_replid:(%x+)') or 'unknown') ~= v[1] then
+      return redis.error_reply('SETTINGS what operators decided was not restored on this server yet')
+    end
+    redis.call('HSET', META, 'settings_seen', whole(NOW))
+  end
+end
 local jobs, leases, named = {}, {}, {}
 local numbers = shard_numbers()
 

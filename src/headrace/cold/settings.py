@@ -1,0 +1,56 @@
+"""What operators decided (limits, pause, close, caps), restored in Valkey from its record in PostgreSQL."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue import keys
+from headrace.valkey.connect import available
+
+if TYPE_CHECKING:
+    from headrace.cold.tiers import Tiers
+
+log = logging.getLogger(__name__)
+
+
+class SettingsKeeper:
+    """Restores the settings of a shard. Workers take no job of a server before that (see lua/settings.lua)."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers = tiers
+        self._store = tiers.store
+
+    def restore_if_needed(self, shard: int) -> bool:
+        """Restore the settings if the server has restarted, failed over or lost its data since they were last restored;
+        returns whether it has."""
+        asked = self._tiers.run(self._tiers.stubs.settings(shard))
+        if asked.restored_for == asked.life:
+            return False
+        self._tiers.check_postgres(shard)
+        restored = self.restore(shard)
+        self._tiers.run(self._tiers.stubs.settings(shard, asked.life))
+        log.info("restored %d settings of shard %d", restored, shard, extra={"action": "settings_restored"})
+        return True
+
+    def restore(self, shard: int) -> int:
+        """Make Valkey's settings those of PostgreSQL; returns how many were different."""
+        restored = 0
+        for ref, name, value in self._store.settings():
+            if self._tiers.stubs.shard_of(ref) == shard and self._read(shard, ref, name) != value:
+                restored += self._restore(shard, ref, name)
+        return restored
+
+    def _restore(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
+        """Hold the record meanwhile: an operator who changes it writes to Valkey after us."""
+        with self._store.held_setting(ref, name) as value:
+            if self._read(shard, ref, name) == value:
+                return False
+            return self._tiers.run(self._tiers.stubs.restore(ref, name, value))
+
+    def _read(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
+        key = keys.queue(shard, ref) if isinstance(ref, QueueRef) else keys.env(shard, ref)
+        with available():
+            found = self._tiers.valkey.hget(key, name)
+        return found.decode() if isinstance(found, bytes) else None

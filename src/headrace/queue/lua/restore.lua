@@ -1,0 +1,19 @@
+-- restore: a setting as PostgreSQL has it. A queue that Valkey lost comes into being, so that it does not run without.
+--@include keys, state
+-- KEYS[1]    the hash of the queue or environment (routes the script)
+-- ARGV       prefix, maxlen, E, Q ('': the environment itself), org, project, env, queue, field, value ('': none)
+-- Returns    1, or 0 if there is no such queue and nothing to be set
+local E, Q, field, value = ARGV[3], ARGV[4], ARGV[9], ARGV[10]
+local is_missing = Q ~= '' and redis.call('HEXISTS', KEYS[1], 'epoch') == 0
+if value == '' then
+  if is_missing then return 0 end
+  redis.call('HDEL', KEYS[1], field)
+else
+  redis.call('HSET', KEYS[1], field, value)
+end
+local names = Q ~= '' and { Q } or redis.call('SMEMBERS', env_names_key(E))
+env_of(E).was_blocked = true
+for _, name in ipairs(names) do queue_of(E, name).resync = true end
+if is_missing then create(queue_of(E, Q), ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
+save_all(ARGV[2])
+return 1
