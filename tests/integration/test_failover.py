@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from headrace.alerts.problems import recent_server_events
+from headrace.cli.doctor_tiers import recent_events
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.settings import SettingsKeeper
+from headrace.cold.status import read_server_events
 from headrace.cold.tiers import Tiers
+from headrace.cold.valkey_watch import ValkeyWatch
 from headrace.errors import SettingsNotRestored
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.postgres.connect import connection, open_pool
 from headrace.queue import keys
 from headrace.queue.queue import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import Stubs
@@ -156,3 +161,44 @@ class TestSettings:
         run(valkey, STUBS.enqueue(REF, [NewJob("t", id="last")]))
         valkey.set(keys.SHARDS, 1)
         assert asyncio.run(run_worker_until(valkey_url, "last", None)) == ["last"]
+
+
+class TestReports:
+    def test_jobs_that_a_failover_lost_are_reported_per_queue(self, pair: ReplicaPair, postgres_url: str) -> None:
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        pair.catch_up()
+        pair.cut_link()
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="2"), NewJob("t", id="3")]))
+        tiers = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        replica = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        watch = ValkeyWatch(tiers)
+        watch.look(0)
+        pair.kill_primary()
+        watch._tiers = replica  # pyright: ignore[reportPrivateUsage]  # as Sentinel would lead it there
+        watch.look(0)
+        watch.look(0)
+        [event] = read_server_events(replica.store)
+        assert (event.server, event.kind, event.missing) == ("valkey", "went back", 2)
+        assert [(loss.ref, loss.missing) for loss in event.losses] == [(REF, 2)]
+        with open_pool(postgres_url) as pool, connection(pool) as conn:
+            [(name, detail)] = recent_server_events(conn).items()
+        assert name == "valkey of shard 0 went back"
+        assert "Accepted jobs missing: 2." in detail
+        [finding] = recent_events([event])
+        assert not finding.ok
+        assert "2 jobs missing" in finding.found
+        tiers.close()
+        replica.close()
+
+    def test_jobs_of_a_valkey_that_was_emptied_are_reported(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        mover = Mover(tiers, MoverOptions(lease_s=3600.0))
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1"), NewJob("t", id="2")]))
+        mover.elect()
+        mover.sweep(0)
+        valkey.flushall()
+        mover.sweep(0)
+        assert [(event.kind, event.missing) for event in read_server_events(tiers.store)] == [("went back", 2)]
+        tiers.close()

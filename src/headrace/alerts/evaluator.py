@@ -17,7 +17,7 @@ from headrace.alerts.health import FAILING_AFTER, LOSS_S, OWN_RULES, health_valu
 from headrace.alerts.journal import Decided, States, lock_orphans, lock_states, rule_of_incident, write
 from headrace.alerts.lease import Lease
 from headrace.alerts.machine import Phase, Values, evaluate, resolve
-from headrace.alerts.problems import recent_problems
+from headrace.alerts.problems import recent_problems, recent_server_events
 from headrace.alerts.records import Silence, enabled_rules, failing_channels, list_silences, revision
 from headrace.alerts.rules import Metric, Rule
 from headrace.alerts.samples import Cut, Measured, cuts, tier_of
@@ -208,14 +208,15 @@ class Evaluator:
             failing = failing_channels(conn, FAILING_AFTER)
             problems = recent_problems(conn)
             losses = progress.losses if progress else 0
-            values = health_values(answers, done.lag_ms, max_lag_ms, losses, watched_ms, failing, problems)
+            events = recent_server_events(conn)
+            values = health_values(answers, done.lag_ms, max_lag_ms, losses, watched_ms, failing, problems, events)
             states = lock_states(conn, [rule.id for rule in OWN_RULES])
             for rule in OWN_RULES:
                 decided.add(rule, *evaluate(rule, values[rule.id], states.get(rule.id, {}), now_ms))
             if not decided.is_empty:
                 write(conn, decided)
         done.transitions += len(decided.transitions)
-        _log_health(decided, problems)
+        _log_health(decided, {**problems, **events})
 
     def _resolve_orphans(self, done: Round, now_ms: int) -> None:
         with connection(self._pool) as conn:

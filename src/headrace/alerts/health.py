@@ -27,7 +27,8 @@ PIPELINE = _own("pipeline", "Rules are not evaluated: the pipeline is behind or 
 LOSS = _own("loss", "The pipeline missed metric events: what rules are compared with is too low", severity="warning")
 CHANNELS = _own("channels", "A channel does not take messages", severity="warning")
 EXPORT = _own("export", "An exporter cannot deliver to its destination; what it has is kept in its spool")
-OWN_RULES = (HISTORY, PIPELINE, LOSS, CHANNELS, EXPORT)
+SERVERS = _own("servers", "A server failed over, lost data or was restored; accepted jobs may be missing")
+OWN_RULES = (HISTORY, PIPELINE, LOSS, CHANNELS, EXPORT, SERVERS)
 
 FAILING_AFTER = 3
 """Failures in a row from which on a channel counts as failing."""
@@ -44,10 +45,11 @@ def health_values(
     watched_ms: int,
     failing_channels: Collection[str],
     failing_exporters: Collection[str],
+    server_events: Collection[str] = (),
 ) -> dict[str, Values | None]:
     """By rule. Of a pipeline nothing is known while ClickHouse does not answer. One without a watermark has never
     written: it may be about to, unless the evaluator has been watching for longer than the largest lag. Each failing
-    channel and exporter has an incident of its own."""
+    channel and exporter, and each event of a server, has an incident of its own."""
     behind = watched_ms > max_lag_ms if lag_ms is None else lag_ms > max_lag_ms
     starting = lag_ms is None and not behind
     return {
@@ -56,4 +58,5 @@ def health_values(
         LOSS.id: {"": float(losses > 0)} if answers else None,
         CHANNELS.id: dict.fromkeys(failing_channels, 1.0),
         EXPORT.id: dict.fromkeys(failing_exporters, 1.0),
+        SERVERS.id: dict.fromkeys(server_events, 1.0),
     }

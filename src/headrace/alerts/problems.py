@@ -21,6 +21,12 @@ def report_problem(pool: Pool, source: str, detail: str | None) -> None:
             conn.execute(load_query(SQL, "report_problem"), given)
 
 
+def recent_server_events(conn: Connection) -> dict[str, str]:
+    """Return what happened to servers of late → what is known of it."""
+    rows = conn.execute(load_query(SQL, "recent_server_events"), {"within_s": LIVES_S}).fetchall()
+    return {str(name): str(detail) for name, detail in rows}
+
+
 def recent_problems(conn: Connection) -> dict[str, str]:
     """Return source → what is wrong."""
     rows = conn.execute(load_query(SQL, "recent_problems"), {"within_s": LIVES_S}).fetchall()

@@ -40,6 +40,7 @@ from headrace.cold.placed import PlacedRows
 from headrace.cold.settings import SettingsKeeper
 from headrace.cold.store import Delta, leaving
 from headrace.cold.tiers import Tiers
+from headrace.cold.valkey_watch import ValkeyWatch
 from headrace.errors import (
     DatabaseUnavailable,
     HeadraceError,
@@ -147,6 +148,7 @@ class Mover:
         self._options = options or MoverOptions()
         self._audit = Audit(tiers, self._adopt)
         self._settings = SettingsKeeper(tiers)
+        self._valkey_watch = ValkeyWatch(tiers)
         self._tokens: dict[int, int] = {}  # of the shards that we lead
         self._safety: dict[int, CopySafety] = {}
         self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
@@ -329,6 +331,7 @@ class Mover:
             self._say(shard, str(error))
             raise
         self._settings.restore_if_needed(shard)  # first: workers wait for it
+        self._valkey_watch.look(shard)
         self._watch_timeline(shard)
         with available():
             node = node_of(self._tiers.valkey, keys.meta(shard))
