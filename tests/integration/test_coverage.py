@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.history.presenter import present_environment, present_queue
+from headrace.api.services import Services
+from headrace.history.presenter import iso, present_environment, present_queue
 from headrace.history.reader import environment_history, queue_history
 from headrace.history.routing import Window
 from headrace.model.names import QueueRef
@@ -26,6 +27,7 @@ from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client, connect
 from headrace.warehouse.reads import Reads
 from headrace.warehouse.tiers import TIERS
+from tests.access import client_with_key
 from tests.events import event_table
 
 REF = QueueRef("o", "p", "e", "q")
@@ -129,6 +131,19 @@ def test_what_came_through_is_complete(pipeline: Pipeline, environment: bool) ->
     assert None not in enqueued(history)
     assert [point["complete"] for point in history["timeseries"]][:5] == [True] * 5
     assert history["completeness"]["pct"] is not None
+
+
+def test_a_gap_is_reported_with_its_range(
+    pipeline: Pipeline, valkey_url: str, clickhouse_url: str, postgres_url: str
+) -> None:
+    for number in range(6):
+        pipeline.take()
+        pipeline.deliver(rows_lost if number == 3 else lambda record: False)
+    services = Services(valkey_url, clickhouse_url, str(pipeline.client.database), 2, postgres_url)
+    answer = client_with_key(services).get("/api/v1/pipeline").json()
+    services.close()
+    start, end = (iso((pipeline.start_s + number * STEP_S) * 1000 + 1000) for number in (2, 3))
+    assert answer["gaps"] == [{"shard": shard, "start": start, "end": end, "events": 1} for shard in range(2)]
 
 
 def test_a_gap_is_a_loss_for_alerts(pipeline: Pipeline) -> None:

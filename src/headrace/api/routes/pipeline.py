@@ -11,6 +11,7 @@ from headrace.api.asking import asked
 from headrace.api.services import Services, services
 from headrace.history.presenter import iso
 from headrace.warehouse.pipeline_batches import FinishedBatch, Sums, newest_batches, sums_since
+from headrace.warehouse.pipeline_coverage import read_gaps
 from headrace.warehouse.reads import Reads
 
 router = APIRouter(prefix="/api/v1", tags=["pipeline"])
@@ -18,6 +19,7 @@ router = APIRouter(prefix="/api/v1", tags=["pipeline"])
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MAX_BATCHES = 500
+MAX_GAPS = 100
 
 
 class Batch(BaseModel):
@@ -34,6 +36,15 @@ class Batch(BaseModel):
     lost_events: int = Field(description="Trimmed, or never written, before they could be read.", examples=[0])
     set_aside: int = Field(description="Entries that could not be understood.", examples=[0])
     rewinds: int = Field(description="Times a shard's event number went back: Valkey lost data.", examples=[0])
+
+
+class GapDocument(BaseModel):
+    """A time of which rows were lost between the pipeline and ClickHouse."""
+
+    shard: int = Field(examples=[1])
+    start: str = Field(examples=["2026-01-31T11:20:00Z"])
+    end: str = Field(examples=["2026-01-31T11:20:05Z"])
+    events: int | None = Field(description="That are missing; null: not known.", examples=[420])
 
 
 class LastHour(BaseModel):
@@ -57,6 +68,7 @@ class Pipeline(BaseModel):
     )
     lag_ms: int | None = Field(description="How long that is ago.", examples=[1485])
     last_hour: LastHour
+    gaps: list[GapDocument] = Field(description="Of the last day, oldest first; at most 100.")
     batches: list[Batch] = Field(description="Of the last day, newest first.")
     timestamp: str = Field(description="The API's clock.", examples=["2026-01-31T12:00:03.638Z"])
 
@@ -78,9 +90,20 @@ def _pipeline(reads: Reads, now_ms: int, limit: int) -> Pipeline:
         watermark=None if watermark_ms is None else iso(watermark_ms),
         lag_ms=None if watermark_ms is None else max(0, now_ms - watermark_ms),
         last_hour=_last_hour(sums),
+        gaps=_gaps(reads, now_ms, watermark_ms),
         batches=[_batch(batch) for batch in newest_batches(reads, now_ms - DAY_MS, limit)],
         timestamp=iso(now_ms),
     )
+
+
+def _gaps(reads: Reads, now_ms: int, watermark_ms: int | None) -> list[GapDocument]:
+    """Only gaps between intervals: what precedes the first one may be from an older release."""
+    found = [] if watermark_ms is None else read_gaps(reads, now_ms - DAY_MS, watermark_ms, 0)
+    found.sort(key=lambda gap: (gap.start_ms, gap.shard))
+    return [
+        GapDocument(shard=gap.shard, start=iso(gap.start_ms), end=iso(gap.end_ms), events=gap.events or None)
+        for gap in found[:MAX_GAPS]
+    ]
 
 
 def _last_hour(sums: Sums) -> LastHour:
