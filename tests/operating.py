@@ -33,7 +33,8 @@ from tests.conftest import wait_until
 
 NOBODY = "http://127.0.0.1:1"
 FAST = ApiSettings(rate=10_000.0, burst=10_000, query_timeout=60.0)
-OPTIONS = QueueOptions()
+SHARDS = 2
+OPTIONS = QueueOptions(SHARDS)
 
 
 @dataclass
@@ -76,7 +77,7 @@ class World:
 def open_world(
     valkey_url: str, postgres_url: str, clickhouse_url: str = NOBODY, database: str = "x", settings: ApiSettings = FAST
 ) -> Generator[World]:
-    services = Services(valkey_url, clickhouse_url, database, OPTIONS.shards, postgres_url, settings)
+    services = Services(valkey_url, clickhouse_url, database, SHARDS, postgres_url, settings)
     tiers = Tiers(valkey_url, postgres_url, OPTIONS)
     with client_with_key(services) as api, SyncClient(valkey_url, OPTIONS, tiers) as queue:
         yield World(services, api, queue, tiers)

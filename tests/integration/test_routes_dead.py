@@ -16,7 +16,7 @@ from headrace.queue import keys
 from headrace.queue.scripts import DeadFilter
 from headrace.queue.state import QueueState, read_state
 from tests.conftest import ODD_NAMES, wait_until
-from tests.operating import OPTIONS, World, open_world, path, problem, tenant
+from tests.operating import OPTIONS, SHARDS, World, open_world, path, problem, tenant
 
 REF = ODD_NAMES
 HERE = tenant(REF)
@@ -29,7 +29,7 @@ def world(valkey_url: str, postgres_url: str) -> Iterator[World]:
 
 
 def state(world: World, ref: QueueRef = REF) -> QueueState:
-    found = read_state(world.queue.redis, OPTIONS.shards, ref)
+    found = read_state(world.queue.redis, SHARDS, ref)
     assert found is not None
     return found
 
