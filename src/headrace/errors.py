@@ -112,6 +112,12 @@ class QueueFull(HeadraceError):
     could wait. Nothing was written. Set postgres.url, raise the cap, or try again when the backlog is smaller."""
 
 
+class DeadJobsFull(QueueFull):
+    """The dead jobs of the queue leave no room in the bytes that Valkey may hold of it, and this program has no
+    PostgreSQL where they could be kept. Nothing was written. Redrive or remove dead jobs (`headrace redrive`, `headrace
+    discard`), or set postgres.url."""
+
+
 class QueueCold(HeadraceError):
     """Jobs of this queue wait in PostgreSQL, and new ones must wait behind them; this program has no PostgreSQL.
     Nothing was written. Set postgres.url."""

@@ -1,10 +1,14 @@
-"""A redrive passes no cap."""
+"""A redrive passes no cap, and dead jobs count toward the bytes of a queue that has no PostgreSQL behind it."""
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.cold.tiers import Tiers
+from headrace.errors import DeadJobsFull, QueueFull
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
+from headrace.queue import keys
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Caps, DeadFilter
 from headrace.queue.state import QueueState, read_states
@@ -13,6 +17,7 @@ from headrace.valkey.scripts import run
 
 HOUR_MS = 3_600_000
 REF = QueueRef("acme", "shop", "prod", "emails")
+OVERHEAD = 512  # of a dead job, beside its payload
 
 
 def options(caps: Caps) -> QueueOptions:
@@ -72,3 +77,48 @@ def test_with_postgres_what_does_not_fit_waits_in_the_cold_tier(any_valkey_url: 
         assert (redriven, redriven.remaining) == (30, 0)
         assert state_of(client.redis).warm <= 10
         assert state_of(client.redis).depth == 30
+
+
+def test_dead_jobs_count_toward_the_bytes_of_a_queue_without_postgres(valkey: Valkey, valkey_url: str) -> None:
+    with SyncClient(valkey_url, options(Caps(bytes=4 * (1000 + OVERHEAD)))) as client:
+        bury(client, 4, size=1000)
+        assert state_of(valkey).dead_bytes == 4 * (1000 + OVERHEAD)
+        with pytest.raises(DeadJobsFull, match="Redrive or remove dead jobs"):
+            client.enqueue(REF, NewJob("send", b"1"))
+        assert client.remove_dead(REF, DeadFilter(ids=["send001"])) == 1
+        client.enqueue(REF, NewJob("send", b"1", id="new"))
+        assert client.redrive(REF) == 3
+        assert (state_of(valkey).dead_bytes, state_of(valkey).dead) == (0, 0)
+        client.enqueue(REF, NewJob("send", b"1"))
+
+
+def test_removed_dead_jobs_are_gone(valkey: Valkey, valkey_url: str) -> None:
+    with SyncClient(valkey_url, options(Caps())) as client:
+        bury(client, 5)
+        assert client.remove_dead(REF) == 5
+        assert (state_of(valkey).dead, state_of(valkey).dead_bytes) == (0, 0)
+        assert not valkey.exists(keys.job(0, REF.environment, "send000"), keys.body(0, REF.environment, "send000"))
+        assert client.enqueue(REF, NewJob("send", id="send000"))
+
+
+def test_jobs_that_died_before_they_were_counted_count_too(valkey: Valkey, valkey_url: str) -> None:
+    with SyncClient(valkey_url, options(Caps(bytes=4 * (1000 + OVERHEAD)))) as client:
+        bury(client, 4, size=1000)
+        valkey.hdel(keys.queue(0, REF), "dead_bytes")  # as older scripts leave it
+        with pytest.raises(QueueFull):
+            client.enqueue(REF, NewJob("send", b"1"))
+        valkey.hset(keys.queue(0, REF), "dead_bytes", 10**9)  # as after an older mover took some away
+        valkey.delete(keys.dead(0, REF))
+        client.enqueue(REF, NewJob("send", b"1"))
+        assert state_of(valkey).dead_bytes == 0
+
+
+def test_jobs_taken_to_postgres_no_longer_count(any_valkey_url: str, postgres_url: str) -> None:
+    given = options(Caps())
+    tiers = Tiers(any_valkey_url, postgres_url, given)
+    with SyncClient(any_valkey_url, given, tiers) as client:
+        bury(client, 3)
+        assert state_of(client.redis).dead_bytes == 3 * (1 + OVERHEAD)
+        tiers.gather_dead(REF)
+        assert (state_of(client.redis).dead_bytes, state_of(client.redis).dead) == (0, 3)
+        assert client.remove_dead(REF) == 3

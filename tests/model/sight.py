@@ -202,6 +202,7 @@ def check_queues(sight: Sight, truth: Truth) -> None:
         alive = [job for job in truth.alive() if job.queue == ref]
         expected = {name: str(len(truth.of(ref, state))) for name, state in STORED.items()}
         expected["warm_bytes"] = str(sum(job.size for job in alive))
+        expected["dead_bytes"] = str(truth.dead_bytes(ref))
         assert {name: fields[name] for name in expected} == expected, ref
         assert fields.get("caps") == ("{} {}".format(*queue.caps) if queue.caps else None)
         assert "cold" not in fields, "nobody here has a PostgreSQL"

@@ -18,6 +18,7 @@ from headrace.queue.keys import encode, env_part, job_part
 from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter
 
 NEVER = math.inf
+DEAD_OVERHEAD = 512  # what a dead job counts beside its payload
 
 
 def delivery_number(token: str) -> int:
@@ -150,7 +151,18 @@ class Truth:
         """Whether the jobs of a call that are not there yet fit, all together. An empty queue takes one of any size. A
         full shard takes what is within the share of an environment, and altogether a quarter more than its cap."""
         new = {job.id: job for job in reversed([*jobs]) if not self.is_taken(ref, job.id)}
-        return not new or self._fits(ref, len(new), sum(len(job.payload) for job in new.values()))
+        added = sum(len(job.payload) for job in new.values())
+        return not new or (self._dead_leave_room(ref, added) and self._fits(ref, len(new), added))
+
+    def dead_bytes(self, ref: QueueRef) -> int:
+        return sum(job.size + DEAD_OVERHEAD for job in self.of(ref, JobState.DEAD))
+
+    def _dead_leave_room(self, ref: QueueRef, added: int) -> bool:
+        """Dead jobs count toward the bytes of their queue: nobody here has a PostgreSQL."""
+        own = self.queues[ref].caps if ref in self.queues else None
+        held = sum(job.size for job in self.alive() if job.queue == ref)
+        dead = self.dead_bytes(ref)
+        return dead == 0 or held + dead + added <= (own[1] if own else self.caps.bytes)
 
     def _fits(self, ref: QueueRef, count: int, added: int) -> bool:
         held = [job for job in self.alive() if job.queue == ref]

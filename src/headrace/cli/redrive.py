@@ -1,4 +1,4 @@
-"""`headrace redrive`: dead jobs get another life."""
+"""`headrace redrive` and `headrace discard`: dead jobs run again or are deleted."""
 
 from __future__ import annotations
 
@@ -29,3 +29,20 @@ def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
         click.echo(f"redriven {moved}")
         if moved.remaining:
             click.echo(f"{moved.remaining} stay dead: the queue is full. Redrive again when it has room.")
+
+
+@click.command()
+@queue_arguments
+@click.option("--id", "ids", multiple=True, help="This job only; may be repeated.")
+@click.option("--task", default="", help="Jobs of this task only.")
+@click.option("--error", "text", default="", metavar="TEXT", help="Jobs whose error contains this text only.")
+@json_option
+@pass_invocation
+def discard(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
+    """Delete dead jobs of a queue for good."""
+    with queue_client(invocation.settings) as client:
+        removed = client.remove_dead(ref, DeadFilter(ids, task, text))
+    if as_json:
+        print_json({"removed": removed})
+    else:
+        click.echo(f"removed {removed}")

@@ -28,8 +28,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:env:E:names         set     every queue of the environment
     hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
     hr:{0}:q:E:Q               hash    names, epoch, ready, running, warm_scheduled, warm_bytes, limit, paused, closed,
-                                       caps, levels, oldest, indexed, known_detail, cold (see lua/state.lua), placed
-                                       (see lua/placed.lua), o:<op>
+                                       caps, levels, oldest, indexed, known_detail, dead_bytes (of its dead jobs here),
+                                       cold (see lua/state.lua), placed (see lua/placed.lua), o:<op>
     hr:{0}:q:E:Q:ready         zset    job id → when it became eligible (priority 0)
     hr:{0}:q:E:Q:ready:P       zset    the same for priority P
     hr:{0}:q:E:Q:levels        zset    priorities other than 0 that have jobs

@@ -58,6 +58,10 @@ class Overflow(Protocol):
         """Let dead jobs of both tiers wait again; returns how many."""
         ...
 
+    def remove_dead(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
+        """Delete dead jobs of both tiers, `most` at most (None: all); returns how many."""
+        ...
+
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         """What operators decided (limits, pause, close, caps), to be restored should Valkey lose it. None: no more."""
         ...

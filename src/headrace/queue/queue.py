@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -235,9 +235,22 @@ class Operations:
         if self.overflow:
             refuse_unknown(ref, (yield self.options.stubs().configure(ref, {})))
             return RedriveCount((yield Blocking(partial(self.overflow.redrive, ref, which))))
+        return (yield from self._on_dead(ref, which, self.options.stubs().redrive))
+
+    def remove_dead(self, ref: QueueRef, which: DeadFilter) -> Steps[int]:
+        check_queue(ref)
+        if self.overflow:
+            refuse_unknown(ref, (yield self.options.stubs().configure(ref, {})))
+            return (yield Blocking(partial(self.overflow.remove_dead, ref, which, None)))
+        return int((yield from self._on_dead(ref, which, self.options.stubs().remove_dead)))
+
+    def _on_dead(
+        self, ref: QueueRef, which: DeadFilter, act: Callable[[QueueRef, DeadFilter, int, int], Call[Redriven | None]]
+    ) -> Steps[RedriveCount]:
+        """Do something with every dead job that matches, page by page."""
         moved = skip = remaining = 0
         while True:
-            answer: Redriven | None = yield self.options.stubs().redrive(ref, which, REDRIVE_PAGE, skip)
+            answer: Redriven | None = yield act(ref, which, REDRIVE_PAGE, skip)
             page = known(ref, answer)
             moved += page.moved
             remaining += page.remaining
@@ -304,6 +317,10 @@ class SyncClient:
         """Let dead jobs run again, with all their attempts, longest dead first. Returns how many. Each job moves at
         once or not at all. What the caps leave no room for waits in PostgreSQL, or stays dead where there is none."""
         return self._drive(self._operations.redrive(ref, which))
+
+    def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
+        """Delete dead jobs for good, longest dead first. Returns how many."""
+        return self._drive(self._operations.remove_dead(ref, which))
 
     @property
     def shards(self) -> int:
@@ -395,6 +412,9 @@ class Client:
 
     async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
         return await self._drive(self._operations.redrive(ref, which))
+
+    async def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
+        return await self._drive(self._operations.remove_dead(ref, which))
 
     @property
     def shards(self) -> int:

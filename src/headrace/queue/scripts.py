@@ -20,7 +20,7 @@ T = TypeVar("T")
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
-    *("resync", "maintain", "begin", "settings", "restore"),
+    *("resync", "maintain", "begin", "settings", "restore", "remove_dead"),
 )
 
 
@@ -352,18 +352,25 @@ class Stubs:
         """Their ids stay taken for `keep_ms`."""
         shard = self.shard_of(ref)
         args = _flat((keys.encode(row.job_id), row.buried_ms) for row in rows)
-        return self._call("forget", shard, keys.dead(shard, ref), [keys.env_part(ref.environment), keep_ms, *args], int)
+        return self._call("forget", shard, keys.dead(shard, ref), [*_parts(ref), keep_ms, *args], int)
 
     # What operators do
 
     def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
         """Looks at up to `at_most` dead jobs, oldest first, after the first `skip`. None: there is no such queue."""
+        return self._on_dead("redrive", ref, which, at_most, skip)
+
+    def remove_dead(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
+        """Delete dead jobs that Valkey holds; counts as `redrive` does, with `moved` for removed."""
+        return self._on_dead("remove_dead", ref, which, at_most, skip)
+
+    def _on_dead(self, name: str, ref: QueueRef, which: DeadFilter, at_most: int, skip: int) -> Call[Redriven | None]:
         shard = self.shard_of(ref)
         since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
         until = "+inf" if which.buried_until_ms is None else which.buried_until_ms
         args: list[Arg] = [*_parts(ref), at_most, skip, since, until, which.task, which.error, *self._caps()]
         args += map(keys.encode, which.ids)
-        return self._call("redrive", shard, keys.dead(shard, ref), args, _redriven)
+        return self._call(name, shard, keys.dead(shard, ref), args, _redriven)
 
     def settings(self, shard: int, restored_for: str = "") -> Call[SettingsState]:
         """Ask whether settings were restored on this server; or note for which life of it they were."""

@@ -41,6 +41,7 @@ class QueueState:
     cold_mode: bool  # new jobs wait in PostgreSQL, behind those that wait there
     dead: int
     odometers: Mapping[str, int]  # op → how many since the queue exists
+    dead_bytes: int = 0  # of dead jobs in Valkey: their payloads, and 512 for each
     cold_scheduled: int = 0  # of scheduled, in PostgreSQL
 
 
@@ -162,6 +163,7 @@ def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
             for name, total in fields.items()
             if name.startswith(ODOMETER)
         },
+        dead_bytes=int(fields.get(b"dead_bytes", 0)),
         cold_scheduled=int(cold.get("scheduled", 0)),
     )
 

@@ -31,6 +31,7 @@ from redis.exceptions import (
 )
 
 from headrace.errors import (
+    DeadJobsFull,
     HeadraceError,
     MemoryFull,
     MoverFenced,
@@ -55,6 +56,7 @@ DEFAULT_PORT = 6379
 REFUSALS: dict[str, type[HeadraceError]] = {
     "CLOSED": QueueClosed,
     "FULL": QueueFull,
+    "DEADFULL": DeadJobsFull,
     "COLD": QueueCold,
     "FENCED": MoverFenced,
     "WRONGDB": WrongDatabase,

@@ -6,7 +6,7 @@
 --            cold epoch that PostgreSQL told the client (0: none), 1 if jobs are sent whole, then for each job: J, payload
 --            bytes, delay ms, and if whole: body, priority, ttl ms (0: none), max attempts
 -- Returns    {queue's epoch, cold epoch, now ms, answers, id of the PostgreSQL ('': not known yet)}; an answer for each job: 1 (accepted), 0 (a job of that id exists already), 2
---            (spill it) or 3 (there is room: send it whole). CLOSED if the queue takes no jobs; FULL or COLD, and nothing is written, if there is no
+--            (spill it) or 3 (there is room: send it whole). CLOSED if the queue takes no jobs; FULL, DEADFULL or COLD, and nothing is written, if there is no
 --            room and the client has no PostgreSQL
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far, told = shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -16,12 +16,16 @@ if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs
 
 local max_items, max_bytes = caps_of(queue, ARGV[9], ARGV[10])
 
+local full_of_dead = false
+
 local function fit_together(counts)
   local items, bytes = 0, 0
   for i = FIRST, #ARGV, EACH do
     if counts(ARGV[i]) then items, bytes = items + 1, bytes + tonumber(ARGV[i + 1]) end
   end
   if items == 0 then return true end
+  full_of_dead = not dead_leave_room(queue, bytes, max_bytes)
+  if full_of_dead then return false end
   if items == 1 then return fits(queue, bytes, max_items, max_bytes) and shard_fits(queue, bytes, shard_max) end
   return held_by(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
     and shard_takes(queue, bytes, shard_max)
@@ -42,6 +46,10 @@ local function refusal()
     return not again and redis.call('EXISTS', body_key(E .. ':' .. J)) == 0
   end
   if fit_together(is_new) then return nil end
+  if full_of_dead then
+    return redis.error_reply('DEADFULL the dead jobs of this queue take ' .. whole(dead_bytes_of(queue)) .. ' of '
+      .. whole(max_bytes) .. ' bytes')
+  end
   return redis.error_reply('FULL this queue holds ' .. held_by(queue) .. ' jobs of ' .. max_items)
 end
 

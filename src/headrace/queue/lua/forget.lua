@@ -1,15 +1,17 @@
 -- forget: dead jobs that PostgreSQL keeps now. One that was redriven or buried again meanwhile is left alone. As with
 -- jobs that are done, the id stays taken for a while: a producer that never saw its answer and asks again must not run it.
 --@flags allow-oom
---@include keys
+--@include keys, state
 -- KEYS[1]    the queue's dead jobs (routes the script to its shard)
--- ARGV       prefix, maxlen, E, keep ms (0: the id is free at once), then for each job: J, buried ms
+-- ARGV       prefix, maxlen, E, Q, keep ms (0: the id is free at once), then for each job: J, buried ms
 -- Returns    how many
-local keep_ms = tonumber(ARGV[4])
+local keep_ms = tonumber(ARGV[5])
+local queue = queue_of(ARGV[3], ARGV[4])
 local forgotten = 0
-for i = 5, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
   if redis.call('ZSCORE', KEYS[1], ARGV[i]) == ARGV[i + 1] then
     local EJ = ARGV[3] .. ':' .. ARGV[i]
+    count_dead(queue, tonumber(redis.call('HGET', job_key(EJ), 'size') or 0), -1)
     redis.call('ZREM', KEYS[1], ARGV[i])
     redis.call('DEL', job_key(EJ))
     if keep_ms > 0 then
@@ -20,4 +22,5 @@ for i = 5, #ARGV, 2 do
     forgotten = forgotten + 1
   end
 end
+if queue.epoch then save_dead(queue) end
 return forgotten

@@ -23,6 +23,7 @@ local function forget_leases() in_chunks('ZREM', LEASES, ended) end
 
 -- Out of the way, but kept with its error until somebody redrives it.
 local function make_dead(job)
+  count_dead(job.queue, job.size, 1)
   redis.call('ZADD', dead_key(job.queue.E, job.queue.Q), whole(NOW), job.J)
   redis.call('HSET', job_key(job.EJ), 'state', 'dead')
   redis.call('SADD', BURIED, job.queue.name)

@@ -1,47 +1,23 @@
 -- redrive: dead jobs of a queue get their attempts back and wait again, oldest first, as many as the caps let in.
---@include keys, state
+--@include keys, state, dead_jobs
 -- KEYS[1]    the queue's dead jobs (routes the script)
 -- ARGV       prefix, maxlen, E, Q, most jobs to look at, how many to skip, buried from ms, buried until
 --            ms, task ('': any), text in the error ('': any), most jobs and bytes of the warm tier, most bytes of the
 --            shard's (0: no cap), then job ids (J); none: all
 -- Returns    {how many were redriven, how many were looked at, how many of these match but found no room}; empty if
 --            there is no such queue
-local E, Q, most = ARGV[3], ARGV[4], tonumber(ARGV[5])
-local since, till = tonumber(ARGV[7]) or -math.huge, tonumber(ARGV[8]) or math.huge
-local task, text = ARGV[9], ARGV[10]
-local FIRST_ID = 14
+local E, Q = ARGV[3], ARGV[4]
 if redis.call('EXISTS', queue_key(E, Q)) == 0 then return {} end
 local queue = queue_of(E, Q)
+local filter = dead_filter(E, Q)
 local max_items, max_bytes = caps_of(queue, ARGV[11], ARGV[12])
 local shard_max = shard_cap(ARGV[13])
-
-local function candidates()
-  if #ARGV == FIRST_ID - 1 then
-    return redis.call('ZRANGEBYSCORE', dead_key(E, Q), ARGV[7], ARGV[8], 'LIMIT', ARGV[6], most)
-  end
-  local found, seen = {}, {}
-  for i = FIRST_ID, #ARGV do
-    local at = tonumber(redis.call('ZSCORE', dead_key(E, Q), ARGV[i]) or nil)
-    if at and at >= since and at <= till and not seen[ARGV[i]] then
-      found[#found + 1] = ARGV[i]
-      seen[ARGV[i]] = true
-    end
-  end
-  return found
-end
-
--- The second field of the body's header, see scripts.py.
-local function task_of(EJ)
-  return string.match(redis.call('GET', body_key(EJ)), '^[^\t]*\t([^\t\n]*)')
-end
-
 local moved, remaining = 0, 0
 
 local function redrive(J)
   local job = job_key(E .. ':' .. J)
   local v = redis.call('HMGET', job, 'error', 'priority', 'size', 'detail')
-  if task ~= '' and task_of(E .. ':' .. J) ~= task then return end
-  if text ~= '' and not string.find(v[1] or '', text, 1, true) then return end
+  if not dead_matches(filter, J, v[1]) then return end
   -- None passes one that found no room.
   local size = tonumber(v[3])
   if remaining > 0 or not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max) then
@@ -54,11 +30,12 @@ local function redrive(J)
   redis.call('HDEL', job, 'expires') -- it outlived its TTL; whoever redrives wants it run
   add_ready(queue, J, at, tonumber(v[2]), v[4])
   queue.warm_bytes = queue.warm_bytes + size
+  count_dead(queue, size, -1)
   count(queue, 'redrive')
   moved = moved + 1
 end
 
-local found = candidates()
+local found = dead_candidates(filter)
 for _, J in ipairs(found) do redrive(J) end
 save_all(ARGV[2])
 return { moved, #found, remaining }

@@ -93,15 +93,16 @@ local function queue_of(E, Q)
     -- Named as the columns of an event, so that the queue itself can be packed into one.
     local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'ready', 'warm_scheduled', 'running', 'warm_bytes',
       'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps',
-      'known_detail')
+      'known_detail', 'dead_bytes')
     queue = { E = E, Q = Q, name = name, epoch = v[1], ready = tonumber(v[2] or 0),
       warm_scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), warm_bytes = tonumber(v[5] or 0),
       limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
       levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
       oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
-      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, environment = env_of(E), ops = {},
+      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, dead_bytes = tonumber(v[19] or nil), environment = env_of(E), ops = {},
       added = {}, details = {} }
     queue.bytes_before = queue.warm_bytes
+    if not queue.epoch then queue.dead_bytes = 0 end -- else nil: older scripts made it, see sum_dead
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
   end
@@ -112,7 +113,7 @@ end
 local function create(queue, org, project, env, name)
   queue.epoch, queue.org, queue.project, queue.env, queue.queue = whole(NOW), org, project, env, name
   redis.call('HSET', queue_key(queue.E, queue.Q), 'epoch', queue.epoch, 'org', org, 'project', project, 'env', env,
-    'queue', name)
+    'queue', name, 'dead_bytes', 0)
   redis.call('SADD', QUEUES, queue.name)
   redis.call('SADD', ENVIRONMENTS, queue.E)
   redis.call('SADD', env_names_key(queue.E), queue.Q)
@@ -292,6 +293,43 @@ end
 -- What all queues of the shard hold, as this script has changed it so far. (It has changed no other queue.)
 local function shard_used(queue)
   return shard_numbers().bytes + queue.warm_bytes - queue.bytes_before
+end
+
+-- Dead jobs that Valkey keeps take memory as well: their payload, and about this much for the rest of each.
+local DEAD_OVERHEAD = 512
+local DEAD_SAMPLE = 1000
+
+-- Sum up the bytes of a queue's dead jobs, for jobs that were buried or removed by scripts that do not count them. Of
+-- more than a sample the sum is estimated.
+local function sum_dead(queue)
+  local key = dead_key(queue.E, queue.Q)
+  local sample = redis.call('ZRANGE', key, 0, DEAD_SAMPLE - 1)
+  local bytes = 0
+  for _, J in ipairs(sample) do
+    bytes = bytes + DEAD_OVERHEAD + tonumber(redis.call('HGET', job_key(queue.E .. ':' .. J), 'size') or 0)
+  end
+  if #sample == DEAD_SAMPLE then bytes = math.floor(bytes * redis.call('ZCARD', key) / DEAD_SAMPLE) end
+  if bytes ~= queue.dead_bytes then queue.dead_bytes, queue.dead_changed = bytes, true end
+  return bytes
+end
+
+-- The bytes of a queue's dead jobs in Valkey.
+local function dead_bytes_of(queue) return queue.dead_bytes or sum_dead(queue) end
+
+-- Count a dead job that came (1) or left (-1).
+local function count_dead(queue, size, sign)
+  queue.dead_bytes = math.max(0, dead_bytes_of(queue) + sign * (size + DEAD_OVERHEAD))
+  queue.dead_changed = true
+end
+
+local function save_dead(queue)
+  if queue.dead_changed then redis.call('HSET', queue_key(queue.E, queue.Q), 'dead_bytes', whole(queue.dead_bytes)) end
+end
+
+-- Whether the dead jobs of a queue leave room for so many bytes. Only asked where no PostgreSQL takes them away.
+local function dead_leave_room(queue, size, max_bytes)
+  local function leave_room(dead) return dead == 0 or queue.warm_bytes + dead + size <= max_bytes end
+  return leave_room(dead_bytes_of(queue)) or leave_room(sum_dead(queue))
 end
 
 local REFILL_BELOW, LEAVE_AT = 0.9, 0.8
@@ -567,6 +605,7 @@ local function save_all(maxlen)
     redis.call('HSET', queue_key(queue.E, queue.Q), 'ready', queue.ready, 'warm_scheduled', queue.warm_scheduled,
       'running', queue.running, 'warm_bytes', queue.bytes, 'levels', queue.levels, 'oldest', queue.oldest_text,
       'indexed', queue.indexed or '', 'known_detail', queue.known_detail or '')
+    save_dead(queue)
     if queue.cold_changed then redis.call('HSET', queue_key(queue.E, queue.Q), 'cold', pack_cold(queue.cold)) end
     call_for_refill(queue)
     if queue.warm_bytes ~= queue.bytes_before then

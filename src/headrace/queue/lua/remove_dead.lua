@@ -1,0 +1,23 @@
+-- remove_dead: dead jobs of a queue are deleted, oldest first. For queues without PostgreSQL.
+--@flags allow-oom
+--@include keys, state, dead_jobs
+-- KEYS[1]    the queue's dead jobs (routes the script)
+-- ARGV       as for redrive
+-- Returns    {how many were removed, how many were looked at}; empty if there is no such queue
+local E, Q = ARGV[3], ARGV[4]
+if redis.call('EXISTS', queue_key(E, Q)) == 0 then return {} end
+local queue = queue_of(E, Q)
+local filter = dead_filter(E, Q)
+local found, removed = dead_candidates(filter), 0
+for _, J in ipairs(found) do
+  local EJ = E .. ':' .. J
+  local v = redis.call('HMGET', job_key(EJ), 'error', 'size')
+  if dead_matches(filter, J, v[1]) then
+    count_dead(queue, tonumber(v[2] or 0), -1)
+    redis.call('DEL', job_key(EJ), body_key(EJ))
+    redis.call('ZREM', dead_key(E, Q), J)
+    removed = removed + 1
+  end
+end
+save_dead(queue)
+return { removed, #found }
