@@ -36,7 +36,7 @@ ARCHIVES = ROOT / "tests" / "compat"
 TASKS = "compat_tasks"
 START_S = 300.0
 CATCH_UP_S = 300.0
-LEASE_S = 30
+ENDS = "10m"  # when leases and retries end: after the archive was written, and before it is first opened
 DICTIONARY_BYTES = 128 * 2**20  # larger than a data directory: the databases of PostgreSQL are copies of each other
 
 # Servers and commands make these anew, and some of them name the machine.
@@ -113,7 +113,7 @@ class Release:
             "PYTHONPATH": str(self.source / "src"),
             "HEADRACE_EMBEDDED_DATA_DIR": str(self.data_dir),
             "HEADRACE_EMBEDDED_START_TIMEOUT": "4m",
-            "HEADRACE_QUEUE_LEASE": f"{LEASE_S}s",
+            "HEADRACE_QUEUE_LEASE": ENDS,
             "HEADRACE_QUEUE_WARM_MAX_BYTES": "1MiB",
             "HEADRACE_COLD_REFILL_EVERY": "1s",
             "HEADRACE_API_PORT": "0",
@@ -277,7 +277,7 @@ def hold_jobs(release: Release, folder: Path) -> list[str]:
     dead = release.enqueue(INVOICES, "bury", 3)
     release.enqueue(RETRIES, "fail_once", 2)
     served = ("--queue", "thumbnails", "--queue", "invoices", "--queue", "retries")
-    settings = {"HEADRACE_QUEUE_RETRY_BASE": "5m"}
+    settings = {"HEADRACE_QUEUE_RETRY_BASE": ENDS, "HEADRACE_QUEUE_RETRY_MAX": ENDS}
     worker = release.start(
         "worker", f"{TASKS}:tasks", "--no-mover", *served, log=folder / "worker-2.log", settings=settings
     )
@@ -321,12 +321,14 @@ def compare(release: Release) -> None:
 
 
 def end(release: Release, stack: subprocess.Popen[bytes]) -> None:
-    """Kill the pipeline and the mover; the stack then stops everything else in order."""
-    os.kill(release.pid("mover"), signal.SIGKILL)
-    os.kill(release.pid("pipeline"), signal.SIGKILL)
+    """Kill the pipeline and the mover, and let the stack stop everything else in order. It stands still meanwhile, so
+    that it does not restart them."""
+    stack.send_signal(signal.SIGSTOP)
+    release.signal("mover", signal.SIGKILL)
+    release.signal("pipeline", signal.SIGKILL)
     release.signal("clickhouse", signal.SIGCONT)
-    if stack.poll() is None:
-        stack.send_signal(signal.SIGTERM)
+    stack.send_signal(signal.SIGTERM)
+    stack.send_signal(signal.SIGCONT)
     stack.wait()
 
 

@@ -30,7 +30,7 @@ from tests.stack import ANSWER_S, POLL_S, RunningStack
 
 ARCHIVES = read_archives()
 CATCH_UP_S = 480  # Spark starts first
-RUN_S = 480.0  # for leases to end and jobs to run
+RUN_S = 900.0  # for leases to end, in an archive that was just written, and jobs to run
 GAUGES = ("warm", "cold", "scheduled", "running", "dead", "limit", "paused", "closed", "cold_mode")
 DAY_S = 86_400
 HOUR_S = 3600
