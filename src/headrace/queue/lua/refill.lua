@@ -81,8 +81,9 @@ local function place(row, J, body, size, enqueued, due, priority, expires, max_a
   if scheduled then add_scheduled(queue, J, due) else add_ready(queue, J, due, priority, detail) end
   queue.warm_bytes = queue.warm_bytes + size
   moved[#moved + 1] = row
-  add_scored(moved_values, row, delayed .. ' ' .. whole(size) .. ' ' .. J)
-  count_placed(placed, delayed == '1', size, 1)
+  add_scored(moved_values, row, delayed .. ' ' .. size .. ' ' .. J)
+  local kind = delayed == '1' and 'scheduled' or 'depth'
+  placed[kind], placed.bytes = placed[kind] + 1, placed.bytes + size
   count(queue, 'refill')
   return 1
 end
