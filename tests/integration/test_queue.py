@@ -432,7 +432,7 @@ def test_accepted_jobs_outlive_a_killed_server(tmp_path: Path) -> None:
         valkey.set("last", "")  # what a client waits for is its own last write, and all before it
         wait_until(lambda: cast("list[int]", valkey.execute_command("WAITAOF", 1, 0, 5000))[0], "it is on disk")
     psutil.Process(server.child.pid).kill()
-    wait_until(server.died, "it died")
+    wait_until(server.exit_code, "it died")
     server.start()
     server.wait_ready(READY_S)
     try:
