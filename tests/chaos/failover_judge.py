@@ -133,7 +133,7 @@ def is_within(accepted: Accepted, window: LossWindow) -> bool:
 
 def overlaps(runs: Sequence[Run], windows: Sequence[LossWindow]) -> Iterator[str]:
     """Runs of the limited queue that began while another one ran. One that began before a failover does not count: the
-    promoted server may never have heard of it, and nobody can call it back."""
+    promoted server may not know of it, and its worker cannot be stopped from outside."""
     name = f"{LIMITED.env}/{LIMITED.queue}"
     own = sorted((run for run in runs if run.queue == name), key=lambda run: run.started_ms)
     for before, after in pairwise(own):

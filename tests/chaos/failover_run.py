@@ -336,7 +336,7 @@ def add_backlog_rules(postgres: str) -> None:
 
 
 def find_missing_alerts(postgres: str) -> list[str]:
-    """Environments whose backlog nobody is warned of, although no worker ran for a while."""
+    """Return the environments without an open backlog incident, although no worker ran for a while."""
     with connect_postgres(postgres) as conn:
         fired = {incident.env for incident in records.list_incidents(conn, records.ANYWHERE, is_open=True)}
     return [f"the backlog of {ref.env}" for ref in BUSY if ref.env not in fired]

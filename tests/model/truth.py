@@ -158,7 +158,7 @@ class Truth:
         return sum(job.size + DEAD_OVERHEAD for job in self.of(ref, JobState.DEAD))
 
     def _dead_leave_room(self, ref: QueueRef, added: int) -> bool:
-        """Dead jobs count toward the bytes of their queue: nobody here has a PostgreSQL."""
+        """Dead jobs count toward the bytes of their queue: there is no PostgreSQL here."""
         own = self.queues[ref].caps if ref in self.queues else None
         held = sum(job.size for job in self.alive() if job.queue == ref)
         dead = self.dead_bytes(ref)

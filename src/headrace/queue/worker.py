@@ -472,7 +472,7 @@ class Worker:
             raise
 
     async def _repeat(self, shard: ShardWork, seconds: float, do: Callable[[ShardWork], Awaitable[None]]) -> None:
-        """Run `do` for a shard every so many seconds. A failure is retried after the shard's pause, never raised: a
+        """Run `do` for a shard periodically. A failure is retried after the shard's pause, never raised: a
         loop that ended would end the heartbeats of jobs that run."""
         while True:
             try:
