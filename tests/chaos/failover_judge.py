@@ -121,9 +121,9 @@ def judge_jobs(
     paused = {"kept-0", *(each.job.id for each in accepted.values() if each.ref == PAUSED)}
     verdict.add("stuck", waiting - paused)
     verdict.add("buried_without_run", dead - ran)
-    verdict.add(
-        "limit_exceeded", [*overlaps(runs, windows), *(f"{job_id} of a paused queue" for job_id in ran & paused)]
-    )
+    failovers = [window for window in windows if window.server == "valkey"]
+    verdict.add("limit_exceeded", overlaps(runs, failovers))
+    verdict.add("limit_exceeded", (f"{job_id} of a paused queue" for job_id in ran & paused))
     return verdict
 
 
@@ -131,13 +131,13 @@ def is_within(accepted: Accepted, window: LossWindow) -> bool:
     return window.from_ms <= accepted.at_ms <= window.until_ms
 
 
-def overlaps(runs: Sequence[Run], windows: Sequence[LossWindow]) -> Iterator[str]:
+def overlaps(runs: Sequence[Run], failovers: Sequence[LossWindow]) -> Iterator[str]:
     """Runs of the limited queue that began while another one ran. One that began before a failover does not count: the
     promoted server may not know of it, and its worker cannot be stopped from outside."""
     name = f"{LIMITED.env}/{LIMITED.queue}"
     own = sorted((run for run in runs if run.queue == name), key=lambda run: run.started_ms)
     for before, after in pairwise(own):
-        is_cut = any(before.started_ms <= w.until_ms and w.from_ms <= after.started_ms for w in windows)
+        is_cut = any(before.started_ms <= w.until_ms and w.from_ms <= after.started_ms for w in failovers)
         if before.ended_ms is not None and after.started_ms < before.ended_ms and not is_cut:
             yield f"{after} began beside {before}"
 
