@@ -7,7 +7,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all jobs
                                        that wait or run), bounds (see bounds.py), mover_token (fencing), mover_* (its
                                        last report), turn and turn:Q (clocks of the fair indexes, see lua/state.lua),
-                                       ticked (when), maintainer, maintainer_until (maintenance owner)
+                                       ticked (when), maintainer, maintainer_until (maintenance owner), checked
+                                       (where it goes on to look for miscounted queues)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops the XADD; odometers and seq go on
     hr:{0}:envs                zset    environment → turns taken; only those with something that may run
@@ -21,6 +22,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:hungry              zset    queues in cold mode that have room → since when; movers wait for it
     hr:{0}:buried              set     queues with dead jobs that PostgreSQL does not have yet
     hr:{0}:losses              hash    queue → accepted jobs that a restored PostgreSQL does not have, to be reported
+    hr:{0}:repair              hash    queues that a failed script left half changed → jobs it was adding or leasing
+                                       (lua/failure.lua); maintenance counts them again
     hr:{0}:mover               string  who moves jobs between the tiers; ends with its lease
     hr:{0}:env:E               hash    depth, running, limit, burst, bytes (of its jobs that wait or run), counted (when
                                        bytes were last summed up from its queues)
@@ -123,6 +126,10 @@ def buried(shard: int) -> str:
 
 def losses(shard: int) -> str:
     return prefix(shard) + "losses"
+
+
+def repair(shard: int) -> str:
+    return prefix(shard) + "repair"
 
 
 def mover(shard: int) -> str:

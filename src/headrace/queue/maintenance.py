@@ -36,6 +36,7 @@ SHORTEST_PAUSE_S = 0.01  # while there is more to do than one call handles
 LONGEST_BACKOFF_S = 10.0
 BATCH = 1000  # jobs of each kind in one call
 TICK_MS = 5000
+REPAIRS = 10  # queues in a row
 TIMEOUT_S = 5.0
 COUNT_EVERY_S = 10.0
 STOP_S = 5.0
@@ -52,7 +53,10 @@ JOBS = Metric(
     "attempt is buried), or made ready when due (release).",
     ("op",),
 )
-METRICS = (OWNED, RUNS, FAILURES, JOBS)
+REPAIRED = Metric(
+    "headrace_maintenance_repaired_total", "counter", "Queues counted again after a script failed half-way."
+)
+METRICS = (OWNED, RUNS, FAILURES, JOBS, REPAIRED)
 
 
 class Maintenance:
@@ -68,6 +72,7 @@ class Maintenance:
         self._failures: dict[int, int] = {}  # in a row, by shard
         self._runs = Numbers(RUNS, ())
         self._failed = Numbers(FAILURES)
+        self._repaired = Numbers(REPAIRED, ())
         self._jobs = Numbers(JOBS, ("expire",), ("reclaim",), ("release",))
 
     @contextmanager
@@ -111,15 +116,35 @@ class Maintenance:
         except Exception as error:  # whatever it was: a thread that ended would end the shard's maintenance
             return self._count_failure(shard, error)
         self._count(shard, answer)
+        if answer.to_repair:
+            self._repair(shard)
         if not answer.is_owner:
             return answer.again_ms / 1000
         return min(max(answer.again_ms / 1000, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+
+    def _repair(self, shard: int) -> None:
+        """Repair the queues of a shard that a failed script left half changed."""
+        left = REPAIRS
+        try:
+            while left:
+                repaired = run(self._connected(), self._stubs.repair(shard))
+                self._repaired.add(1 if repaired.queue else 0)
+                log.warning(
+                    "a script failed half-way; counted queue %s of shard %d again",
+                    repaired.queue,
+                    shard,
+                    extra={"action": "queue_repaired"},
+                )
+                left = min(left - 1, repaired.left)
+        except Exception as error:  # the rest of maintenance goes on; the queue is tried again
+            log.warning("could not repair a queue of shard %d: %s", shard, error, extra={"action": "repair_failed"})
 
     def families(self) -> Families:
         yield one(OWNED, len(self._owned))
         yield self._runs.read()
         yield self._failed.read()
         yield self._jobs.read()
+        yield self._repaired.read()
 
     def _maintain_forever(self, shard: int, stop: Event) -> None:
         while not stop.wait(self.maintain(shard)):

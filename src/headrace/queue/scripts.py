@@ -20,13 +20,14 @@ T = TypeVar("T")
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
-    *("resync", "maintain", "begin", "settings", "restore", "remove_dead"),
+    *("resync", "maintain", "begin", "settings", "restore", "remove_dead", "repair"),
 )
 
 
 @cache
 def script(name: str) -> Script:
-    return load_script(files("headrace.queue") / "lua", name, preamble=lua_pack(), finds_keys=True)
+    folder = files("headrace.queue") / "lua"
+    return load_script(folder, name, preamble=lua_pack(), finds_keys=True, on_failure="failure")
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,13 @@ class Maintained:
     reclaimed: int = 0
     released: int = 0
     ticked: bool = False
+    to_repair: int = 0  # queues that a failed script left half changed
+
+
+@dataclass(frozen=True)
+class Repaired:
+    queue: str  # its part of the key; empty: no queue needed it
+    left: int  # queues that need it still
 
 
 @dataclass(frozen=True)
@@ -289,6 +297,10 @@ class Stubs:
         """Expire, reclaim and release up to `at_most` jobs each, and tick, unless another caller is the owner."""
         args = [caller, ownership_ms, at_most, tick_period_ms]
         return self._of_shard("maintain", shard, args, _maintained)
+
+    def repair(self, shard: int) -> Call[Repaired]:
+        """Put right one queue that a failed script left half changed, if there is one."""
+        return self._of_shard("repair", shard, [], lambda answer: Repaired(answer[0].decode(), answer[1]))
 
     def reclaim(self, shard: int, at_most: int) -> Call[int]:
         return self._of_shard("reclaim", shard, [at_most], int)
@@ -458,8 +470,8 @@ def split_body(body: bytes) -> tuple[list[str], bytes]:
 
 
 def _maintained(answer: list[int]) -> Maintained:
-    is_owner, again_ms, expired, reclaimed, released, ticked = answer
-    return Maintained(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked))
+    is_owner, again_ms, expired, reclaimed, released, ticked, to_repair = answer
+    return Maintained(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked), to_repair)
 
 
 def _enqueued(answer: list[Any]) -> Enqueued:

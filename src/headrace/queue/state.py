@@ -128,14 +128,15 @@ def _read_pages(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[Queu
 
 
 def _read_page(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[QueueState]:
-    """One round trip, one transaction: the numbers of a queue belong together."""
+    """One round trip, one transaction: the numbers of a queue belong together. Leaves out a queue that a failed script
+    left without numbers."""
     pipeline = client.pipeline(transaction=True)
     for part in parts:
         queue = f"{keys.prefix(shard)}q:{part.decode()}"
         pipeline.hgetall(queue)
         pipeline.zcard(f"{queue}:dead")
     answers: list[Any] = pipeline.execute()
-    return [_state(*answers[start : start + 2]) for start in range(0, len(answers), 2) if answers[start]]
+    return [_state(*answers[start : start + 2]) for start in range(0, len(answers), 2) if b"ready" in answers[start]]
 
 
 def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:

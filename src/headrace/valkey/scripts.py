@@ -38,6 +38,9 @@ do
 end
 """
 
+PROGRESS = "local progress = { queues = {} }\nlocal succeeded, failure = pcall(function()"
+FAILURE = "end)\nif succeeded then return failure end"
+
 
 @dataclass(frozen=True)
 class Script:
@@ -68,15 +71,20 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
 
 
-def load_script(folder: Traversable, name: str, preamble: str = "", *, finds_keys: bool = False) -> Script:
+def load_script(
+    folder: Traversable, name: str, preamble: str = "", *, finds_keys: bool = False, on_failure: str = ""
+) -> Script:
     """A script with its includes in front; `preamble` is Lua that was generated from Python.
 
-    A script that `finds_keys` uses keys that are not in KEYS. All of them must have the hash tag of its first one."""
+    A script that `finds_keys` uses keys that are not in KEYS. All of them must have the hash tag of its first one. A
+    script that includes `state` and fails ends with the file `on_failure`; both know the table `progress`."""
     body = (folder / f"{name}.lua").read_text(encoding="utf-8")
     included = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in _listed(INCLUDE, body)]
     # The server reads flags from the first line only.
     shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(body))
     parts = [preamble, *included, body]
+    if on_failure and "state" in _listed(INCLUDE, body):
+        parts = [PROGRESS, *parts, FAILURE, (folder / f"{on_failure}.lua").read_text(encoding="utf-8")]
     guard = [REFUSE_MOVING_SLOT] if finds_keys else []
     return Script(name, "\n".join([shebang, *parts]), "\n".join([shebang, *guard, *parts]))
 

@@ -29,6 +29,5 @@ for i = 4, #ARGV, 4 do
   answers[#answers + 1] = ack(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 for i = 1, #done, 1000 do redis.call('DEL', unpack(done, i, math.min(i + 999, #done))) end
-forget_leases()
 save_all(ARGV[2])
 return answers

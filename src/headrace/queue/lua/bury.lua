@@ -14,6 +14,5 @@ for i = 3, #ARGV, 4 do
   end
   answers[#answers + 1] = job and 1 or 0
 end
-forget_leases()
 save_all(ARGV[2])
 return answers

@@ -8,11 +8,16 @@ local found = redis.call('ZRANGE', KEYS[1], 0, tonumber(ARGV[5]) - 1, 'WITHSCORE
 local answers, bytes = {}, 0
 for i = 1, #found, 2 do
   local EJ = ARGV[3] .. ':' .. found[i]
-  local v = redis.call('HMGET', job_key(EJ), 'enqueued', 'priority', 'attempts', 'max_attempts', 'size', 'error')
-  answers[#answers + 1] = { found[i], found[i + 1], redis.call('GET', body_key(EJ)) or '', v[1], v[2], v[3], v[4],
-    v[5], v[6] or '' }
-  bytes = bytes + tonumber(v[5])
-  if bytes >= tonumber(ARGV[6]) then break end
+  local v = redis.call('HMGET', job_key(EJ), 'enqueued', 'priority', 'attempts', 'max_attempts', 'size', 'error', 'state')
+  local body = redis.call('GET', body_key(EJ))
+  if not v[7] or body == DEAD_ELSEWHERE then -- PostgreSQL keeps it: a script failed before it had removed it
+    redis.call('DEL', job_key(EJ))
+    redis.call('ZREM', KEYS[1], found[i])
+  elseif v[7] == 'dead' then -- else it was redriven: repair.lua removes it
+    answers[#answers + 1] = { found[i], found[i + 1], body or '', v[1], v[2], v[3], v[4], v[5], v[6] or '' }
+    bytes = bytes + tonumber(v[5])
+    if bytes >= tonumber(ARGV[6]) then break end
+  end
 end
 if #found == 0 then redis.call('SREM', BURIED, ARGV[3] .. ':' .. ARGV[4]) end
 return answers

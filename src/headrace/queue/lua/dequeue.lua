@@ -23,44 +23,55 @@ if ARGV[6] ~= '' then
     redis.call('HSET', META, 'settings_seen', whole(NOW))
   end
 end
-local jobs, leases, named = {}, {}, {}
+local jobs, named = {}, {}
 local numbers = shard_numbers()
 
--- A waiting job whose TTL is over is expired here, should the sweeper not have come by yet.
+-- A waiting job whose TTL is over is expired here if maintenance has not done so yet.
 local function expire(queue, EJ, size)
-  redis.call('ZREM', EXPIRIES, EJ)
   redis.call('DEL', job_key(EJ), body_key(EJ))
+  leave(EXPIRIES, EJ)
   queue.warm_bytes = queue.warm_bytes - size
   count(queue, 'expire')
 end
 
-local function lease(queue, J, at)
+-- What a job at the head of a queue needs to be leased. nil: it is not leased, but leaves `ready` all the same.
+local function inspect(queue, J, at)
   local EJ = queue.E .. ':' .. J
-  local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size', 'detail')
+  local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size', 'detail', 'state')
+  if v[7] ~= 'ready' then
+    misplaced(queue.E, J, v[7])
+    return mark_for_repair(queue.name)
+  end
   leave_detail(queue, J, v[6])
-  if v[4] then
-    if tonumber(v[4]) <= NOW then return expire(queue, EJ, tonumber(v[5])) end
-    redis.call('ZREM', EXPIRIES, EJ)
+  if v[4] and tonumber(v[4]) <= NOW then return expire(queue, EJ, tonumber(v[5])) end
+  local body = redis.call('GET', body_key(EJ))
+  if not body or body == '' then -- done: a script failed before it had removed it
+    redis.call('DEL', job_key(EJ))
+    return mark_for_repair(queue.name)
   end
+  return { EJ = EJ, J = J, at = at, body = body, attempt = tonumber(v[1]) + 1, max_attempts = tonumber(v[2]),
+    enqueued = tonumber(v[3]), has_ttl = v[4] }
+end
+
+local function lease(queue, job)
   numbers.delivery, numbers.changed = numbers.delivery + 1, true
-  local attempt, token = tonumber(v[1]) + 1, whole(numbers.delivery) .. '-' .. nonce
-  if attempt < tonumber(v[2]) then
-    redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', token, 'attempts', attempt)
+  local token = whole(numbers.delivery) .. '-' .. nonce
+  queue.fresh[#queue.fresh + 1] = job.J .. '\t' .. token
+  if job.attempt < job.max_attempts then
+    redis.call('HSET', job_key(job.EJ), 'state', 'running', 'delivery', token, 'attempts', job.attempt)
   else -- the last attempt counts once its worker has begun it (begin.lua)
-    redis.call('HSET', job_key(EJ), 'state', 'running', 'delivery', token, 'attempts', attempt, 'unbegun', token)
+    redis.call('HSET', job_key(job.EJ), 'state', 'running', 'delivery', token, 'attempts', job.attempt, 'unbegun', token)
   end
-  leases[#leases + 1] = whole(NOW + lease_ms)
-  leases[#leases + 1] = EJ
+  if job.has_ttl then leave(EXPIRIES, job.EJ) end
   queue.running = queue.running + 1
   queue.environment.running = queue.environment.running + 1
-  local waited = math.max(math.floor(NOW - at), 0)
+  local waited = math.max(math.floor(NOW - job.at), 0)
   count(queue, 'dequeue', waited)
   if not queue.number then
     named[#named + 1] = { queue.org, queue.project, queue.env, queue.queue }
     queue.number = #named
   end
-  jobs[#jobs + 1] = { queue.number, redis.call('GET', body_key(EJ)), attempt, tonumber(v[2]), token,
-    tonumber(v[3]), waited }
+  jobs[#jobs + 1] = { queue.number, job.body, job.attempt, job.max_attempts, token, job.enqueued, waited }
 end
 
 local by_name = #ARGV >= FIRST_NAME
@@ -81,29 +92,43 @@ end
 local function take(queue, most, bound)
   queue.environment.clean = nil
   most = math.min(most, room_of(queue))
-  local priority = levels_of(queue)[1]
+  local priority = levels_of(queue)[1] or 0
   if queue.levels > 0 then most, bound = math.min(most, 1), '+inf' end
   local ready = ready_key(queue.E, queue.Q, priority)
   local found = redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, most)
-  local taken = #found / 2
+  local taken, ours, leases = #found / 2, {}, {}
+  for i = 1, #found, 2 do
+    local job = inspect(queue, found[i], tonumber(found[i + 1]))
+    if job then
+      ours[#ours + 1] = job
+      add_scored(leases, whole(NOW + lease_ms), job.EJ)
+    end
+  end
+  in_chunks('ZADD', LEASES, leases)
+  for _, job in ipairs(ours) do lease(queue, job) end
   if taken > 0 then
     redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
-    drop_empty_level(queue, priority)
-    queue.ready = queue.ready - taken
-    queue.environment.depth = queue.environment.depth - taken
-    queue.oldest_left = true
+  else -- the index names a queue that has nothing to run
+    queue.indexed = nil
+    mark_for_repair(queue.name)
   end
-  for i = 1, #found, 2 do lease(queue, found[i], tonumber(found[i + 1])) end
+  drop_empty_level(queue, priority)
+  queue.ready = queue.ready - taken
+  queue.environment.depth = queue.environment.depth - taken
+  queue.oldest_left = true
   count_turns(queue, taken)
   reindex_queue(queue)
 end
 
 -- The next queue to serve, and the age up to which it is next.
 local function next_of_all()
-  local E = redis.call('ZRANGE', ENVS, 0, 0)[1]
-  if not E then return nil end
-  local first = redis.call('ZRANGE', env_queues_key(E), 0, 1, 'WITHSCORES')
-  return queue_of(E, first[1]), first[4] or '+inf'
+  while true do
+    local E = redis.call('ZRANGE', ENVS, 0, 0)[1]
+    if not E then return nil end
+    local first = redis.call('ZRANGE', env_queues_key(E), 0, 1, 'WITHSCORES')
+    if first[1] then return queue_of(E, first[1]), first[4] or '+inf' end
+    redis.call('ZREM', ENVS, E) -- it has nothing to run: a script failed before it had removed it
+  end
 end
 
 -- How many environments have something to run in the queues this worker serves.
@@ -145,11 +170,6 @@ for _ = 1, 4 * n + 100 do
   else
     take(queue, math.min(share, n - #jobs), bound)
     reindex_env(queue.environment)
-  end
-end
-if #leases > 0 then
-  for i = 1, #leases, 1000 do
-    redis.call('ZADD', LEASES, unpack(leases, i, math.min(i + 999, #leases)))
   end
 end
 save_all(ARGV[2])

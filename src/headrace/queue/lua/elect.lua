@@ -9,5 +9,7 @@ if holder == ARGV[1] then
   return tonumber(redis.call('HGET', KEYS[2], 'mover_token'))
 end
 if holder then return 0 end
+-- The token first: with the old one, this mover could not be told from the one before it.
+local token = redis.call('HINCRBY', KEYS[2], 'mover_token', 1)
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return redis.call('HINCRBY', KEYS[2], 'mover_token', 1)
+return token

@@ -63,8 +63,28 @@ local function some_known()
   return false
 end
 
-local seen, spilled = 0, {}
+local seen, spilled, added = 0, {}, {}
 local ask_each = true
+
+-- A producer that repeats a call may do so because it failed, when its jobs were in `ready` and not yet counted.
+local checked = false
+local function check_count()
+  if checked then return end
+  checked = true
+  local found, pending = redis.call('ZCARD', ready_key(E, Q, 0)), 0
+  local levels = redis.call('ZRANGE', levels_key(E, Q), 0, -1)
+  for _, level in ipairs(levels) do found = found + redis.call('ZCARD', ready_key(E, Q, tonumber(level))) end
+  for _, members in pairs(queue.added) do pending = pending + #members / 2 end
+  if found ~= queue.ready - pending or #levels ~= queue.levels then mark_for_repair(queue.name) end
+end
+
+-- Whether there is a job of this id.
+local function is_known(J)
+  if spilled[J] or added[J] then return true end
+  if not is_complete(E .. ':' .. J) then return false end
+  check_count()
+  return true
+end
 
 local function accept(J, size, delay, body, priority, ttl, max_attempts)
   local EJ = E .. ':' .. J
@@ -74,13 +94,19 @@ local function accept(J, size, delay, body, priority, ttl, max_attempts)
   seen = seen + 1
   if far and (delay >= far or cold_mode or not fits(queue, size, max_items, max_bytes)
       or not shard_fits(queue, size, shard_max)) then
-    if spilled[J] or (ask_each and redis.call('EXISTS', body_key(EJ)) == 1) then return 0 end
+    if spilled[J] or (ask_each and redis.call('EXISTS', body_key(EJ)) == 1 and is_known(J)) then return 0 end
     spilled[J] = true
     if delay < far and not cold_mode then go_cold(queue, max_items, max_bytes) end
     return 2
   end
   if EACH == 3 then return 3 end
-  if spilled[J] or not redis.call('SET', body_key(EJ), body, 'NX') then return 0 end
+  if spilled[J] then return 0 end
+  queue.fresh[#queue.fresh + 1] = J
+  if not redis.call('SET', body_key(EJ), body, 'NX') then
+    if is_known(J) then return 0 end
+    redis.call('SET', body_key(EJ), body)
+  end
+  added[J] = true
   local detail = body:match('^[^\t]*\t([^\n]*)')
   redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', delay > 0 and 'scheduled' or 'ready',
     'enqueued', whole(NOW), 'due', precise(at), 'priority', priority, 'attempts', 0, 'max_attempts', max_attempts,

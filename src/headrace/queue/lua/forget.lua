@@ -12,13 +12,14 @@ for i = 6, #ARGV, 2 do
   if redis.call('ZSCORE', KEYS[1], ARGV[i]) == ARGV[i + 1] then
     local EJ = ARGV[3] .. ':' .. ARGV[i]
     count_dead(queue, tonumber(redis.call('HGET', job_key(EJ), 'size') or 0), -1)
-    redis.call('ZREM', KEYS[1], ARGV[i])
-    redis.call('DEL', job_key(EJ))
+    -- In this order: should it fail on the way, dead.lua finds what is left of the job and removes it.
     if keep_ms > 0 then
       redis.call('SET', body_key(EJ), DEAD_ELSEWHERE, 'PX', keep_ms)
+      redis.call('DEL', job_key(EJ))
     else
-      redis.call('DEL', body_key(EJ))
+      redis.call('DEL', job_key(EJ), body_key(EJ))
     end
+    redis.call('ZREM', KEYS[1], ARGV[i])
     forgotten = forgotten + 1
   end
 end

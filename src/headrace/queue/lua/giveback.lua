@@ -16,6 +16,5 @@ for i = 3, #ARGV, 3 do
   end
   answers[#answers + 1] = job and 1 or 0
 end
-forget_leases()
 save_all(ARGV[2])
 return answers

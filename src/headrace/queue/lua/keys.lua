@@ -8,6 +8,8 @@ local ENVIRONMENTS = P .. 'environments'
 local SCHEDULED, EXPIRIES = P .. 'scheduled', P .. 'expiries'
 -- The body of a job that is dead and kept in PostgreSQL. (One that is done has an empty body.)
 local DEAD_ELSEWHERE = 'dead'
+-- Queues that a script left half changed → ids of jobs it was adding (J:J), see repair.lua.
+local REPAIR = P .. 'repair'
 local COLD, HUNGRY, BURIED, LOSSES = P .. 'cold', P .. 'hungry', P .. 'buried', P .. 'losses'
 
 local function env_key(E) return P .. 'env:' .. E end

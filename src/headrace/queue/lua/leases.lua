@@ -1,32 +1,28 @@
 -- Jobs in the hands of workers. Needs state.lua.
 
--- The job's queue and fields if `lease` is the delivery that holds it now, else nil.
+-- The job's queue and fields if `lease` is the delivery that holds it now (nil: any), else nil and its state.
 local function held_job(E, J, lease)
   local v = redis.call('HMGET', job_key(E .. ':' .. J), 'state', 'delivery', 'Q', 'size', 'priority', 'expires',
     'attempts', 'max_attempts', 'due', 'detail')
-  if v[1] ~= 'running' or v[2] ~= lease then return nil end
+  if v[1] ~= 'running' or (lease and v[2] ~= lease) then return nil, v[1] end
   return { queue = queue_of(E, v[3]), J = J, EJ = E .. ':' .. J, size = tonumber(v[4]), priority = tonumber(v[5]),
     expires = v[6], attempts = tonumber(v[7]), max_attempts = tonumber(v[8]), due = tonumber(v[9]),
     detail = v[10] or '' }
 end
 
-local ended = {}
-
--- The job leaves its worker, whatever comes next. `forget_leases` must follow.
+-- The job leaves its worker, whatever comes next.
 local function end_lease(job)
-  ended[#ended + 1] = job.EJ
+  leave(LEASES, job.EJ)
   job.queue.running = job.queue.running - 1
   job.queue.environment.running = job.queue.environment.running - 1
 end
-
-local function forget_leases() in_chunks('ZREM', LEASES, ended) end
 
 -- Out of the way, but kept with its error until somebody redrives it.
 local function make_dead(job)
   count_dead(job.queue, job.size, 1)
   redis.call('ZADD', dead_key(job.queue.E, job.queue.Q), whole(NOW), job.J)
-  redis.call('HSET', job_key(job.EJ), 'state', 'dead')
   redis.call('SADD', BURIED, job.queue.name)
+  redis.call('HSET', job_key(job.EJ), 'state', 'dead')
   job.queue.warm_bytes = job.queue.warm_bytes - job.size
   count(job.queue, 'bury')
 end

@@ -7,12 +7,12 @@
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, caller, ownership ms, most jobs of each kind in this call, tick period ms
 -- Returns    { 1 if the caller is the owner, else 0; ms until to call again, 0 = at once; expired; reclaimed;
---            released; 1 if it ticked }
+--            released; 1 if it ticked; queues that need repair (repair.lua) }
 local ownership_ms = tonumber(ARGV[4])
 local v = redis.call('HMGET', META, 'maintainer', 'maintainer_until')
 local left_ms = tonumber(v[2] or 0) - NOW
 -- An end that is farther away than any caller writes it is of a clock that was set back since.
-if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= ownership_ms then return { 0, math.ceil(left_ms), 0, 0, 0, 0 } end
+if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= ownership_ms then return { 0, math.ceil(left_ms), 0, 0, 0, 0, 0 } end
 
 -- First: whatever is wrong with a job, the shard is alive.
 local ticked, again_ms = emit_tick(ARGV[2], tonumber(ARGV[6]))
@@ -20,6 +20,7 @@ local expired = expire_overdue_jobs(ARGV[5])
 local reclaimed = reclaim_ended_leases(ARGV[5])
 local released = release_due_jobs(ARGV[5])
 save_all(ARGV[2])
+check_some_queues()
 
 -- Last, so that a caller whose work fails does not keep others from it.
 redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', whole(NOW + ownership_ms))
@@ -27,4 +28,4 @@ for _, index in ipairs({ SCHEDULED, LEASES, EXPIRIES }) do
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
   if head then again_ms = math.min(again_ms, tonumber(head) - NOW) end
 end
-return { 1, math.max(0, math.ceil(again_ms)), expired, reclaimed, released, ticked }
+return { 1, math.max(0, math.ceil(again_ms)), expired, reclaimed, released, ticked, redis.call('HLEN', REPAIR) }

@@ -14,20 +14,23 @@ local function reclaim_ended_leases(at_most)
   local lapsed = redis.call('ZRANGEBYSCORE', LEASES, '-inf', whole(NOW), 'LIMIT', 0, at_most)
   for _, EJ in ipairs(lapsed) do
     local E, J = EJ:match('^(.*):([^:]*)$')
-    local job = held_job(E, J, redis.call('HGET', job_key(EJ), 'delivery'))
-    end_lease(job)
-    local is_last = job.attempts >= job.max_attempts
-    if is_last and has_begun(EJ) then
+    local job, state = held_job(E, J)
+    local is_last = job and job.attempts >= job.max_attempts
+    if not job then
+      misplaced(E, J, state)
+      leave(LEASES, EJ)
+    elseif is_last and has_begun(EJ) then
+      end_lease(job)
       redis.call('HSET', job_key(EJ), 'error', 'The lease of attempt ' .. job.attempts
         .. ' ended without a result: its worker died or lost its connection.')
       make_dead(job)
     else
+      end_lease(job)
       if is_last then redis.call('HINCRBY', job_key(EJ), 'attempts', -1) end
       make_wait(job.queue, J, job.due, job.priority, job.expires, job.detail)
       count(job.queue, 'reclaim')
     end
   end
-  forget_leases()
   return #lapsed
 end
 
@@ -37,12 +40,17 @@ local function release_due_jobs(at_most)
   for i = 1, #due, 2 do
     local EJ = due[i]
     local E, J = EJ:match('^(.*):([^:]*)$')
-    local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'detail')
-    local queue = queue_of(E, v[1])
-    remove_scheduled(queue, J)
-    add_ready(queue, J, tonumber(due[i + 1]), tonumber(v[2]), v[3])
-    redis.call('HSET', job_key(EJ), 'state', 'ready')
-    count(queue, 'release')
+    local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'detail', 'state')
+    if v[4] == 'scheduled' then
+      local queue = queue_of(E, v[1])
+      remove_scheduled(queue, J)
+      add_ready(queue, J, tonumber(due[i + 1]), tonumber(v[2]), v[3])
+      redis.call('HSET', job_key(EJ), 'state', 'ready')
+      count(queue, 'release')
+    else
+      misplaced(E, J, v[4])
+      leave(SCHEDULED, EJ)
+    end
   end
   return #due / 2
 end
@@ -54,6 +62,20 @@ local function expire_overdue_jobs(at_most)
   local over = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', whole(NOW), 'LIMIT', 0, at_most)
   for _, EJ in ipairs(over) do remove_waiting(EJ, 'expire') end
   return #over
+end
+
+-- Look at some queues, others in each call, and mark those for repair whose count of ready jobs is off: a script failed
+-- and could not say so. Must come after `save_all`.
+local function check_some_queues()
+  local page = redis.call('SSCAN', QUEUES, redis.call('HGET', META, 'checked') or '0', 'COUNT', 10)
+  for _, name in ipairs(page[2]) do
+    local E, Q = name:match('^(.*):([^:]*)$')
+    local v = redis.call('HMGET', queue_key(E, Q), 'ready', 'levels')
+    local found, levels = redis.call('ZCARD', ready_key(E, Q, 0)), redis.call('ZRANGE', levels_key(E, Q), 0, -1)
+    for _, level in ipairs(levels) do found = found + redis.call('ZCARD', ready_key(E, Q, tonumber(level))) end
+    if found ~= tonumber(v[1] or 0) or #levels ~= tonumber(v[2] or 0) then mark_for_repair(name) end
+  end
+  redis.call('HSET', META, 'checked', page[1])
 end
 
 -- Emit a tick event if the last one is at least `period_ms` old. History infers from ticks that nothing happened, and

@@ -22,6 +22,5 @@ local answers = {}
 for i = 3, #ARGV, 5 do
   answers[#answers + 1] = nack(ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4])
 end
-forget_leases()
 save_all(ARGV[2])
 return answers

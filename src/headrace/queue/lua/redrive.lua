@@ -16,7 +16,11 @@ local moved, remaining = 0, 0
 
 local function redrive(J)
   local job = job_key(E .. ':' .. J)
-  local v = redis.call('HMGET', job, 'error', 'priority', 'size', 'detail')
+  local v = redis.call('HMGET', job, 'error', 'priority', 'size', 'detail', 'state')
+  if v[5] ~= 'dead' then
+    misplaced(E, J, v[5])
+    return leave(dead_key(E, Q), J)
+  end
   if not dead_matches(filter, J, v[1]) then return end
   -- None passes one that found no room.
   local size = tonumber(v[3])
@@ -24,7 +28,8 @@ local function redrive(J)
     remaining = remaining + 1
     return
   end
-  redis.call('ZREM', dead_key(E, Q), J)
+  queue.fresh[#queue.fresh + 1] = J
+  leave(dead_key(E, Q), J)
   local at = NOW + moved / 4096 -- they keep their order, as the jobs of one enqueue do
   redis.call('HSET', job, 'state', 'ready', 'attempts', 0, 'due', precise(at))
   redis.call('HDEL', job, 'expires') -- it outlived its TTL; whoever redrives wants it run

@@ -40,7 +40,7 @@ if cold and (cold.max_items ~= max_items or cold.max_bytes ~= max_bytes) then
 end
 cold = cold or new_cold()
 local placed = read_placed(queue, cold)
-local moved, moved_values = {}, {}
+local moved, moved_values, added = {}, {}, {}
 
 -- Rows that were placed before. Until PostgreSQL has confirmed that a row is gone its number stays here, however soon the
 -- job is done. A PostgreSQL that was restored to an earlier point uses numbers again: then the job id is another one.
@@ -65,10 +65,20 @@ local function place(row, J, body, size, enqueued, due, priority, expires, max_a
   local EJ = E .. ':' .. J
   if placed_before[row] then return 0 end
   if expires ~= '' and tonumber(expires) <= NOW then return 2 end
+  if added[J] then return -1 end
+  queue.fresh[#queue.fresh + 1] = J
   if not redis.call('SET', body_key(EJ), body, 'NX') then
-    if redis.call('GET', body_key(EJ)) ~= DEAD_ELSEWHERE then return -1 end
-    redis.call('SET', body_key(EJ), body) -- redriven there
+    local known = redis.call('GET', body_key(EJ))
+    if known == body and (redis.call('HGET', job_key(EJ), 'Q') or Q) == Q then
+      -- The same job: a script failed that had placed it, entirely or not.
+      mark_for_repair(queue.name)
+      if is_complete(EJ) then return 0 end
+    elseif known ~= DEAD_ELSEWHERE then
+      return -1
+    end
+    redis.call('SET', body_key(EJ), body) -- or redriven there
   end
+  added[J] = true
   local detail = body:match('^[^\t]*\t([^\n]*)')
   local scheduled = due > NOW
   redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', scheduled and 'scheduled' or 'ready',

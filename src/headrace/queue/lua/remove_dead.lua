@@ -11,8 +11,10 @@ local filter = dead_filter(E, Q)
 local found, removed = dead_candidates(filter), 0
 for _, J in ipairs(found) do
   local EJ = E .. ':' .. J
-  local v = redis.call('HMGET', job_key(EJ), 'error', 'size')
-  if dead_matches(filter, J, v[1]) then
+  local v = redis.call('HMGET', job_key(EJ), 'error', 'size', 'state')
+  if not v[3] then -- a script failed before it had removed it
+    redis.call('ZREM', dead_key(E, Q), J)
+  elseif v[3] == 'dead' and dead_matches(filter, J, v[1]) then
     count_dead(queue, tonumber(v[2] or 0), -1)
     redis.call('DEL', job_key(EJ), body_key(EJ))
     redis.call('ZREM', dead_key(E, Q), J)

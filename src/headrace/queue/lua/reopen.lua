@@ -9,8 +9,9 @@ if fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over
 local queue = queue_of(E, Q)
 local cold = queue.cold
 if not cold or cold.epoch ~= tonumber(ARGV[6]) then return 0 end
-redis.call('SREM', COLD, queue.name)
-redis.call('ZREM', HUNGRY, queue.name)
 cold.on, cold.epoch, queue.cold_changed, queue.resync = 0, tonumber(ARGV[7]), true, true
 save_all(ARGV[2])
+-- Last: a queue that is listed and not in cold mode is looked at in vain, one in cold mode that is not listed is forgotten.
+redis.call('SREM', COLD, queue.name)
+redis.call('ZREM', HUNGRY, queue.name)
 return 1

@@ -1,6 +1,17 @@
 -- The state of queues and environments, as a unit of work: a script loads what it touches once, changes
 -- the numbers here, and `save_all` writes them back, keeps the indexes true and emits the events.
--- Needs keys.lua and the generated VERBS and pack_event.
+-- Needs keys.lua, the generated VERBS and pack_event, and `progress` of failure.lua.
+--
+-- Lua does not roll back. A script that fails has written some first part of what it would have written, so writes are
+-- ordered. The hash of a job is the record of where it stands, and:
+--   * A job is added to the place that its state names, and its hash is written, before it leaves the old place
+--     (`leave`). A new job has its body, then its hash, then its place.
+--   * A job that ends loses its hash first, then its place.
+--   * So every job is in `ready`, `scheduled`, `leases` or `dead` at all times, possibly in two of them, and only a place
+--     that its state names counts: whoever finds a job elsewhere calls `misplaced`. The exception is a new job that has
+--     no place yet: the producer was told that the call failed, and repeats it (`is_complete`).
+--   * Numbers and fair indexes may be off after that: failure.lua and `misplaced` ask maintenance to count the queue again
+--     (repair.lua).
 local clock = redis.call('TIME')
 -- In milliseconds, with the microseconds behind the point: jobs that arrive within one millisecond keep their order.
 local NOW = tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000
@@ -42,7 +53,7 @@ local function is_wrong_database(id)
 end
 local WRONG_DATABASE = 'WRONGDB jobs of this shard wait in another PostgreSQL'
 
-local queues, touched_queues = {}, {}
+local queues, touched_queues = {}, progress.queues
 local envs, touched_envs = {}, {}
 
 -- What PostgreSQL holds of a queue, as it last told us, in one field: most queues have none. `on` is cold mode:
@@ -100,7 +111,7 @@ local function queue_of(E, Q)
       levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
       oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
       caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, dead_bytes = tonumber(v[19] or nil), environment = env_of(E), ops = {},
-      added = {}, details = {} }
+      added = {}, details = {}, fresh = {} }
     queue.bytes_before = queue.warm_bytes
     if not queue.epoch then queue.dead_bytes = 0 end -- else nil: older scripts made it, see sum_dead
     queues[name] = queue
@@ -112,11 +123,11 @@ end
 -- A queue comes into being with its first job. Names are as they were given, not encoded.
 local function create(queue, org, project, env, name)
   queue.epoch, queue.org, queue.project, queue.env, queue.queue = whole(NOW), org, project, env, name
-  redis.call('HSET', queue_key(queue.E, queue.Q), 'epoch', queue.epoch, 'org', org, 'project', project, 'env', env,
-    'queue', name, 'dead_bytes', 0)
   redis.call('SADD', QUEUES, queue.name)
   redis.call('SADD', ENVIRONMENTS, queue.E)
   redis.call('SADD', env_names_key(queue.E), queue.Q)
+  redis.call('HSET', queue_key(queue.E, queue.Q), 'epoch', queue.epoch, 'org', org, 'project', project, 'env', env,
+    'queue', name, 'dead_bytes', 0)
 end
 
 -- Count one job for a verb, or `many`. Waits and run times travel with the event of the verb.
@@ -197,10 +208,10 @@ end
 
 local function save_ready(queue)
   for priority, members in pairs(queue.added) do
-    in_chunks('ZADD', ready_key(queue.E, queue.Q, priority), members)
     if priority ~= 0 and redis.call('ZADD', levels_key(queue.E, queue.Q), -priority, priority) == 1 then
       queue.levels = queue.levels + 1
     end
+    in_chunks('ZADD', ready_key(queue.E, queue.Q, priority), members)
   end
 end
 
@@ -251,9 +262,58 @@ local function add_scheduled(queue, J, due)
   queue.warm_scheduled = queue.warm_scheduled + 1
 end
 
+-- Jobs that leave a place, by its key. `save_all` removes them after it has added them to the new one.
+local left = {}
+
+local function leave(key, member)
+  left[key] = left[key] or {}
+  left[key][#left[key] + 1] = member
+end
+
 local function remove_scheduled(queue, J)
-  redis.call('ZREM', SCHEDULED, queue.E .. ':' .. J)
+  leave(SCHEDULED, queue.E .. ':' .. J)
   queue.warm_scheduled = queue.warm_scheduled - 1
+end
+
+-- Ask maintenance to count a queue again.
+local function mark_for_repair(name) redis.call('HSETNX', REPAIR, name, '') end
+
+-- A job stands in a place that its state does not name, because a script failed between two writes. Add it to the place
+-- that its state names, if it is not there; nil: there is no such job. The caller removes it from where it was found.
+local function misplaced(E, J, state)
+  local EJ = E .. ':' .. J
+  local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'due', 'expires')
+  if not v[1] then return end
+  if v[4] and (state == 'ready' or state == 'scheduled') then redis.call('ZADD', EXPIRIES, 'NX', v[4], EJ) end
+  if state == 'ready' then
+    local priority = tonumber(v[2])
+    if priority ~= 0 then redis.call('ZADD', levels_key(E, v[1]), -priority, priority) end
+    redis.call('ZADD', ready_key(E, v[1], priority), 'NX', v[3], J)
+  elseif state == 'scheduled' then
+    redis.call('ZADD', SCHEDULED, 'NX', v[3], EJ)
+  elseif state == 'running' then
+    redis.call('ZADD', LEASES, 'NX', whole(NOW), EJ)
+  elseif state == 'dead' then
+    redis.call('ZADD', dead_key(E, v[1]), 'NX', whole(NOW), J)
+    redis.call('SADD', BURIED, E .. ':' .. v[1])
+  end
+  mark_for_repair(E .. ':' .. v[1])
+end
+
+-- Whether a job whose body exists is known: it has a place, or it has ended and its id is kept. Else a script that was
+-- adding it has failed.
+local function is_complete(EJ)
+  local E, J = EJ:match('^(.*):([^:]*)$')
+  local v = redis.call('HMGET', job_key(EJ), 'state', 'Q', 'priority')
+  if v[1] == 'ready' then
+    return redis.call('ZSCORE', ready_key(E, v[2], tonumber(v[3])), J) and true
+  elseif v[1] == 'scheduled' then
+    return redis.call('ZSCORE', SCHEDULED, EJ) and true
+  elseif v[1] then
+    return true
+  end
+  local body = redis.call('GET', body_key(EJ))
+  return body == '' or body == DEAD_ELSEWHERE
 end
 
 -- A job waits (again): until it is due, or for its turn. Its TTL, if it has one, counts while it waits.
@@ -500,7 +560,7 @@ local function reindex_queue(queue)
     wanted = (env_blocked(env) and 'parked ' or 'free ') .. queue.oldest_text
   end
   local before = queue.indexed or ''
-  if wanted == before then return end
+  if wanted == before and queue.indexed then return end
   if wanted == '' or before == '' then env.queues_changed = true end
   queue.indexed = wanted
   if wanted == '' then
@@ -555,16 +615,14 @@ end
 -- Odometers and the shard's event number always advance, so a switched-off or failing stream shows as missing
 -- events later. Only the XADD may fail, and its error is dropped: an operation that happened must
 -- not be reported as failed because nobody could write about it.
-local function emit(queue, tally, maxlen, enabled)
+local function emit(queue, tally, seq, maxlen, enabled)
   local odometer
   if tally.n > 0 then
     odometer = whole(redis.call('HINCRBY', queue_key(queue.E, queue.Q), 'o:' .. tally.op, tally.n))
   end
-  local numbers = shard_numbers()
-  numbers.seq, numbers.changed = numbers.seq + 1, true
   if not enabled then return end
   local env = queue.environment
-  queue.seq, queue.op, queue.n, queue.odometer = whole(numbers.seq), tally.op, tally.n, odometer
+  queue.seq, queue.op, queue.n, queue.odometer = whole(seq), tally.op, tally.n, odometer
   queue.env_depth, queue.env_running, queue.env_limit = env.depth, env.running, env.limit
   local cold, oldest = queue.cold, queue.oldest
   if cold and cold.oldest and not (oldest and oldest < cold.oldest) then oldest = cold.oldest end
@@ -577,14 +635,15 @@ local function emit(queue, tally, maxlen, enabled)
   queue.oldest_ms = oldest and whole(oldest)
   queue.waits, queue.runs = table.concat(tally.waits, ','), table.concat(tally.runs, ',')
   queue.odometers = tally.op == 'resync' and odometers_of(queue) or nil
-  redis.pcall('XADD', METRICS, 'MAXLEN', '~', numbers.stream_maxlen or maxlen, '*', 'e', pack_event(queue))
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', shard_numbers().stream_maxlen or maxlen, '*', 'e', pack_event(queue))
 end
 
 -- Write back what the script changed. One event per queue and verb; a queue whose numbers changed without a
 -- verb (a limit, a pause), or whose events were lost, gets a `resync`, which counts nothing and tells all its numbers.
 local function save_all(maxlen)
+  for _, queue in ipairs(touched_queues) do save_ready(queue) end
+  for key, members in pairs(left) do in_chunks('ZREM', key, members) end
   for _, queue in ipairs(touched_queues) do
-    save_ready(queue)
     reindex_queue(queue)
     local env = queue.environment
     if env.bytes then env.bytes = math.max(0, env.bytes + queue.warm_bytes - queue.bytes_before) end
@@ -613,10 +672,16 @@ local function save_all(maxlen)
       numbers.bytes, numbers.changed = numbers.bytes + queue.warm_bytes - queue.bytes_before, true
     end
   end
-  local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
+  local events = {}
   for _, queue in ipairs(touched_queues) do
-    for _, tally in ipairs(queue.ops) do emit(queue, tally, maxlen, enabled) end
-    if queue.resync then emit(queue, { op = 'resync', n = 0, waits = {}, runs = {} }, maxlen, enabled) end
+    if queue.resync then queue.ops[#queue.ops + 1] = { op = 'resync', n = 0, waits = {}, runs = {} } end
+    for _, tally in ipairs(queue.ops) do events[#events + 1] = { queue, tally } end
+  end
+  -- Before the events: no two scripts may give their events the same numbers. A number without an event is a gap, and
+  -- known as one.
+  if #events > 0 then
+    local numbers = shard_numbers()
+    numbers.seq, numbers.changed = numbers.seq + #events, true
   end
   if shard and shard.changed then
     local fields = { 'seq', whole(shard.seq), 'bytes', whole(shard.bytes), 'delivery', whole(shard.delivery), 'turn',
@@ -624,4 +689,7 @@ local function save_all(maxlen)
     for Q, clock in pairs(class_clocks) do add_scored(fields, 'turn:' .. Q, whole(clock)) end
     redis.call('HSET', META, unpack(fields))
   end
+  if #events == 0 then return end
+  local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
+  for i, event in ipairs(events) do emit(event[1], event[2], shard.seq - #events + i, maxlen, enabled) end
 end

@@ -1,0 +1,438 @@
+"""Every script, failing at every one of its commands: no job is lost, stuck or run twice, and all numbers are right
+again once maintenance has run and the caller has repeated the call.
+
+Lua does not roll back, so a failing script leaves the first part of its writes. Two kinds of failure are tried: one
+command fails (the script can still report it), and one command and all that follow fail (it cannot)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from headrace.model.job import LeasedJob, NewJob
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue import keys
+from headrace.queue.maintenance import Maintenance
+from headrace.queue.scripts import SCRIPTS, ColdNumbers, ColdRow, DeadFilter, Stubs
+from headrace.queue.state import read_states
+from headrace.valkey.connect import ScriptError, Valkey, available
+from headrace.valkey.scripts import Call, run
+from tests.model.sight import check_jobs_are_in_one_place, look
+
+STUBS = Stubs(1, 1_000_000)
+HOUR_MS = 3_600_000
+PAST = 1_000
+X, Y, B, NEW = (QueueRef(org, "app", "prod", name) for org, name in (("a", "x"), ("a", "y"), ("b", "x"), ("c", "new")))
+
+INJECT = """
+local server, calls = redis, 0
+local redis = setmetatable({}, { __index = server })
+local function fails() calls = calls + 1; return calls == %(at)d or (%(rest)s and calls > %(at)d) end
+function redis.call(...)
+  if fails() then error('INJECTED failure') end
+  return server.call(...)
+end
+function redis.pcall(...)
+  if fails() then return { err = 'INJECTED failure' } end
+  return server.pcall(...)
+end
+"""
+
+
+class Injected(Exception):
+    pass
+
+
+def run_failing(valkey: Valkey, call: Call[Any], at: int, *, rest: bool) -> Any:
+    """Run a call whose command number `at` fails, and with `rest` all after it."""
+    shebang, _, source = call.script.source.partition("\n")
+    text = "\n".join([shebang, INJECT % {"at": at, "rest": str(rest).lower()}, source])
+    try:
+        with available():
+            answer = valkey.execute_command("EVAL", text, len(call.keys), *call.keys, *call.args)
+    except ScriptError as error:
+        if "INJECTED" in str(error):
+            raise Injected from error
+        raise
+    return call.read(answer)
+
+
+@dataclass
+class World:
+    """A shard with jobs in every state, and what their producers and workers know."""
+
+    valkey: Valkey
+    held: dict[str, LeasedJob] = field(default_factory=dict[str, LeasedJob])  # by id: in the hands of a worker
+    accepted: set[str] = field(default_factory=set[str])
+    done: Counter[str] = field(default_factory=Counter[str])
+    removed: set[str] = field(default_factory=set[str])  # cancelled or expired, or may be
+    token: int = 0
+
+    def run(self, call: Call[Any]) -> Any:
+        return run(self.valkey, call)
+
+    def enqueue(self, ref: QueueRef, *jobs: NewJob) -> None:
+        assert all(self.run(STUBS.enqueue(ref, jobs)).accepted)
+        self.accepted |= {job.id for job in jobs}
+
+    def dequeue(self, n: int = 1, names: Sequence[str] = ()) -> list[str]:
+        return self.hold(self.run(STUBS.dequeue(0, n, HOUR_MS, names)))
+
+    def hold(self, jobs: Iterable[LeasedJob]) -> list[str]:
+        ids: list[str] = []
+        for job in jobs:
+            assert job.id not in self.held, f"{job.id} runs twice"
+            assert not self.done[job.id], f"{job.id} runs again after it was done"
+            self.held[job.id] = job
+            ids.append(job.id)
+        return ids
+
+    def ack(self, *ids: str) -> None:
+        jobs = [self.held[job_id] for job_id in ids]
+        self.acked(jobs, self.run(STUBS.ack(0, [(job, 1) for job in jobs])))
+
+    def acked(self, jobs: Sequence[LeasedJob], answers: Sequence[bool]) -> None:
+        """A job that is gone although its ack was refused is done: the same ack had failed after it was removed."""
+        for job, applied in zip(jobs, answers, strict=True):
+            self.held.pop(job.id, None)
+            self.done[job.id] += applied or not self.valkey.exists(keys.job(0, job.queue.environment, job.id))
+
+    # Time passes
+
+    def end_leases(self, *ids: str) -> None:
+        for job_id in ids:
+            job = self.held.pop(job_id)
+            self.valkey.zadd(keys.leases(0), {keys.job_part(job.queue.environment, job_id): PAST})
+
+    def make_due(self, ref: QueueRef, job_id: str) -> None:
+        self.valkey.zadd(keys.scheduled(0), {keys.job_part(ref.environment, job_id): PAST})
+        self.valkey.hset(keys.job(0, ref.environment, job_id), "due", PAST)
+
+    def end_ttl(self, ref: QueueRef, job_id: str) -> None:
+        self.valkey.zadd(keys.expiries(0), {keys.job_part(ref.environment, job_id): PAST})
+        self.valkey.hset(keys.job(0, ref.environment, job_id), "expires", PAST)
+        self.removed.add(job_id)
+
+    # The end
+
+    def maintain(self) -> None:
+        maintenance = Maintenance("", STUBS, "test")
+        maintenance._client = self.valkey  # pyright: ignore[reportPrivateUsage]
+        for _ in range(2):
+            maintenance.maintain(0)
+
+    def drain(self) -> None:
+        """Every lease ends, every delay is over, workers run what there is."""
+        self.ack(*self.held)
+        for _ in range(2):
+            for key in (keys.leases(0), keys.scheduled(0)):
+                if members := cast(Any, self.valkey.zrange(key, 0, -1)):
+                    self.valkey.zadd(key, dict.fromkeys(members, PAST))
+            self.maintain()
+            while ids := self.dequeue(50):
+                self.ack(*ids)
+
+
+def job(job_id: str, *, delay_ms: int = 0, priority: int = 0, ttl_ms: int | None = None, attempts: int = 3) -> NewJob:
+    return NewJob("task", b"payload", job_id, delay_ms, priority, ttl_ms, attempts)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` has built once, to begin from again and again."""
+
+    world: World
+    keys: dict[bytes, bytes]
+
+    @classmethod
+    def build(cls, valkey: Valkey) -> Prepared:
+        world = prepare(valkey)
+        found: list[bytes] = cast(Any, valkey.keys())
+        pipeline = valkey.pipeline(transaction=False)
+        for key in found:
+            pipeline.dump(key)
+        return cls(world, dict(zip(found, pipeline.execute(), strict=True)))
+
+    def begin(self) -> World:
+        valkey = self.world.valkey
+        pipeline = valkey.pipeline(transaction=False)
+        pipeline.flushall()
+        for key, value in self.keys.items():
+            pipeline.restore(key, 0, value)
+        pipeline.execute()
+        world = self.world
+        return World(
+            valkey, dict(world.held), set(world.accepted), Counter(world.done), set(world.removed), world.token
+        )
+
+
+def prepare(valkey: Valkey) -> World:
+    """Four jobs of each queue run or ran; the others wait, are scheduled or dead. b is at its limit."""
+    valkey.flushall()
+    world = World(valkey)
+    world.enqueue(X, *(job(f"r{n}", attempts=1 if n == 3 else 3, ttl_ms=HOUR_MS if n == 2 else None) for n in range(4)))
+    world.enqueue(B, job("b0"), job("b1"), job("b2"))
+    assert len(world.dequeue(6)) == 6  # r0 to r2, or more, and jobs of b
+    world.ack(*[job_id for job_id in world.held if job_id.startswith("b")][:1])
+    world.enqueue(X, *(job(f"x{n}") for n in range(4)), job("urgent", priority=5), job("ttl", ttl_ms=HOUR_MS))
+    world.enqueue(X, job("over", ttl_ms=HOUR_MS), job("later", delay_ms=HOUR_MS), job("due", delay_ms=HOUR_MS))
+    world.enqueue(Y, job("y0"), job("y1", priority=-3), job("later over", delay_ms=HOUR_MS, ttl_ms=HOUR_MS))
+    while "x0" not in world.held:
+        world.dequeue(1, ["x"])
+    for number in range(2):
+        world.enqueue(Y, job(f"d{number}", priority=50))
+        [dead] = world.dequeue(1, ["y"])
+        world.run(STUBS.bury(0, [(world.held.pop(dead), "failed")]))
+    world.run(STUBS.configure(B.environment, {"limit": 1}))
+    world.token = world.run(STUBS.elect(0, "mover", HOUR_MS))
+    return world
+
+
+@dataclass
+class Scenario:
+    """A call that is tried, and what its caller knows when it was answered."""
+
+    script: str
+    call: Callable[[World], Call[Any]]
+    answered: Callable[[World, Any], Any] = lambda world, answer: None
+    arrange: Callable[[World], Any] = lambda world: None
+
+
+def new_jobs() -> list[NewJob]:
+    return [job("n0"), job("n1", priority=7, ttl_ms=HOUR_MS), job("n2", delay_ms=HOUR_MS, ttl_ms=HOUR_MS), job("n0")]
+
+
+def enqueued(world: World, answer: Any) -> None:
+    world.accepted |= {new.id for new in new_jobs()}
+
+
+def some_held(world: World) -> list[LeasedJob]:
+    """One of b, which is at its limit, one at its last attempt, one with a TTL."""
+    [of_b] = [held for held in world.held.values() if held.queue == B][:1]
+    return [of_b, *(world.held[job_id] for job_id in ("r3", "r2", "x0") if job_id in world.held)]
+
+
+def let_go(world: World, answer: Any) -> None:
+    for held in some_held(world):
+        del world.held[held.id]
+
+
+def age(world: World) -> None:
+    world.end_leases(*(held.id for held in some_held(world)))
+    world.make_due(X, "due")
+    world.end_ttl(X, "over")
+    world.end_ttl(Y, "later over")
+
+
+def rows() -> list[ColdRow]:
+    def row(number: int, job_id: str, due_ms: float) -> ColdRow:
+        return ColdRow(number, job_id, "task", "", "", b"payload", 7, 0, 3, 1, due_ms, None, False)
+
+    return [row(1, "c1", 2.0), row(2, "c2", 3.0)]
+
+
+def refilled(world: World, answer: Any) -> None:
+    world.accepted |= {"c1", "c2"}
+
+
+def break_a_queue(world: World) -> None:
+    """Leave something to repair: an enqueue that fails when its jobs are in and their numbers are not."""
+    call = STUBS.enqueue(X, new_jobs())
+    with pytest.raises(Injected):
+        run_failing(world.valkey, call, 14, rest=False)
+    world.removed |= {"n0", "n1", "n2"}
+
+
+def numbers(epoch: int, waiting: int) -> ColdNumbers:
+    return ColdNumbers(epoch, 5, 1, waiting, 0, 7 * waiting, 0, waiting, 0, 0, 0, 2.0 if waiting else None)
+
+
+def settle(world: World, waiting: int) -> Call[Any]:
+    return STUBS.settle(X, numbers(int(cast(Any, world.valkey.hget(keys.queue(0, X), "epoch"))), waiting))
+
+
+def forget(world: World) -> Call[Any]:
+    dead = run(world.valkey, STUBS.dead(Y, 10))
+    return STUBS.forget(Y, dead, HOUR_MS)
+
+
+def forgotten(world: World, answer: Any) -> None:
+    world.removed |= {"d0", "d1"}  # PostgreSQL has them
+
+
+SCENARIOS = {
+    "enqueue": Scenario("enqueue", lambda world: STUBS.enqueue(X, new_jobs()), enqueued),
+    "enqueue into a new queue": Scenario("enqueue", lambda world: STUBS.enqueue(NEW, new_jobs()), enqueued),
+    "enqueue with overflow": Scenario("enqueue", lambda world: STUBS.enqueue(X, new_jobs(), HOUR_MS * 2), enqueued),
+    "dequeue": Scenario("dequeue", lambda world: STUBS.dequeue(0, 7, HOUR_MS), World.hold),
+    "dequeue one": Scenario("dequeue", lambda world: STUBS.dequeue(0, 1, HOUR_MS), World.hold),
+    "dequeue by name": Scenario("dequeue", lambda world: STUBS.dequeue(0, 4, HOUR_MS, ["x", "y"]), World.hold),
+    "dequeue an expired job": Scenario(
+        "dequeue", lambda world: STUBS.dequeue(0, 20, HOUR_MS), World.hold, lambda world: world.end_ttl(X, "over")
+    ),
+    "begin": Scenario("begin", lambda world: STUBS.begin(0, some_held(world))),
+    "extend": Scenario("extend", lambda world: STUBS.extend(0, some_held(world), HOUR_MS)),
+    "ack": Scenario(
+        "ack",
+        lambda world: STUBS.ack(0, [(held, 1) for held in some_held(world)]),
+        lambda world, answer: world.acked(some_held(world), answer),
+    ),
+    "ack and keep the id": Scenario(
+        "ack",
+        lambda world: STUBS.ack(0, [(held, 1) for held in some_held(world)], HOUR_MS),
+        lambda world, answer: world.acked(some_held(world), answer),
+    ),
+    "nack": Scenario("nack", lambda world: STUBS.nack(0, [(held, 0, "no") for held in some_held(world)]), let_go),
+    "nack with a delay": Scenario(
+        "nack", lambda world: STUBS.nack(0, [(held, HOUR_MS, "no") for held in some_held(world)]), let_go
+    ),
+    "bury": Scenario("bury", lambda world: STUBS.bury(0, [(held, "no") for held in some_held(world)]), let_go),
+    "giveback": Scenario("giveback", lambda world: STUBS.giveback(0, some_held(world)), let_go),
+    "maintain": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=age),
+    "reclaim": Scenario("reclaim", lambda world: STUBS.reclaim(0, 100), arrange=age),
+    "release": Scenario("release", lambda world: STUBS.release(0, 100), arrange=age),
+    "expire": Scenario("expire", lambda world: STUBS.expire(0, 100), arrange=age),
+    "cancel a ready job": Scenario(
+        "cancel", lambda world: STUBS.cancel(X.environment, "x3"), arrange=lambda world: world.removed.add("x3")
+    ),
+    "cancel an urgent job": Scenario(
+        "cancel", lambda world: STUBS.cancel(Y.environment, "y1"), arrange=lambda world: world.removed.add("y1")
+    ),
+    "cancel a scheduled job": Scenario(
+        "cancel", lambda world: STUBS.cancel(X.environment, "later"), arrange=lambda world: world.removed.add("later")
+    ),
+    "redrive": Scenario("redrive", lambda world: STUBS.redrive(Y, DeadFilter(), 100)),
+    "pause": Scenario("configure", lambda world: STUBS.configure(X, {"paused": "1"})),
+    "limit an environment": Scenario("configure", lambda world: STUBS.configure(X.environment, {"limit": 2})),
+    "lift a limit": Scenario("configure", lambda world: STUBS.configure(B.environment, {"limit": None})),
+    "restore a setting": Scenario("restore", lambda world: STUBS.restore(X, "paused", "1")),
+    "restore a queue": Scenario("restore", lambda world: STUBS.restore(NEW, "limit", "3")),
+    "settings": Scenario("settings", lambda world: STUBS.settings(0, "life")),
+    "tick": Scenario("tick", lambda world: STUBS.tick(0, 0)),
+    "resync": Scenario("resync", lambda world: STUBS.resync(0, 0, 100)),
+    "elect": Scenario(
+        "elect",
+        lambda world: STUBS.elect(0, "other", HOUR_MS),
+        arrange=lambda w: w.valkey.delete(keys.mover(0)),
+    ),
+    "room": Scenario("room", lambda world: STUBS.room(X)),
+    "get": Scenario("get", lambda world: STUBS.get(X.environment, "x3")),
+    "settle": Scenario("settle", lambda world: settle(world, 2)),
+    "reopen": Scenario(
+        "reopen", lambda world: STUBS.reopen(X, world.token, 1, 2), arrange=lambda w: w.run(settle(w, 2))
+    ),
+    "refill": Scenario("refill", lambda world: STUBS.refill(X, world.token, 1e15, rows()), refilled),
+    "dead": Scenario("dead", lambda world: STUBS.dead(Y, 10)),
+    "forget": Scenario("forget", forget, forgotten, arrange=lambda world: forgotten(world, None)),
+    "remove dead jobs": Scenario(
+        "remove_dead",
+        lambda world: STUBS.remove_dead(Y, DeadFilter(), 100),
+        arrange=lambda world: forgotten(world, None),
+    ),
+    "repair": Scenario("repair", lambda world: STUBS.repair(0), arrange=break_a_queue),
+}
+
+
+def test_every_script_is_tried() -> None:
+    assert {scenario.script for scenario in SCENARIOS.values()} == set(SCRIPTS)
+
+
+@pytest.mark.parametrize(
+    ("rest", "repeat_first"),
+    [(False, True), (False, False), (True, True)],
+    ids=["one command, repeated at once", "one command, repeated after maintenance", "all commands from one on"],
+)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_half_change_does_harm(valkey: Valkey, name: str, rest: bool, repeat_first: bool) -> None:
+    scenario, prepared = SCENARIOS[name], Prepared.build(valkey)
+    at = 1
+    while not attempt(prepared, scenario, at, rest=rest, repeat_first=repeat_first):
+        at += 1
+    assert at > 1, "no command of the script failed"
+
+
+def attempt(prepared: Prepared, scenario: Scenario, at: int, *, rest: bool, repeat_first: bool) -> bool:
+    """Let command number `at` of the script fail, and see the shard recover. Returns True if it has no such command."""
+    world = prepared.begin()
+    valkey = world.valkey
+    scenario.arrange(world)
+    call = scenario.call(world)
+    try:
+        scenario.answered(world, run_failing(valkey, call, at, rest=rest))
+        failed = False
+    except Injected:
+        failed = True
+    if failed and repeat_first:
+        scenario.answered(world, world.run(call))
+    world.maintain()
+    where = f"command {at}"
+    if not rest:
+        check_places_and_numbers(valkey, where)
+    if failed and not repeat_first:
+        scenario.answered(world, world.run(call))
+        world.maintain()
+    for ref in (X, Y, B, NEW):
+        world.run(STUBS.configure(ref, {"paused": None}))
+        world.run(STUBS.configure(ref.environment, {"limit": None}))
+    world.drain()
+    check_ends(world, where)
+    if not rest:
+        check_places_and_numbers(valkey, where)
+        assert not valkey.exists(keys.repair(0)), where
+    return not failed
+
+
+def check_ends(world: World, where: str) -> None:
+    """Every job that was accepted has ended once."""
+    dead = {
+        member.decode() for ref in (X, Y, B, NEW) for member in cast(Any, world.valkey.zrange(keys.dead(0, ref), 0, -1))
+    }
+    for job_id in sorted(world.accepted):
+        ends = world.done[job_id] + (job_id in dead)
+        assert ends == 1 or (ends == 0 and job_id in world.removed), f"{where}: {job_id} ended {ends} times"
+    for key in (keys.leases(0), keys.scheduled(0), keys.envs(0)):
+        assert not world.valkey.zcard(key), (where, key)
+    for ref in (X, Y, B, NEW):
+        for priority in (0, 5, -3, 7, 50):
+            assert not world.valkey.zcard(keys.ready(0, ref, priority)), (where, ref, priority)
+
+
+def check_places_and_numbers(valkey: Valkey, where: str) -> None:
+    """Every job is where its state says and nowhere else, and every number is that of the jobs."""
+    sight = look(valkey)
+    check_jobs_are_in_one_place(sight)
+    jobs = {name.partition(":job:")[2]: fields for name, fields in sight.hashes.items() if ":job:" in name}
+    envs: dict[EnvRef, Counter[str]] = {}
+    total = 0
+    for state in read_states(valkey, 1):
+        own = [
+            fields
+            for name, fields in jobs.items()
+            if name.startswith(keys.env_part(state.ref.environment) + ":") and fields["Q"] == state.ref.queue
+        ]
+        states = Counter(fields["state"] for fields in own)
+        size = sum(int(fields["size"]) for fields in own if fields["state"] != "dead")
+        found = (state.warm, state.running, state.dead, state.bytes - state.cold_bytes)
+        assert found == (states["ready"], states["running"], states["dead"], size), (where, state.ref)
+        assert state.scheduled == states["scheduled"], (where, state.ref)
+        total += size
+        env = envs.setdefault(state.ref.environment, Counter())
+        env["depth"] += state.depth
+        env["running"] += state.running
+        details = [
+            set(members)
+            for name, members in sight.sorted_sets.items()
+            if name.startswith(keys.queue(0, state.ref) + ":detail:")
+        ]
+        assert sum(map(len, details)) == states["ready"], (where, state.ref)
+    for env, expected in envs.items():
+        own_fields = sight.hashes[keys.env(0, env)]
+        assert (int(own_fields["depth"]), int(own_fields["running"])) == (expected["depth"], expected["running"]), (
+            where,
+            env,
+        )
+    assert int(sight.hashes[keys.meta(0)]["bytes"]) == total, where
