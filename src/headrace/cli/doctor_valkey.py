@@ -17,6 +17,7 @@ def examine_valkey(url: str, shards: int) -> Iterator[Finding]:
     except HeadraceError as error:
         yield Finding("redis settings", False, "not known", str(error))
         return
+    yield quarantine(_count_quarantined(url, shards))
     yield eviction({str(info["maxmemory_policy"]) for info in told if "maxmemory_policy" in info})
     yield persistence({str(info["aof_enabled"]) for info in told if "aof_enabled" in info})
 
@@ -27,6 +28,20 @@ def _info(url: str, shards: int) -> list[dict[str, Any]]:
         servers = {id(node): node for node in (node_of(client, keys.meta(shard)) for shard in range(shards))}
         told: list[Any] = [server.info() for server in servers.values()]
     return told
+
+
+def _count_quarantined(url: str, shards: int) -> int:
+    with available(), connect(url) as client:
+        found: list[Any] = [client.hget(keys.meta(shard), "quarantined") for shard in range(shards)]
+    return sum(int(count or 0) for count in found)
+
+
+def quarantine(count: int) -> Finding:
+    """Malformed entries that maintenance has taken out so far."""
+    if not count:
+        return Finding("malformed entries", True, "none")
+    advice = "Look at the keys hr:{SHARD}:quarantine: each member names an entry and what is wrong with it."
+    return Finding("malformed entries", False, f"{count} quarantined", advice)
 
 
 def eviction(policies: set[str]) -> Finding:

@@ -24,6 +24,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:losses              hash    queue → accepted jobs that a restored PostgreSQL does not have, to be reported
     hr:{0}:repair              hash    queues that a failed script left half changed → jobs it was adding or leasing
                                        (lua/failure.lua); maintenance counts them again
+    hr:{0}:quarantine          zset    malformed entries that were taken out of an index, with the reason → when; the
+                                       newest 1000 (`quarantined` in meta counts all)
     hr:{0}:mover               string  who moves jobs between the tiers; ends with its lease
     hr:{0}:env:E               hash    depth, running, limit, burst, bytes (of its jobs that wait or run), counted (when
                                        bytes were last summed up from its queues)
@@ -130,6 +132,10 @@ def losses(shard: int) -> str:
 
 def repair(shard: int) -> str:
     return prefix(shard) + "repair"
+
+
+def quarantine(shard: int) -> str:
+    return prefix(shard) + "quarantine"
 
 
 def mover(shard: int) -> str:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.model.job import new_job_id
@@ -56,7 +57,13 @@ JOBS = Metric(
 REPAIRED = Metric(
     "headrace_maintenance_repaired_total", "counter", "Queues counted again after a script failed half-way."
 )
-METRICS = (OWNED, RUNS, FAILURES, JOBS, REPAIRED)
+QUARANTINED = Metric(
+    "headrace_maintenance_quarantined_total",
+    "counter",
+    "Malformed entries that maintenance took out of a shard's indexes.",
+    ("shard",),
+)
+METRICS = (OWNED, RUNS, FAILURES, JOBS, REPAIRED, QUARANTINED)
 
 
 class Maintenance:
@@ -73,6 +80,7 @@ class Maintenance:
         self._runs = Numbers(RUNS, ())
         self._failed = Numbers(FAILURES)
         self._repaired = Numbers(REPAIRED, ())
+        self._quarantined = Numbers(QUARANTINED)
         self._jobs = Numbers(JOBS, ("expire",), ("reclaim",), ("release",))
 
     @contextmanager
@@ -118,9 +126,27 @@ class Maintenance:
         self._count(shard, answer)
         if answer.to_repair:
             self._repair(shard)
+        if answer.quarantined:
+            self._report_quarantined(shard, answer.quarantined)
         if not answer.is_owner:
             return answer.again_ms / 1000
         return min(max(answer.again_ms / 1000, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+
+    def _report_quarantined(self, shard: int, count: int) -> None:
+        """Log each malformed entry that the last call took out."""
+        self._quarantined.add(count, str(shard))
+        try:
+            with available():
+                newest: Any = self._connected().zrevrange(keys.quarantine(shard), 0, count - 1)
+        except (HeadraceError, ScriptError) as error:
+            newest = [f"{count} entries ({error})".encode()]
+        for entry in newest:
+            log.error(
+                "quarantined a malformed entry of shard %d; the others go on: %s",
+                shard,
+                entry.decode(errors="replace"),
+                extra={"action": "quarantined"},
+            )
 
     def _repair(self, shard: int) -> None:
         """Repair the queues of a shard that a failed script left half changed."""
@@ -145,6 +171,7 @@ class Maintenance:
         yield self._failed.read()
         yield self._jobs.read()
         yield self._repaired.read()
+        yield self._quarantined.read()
 
     def _maintain_forever(self, shard: int, stop: Event) -> None:
         while not stop.wait(self.maintain(shard)):

@@ -176,6 +176,7 @@ class Maintained:
     released: int = 0
     ticked: bool = False
     to_repair: int = 0  # queues that a failed script left half changed
+    quarantined: int = 0  # malformed entries taken out by this call
 
 
 @dataclass(frozen=True)
@@ -470,8 +471,8 @@ def split_body(body: bytes) -> tuple[list[str], bytes]:
 
 
 def _maintained(answer: list[int]) -> Maintained:
-    is_owner, again_ms, expired, reclaimed, released, ticked, to_repair = answer
-    return Maintained(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked), to_repair)
+    is_owner, again_ms, expired, reclaimed, released, ticked, to_repair, quarantined = answer
+    return Maintained(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked), to_repair, quarantined)
 
 
 def _enqueued(answer: list[Any]) -> Enqueued:

@@ -1,6 +1,6 @@
 -- dequeue: lease up to n jobs of a shard. Fair between environments, oldest first within one.
 --@flags allow-oom
---@include keys, state
+--@include keys, state, quarantine
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server
 --            ('': no; 0: look now and then; 1: look now), then the queue names to serve (Q); none: all of them
@@ -43,6 +43,10 @@ local function inspect(queue, J, at)
     return mark_for_repair(queue.name)
   end
   leave_detail(queue, J, v[6])
+  if not (tonumber(v[1] or nil) and tonumber(v[2] or nil) and tonumber(v[3] or nil) and tonumber(v[5] or nil)) then
+    quarantine(ready_key(queue.E, queue.Q, 0), EJ, 'its job has fields that are not numbers')
+    return mark_for_repair(queue.name)
+  end
   if v[4] and tonumber(v[4]) <= NOW then return expire(queue, EJ, tonumber(v[5])) end
   local body = redis.call('GET', body_key(EJ))
   if not body or body == '' then -- done: a script failed before it had removed it

@@ -10,6 +10,7 @@ local SCHEDULED, EXPIRIES = P .. 'scheduled', P .. 'expiries'
 local DEAD_ELSEWHERE = 'dead'
 -- Queues that a script left half changed → ids of jobs it was adding (J:J), see repair.lua.
 local REPAIR = P .. 'repair'
+local QUARANTINE = P .. 'quarantine'
 local COLD, HUNGRY, BURIED, LOSSES = P .. 'cold', P .. 'hungry', P .. 'buried', P .. 'losses'
 
 local function env_key(E) return P .. 'env:' .. E end

@@ -3,16 +3,16 @@
 -- succeeds; when it stops calling, the first other caller after the end of its time becomes the owner. More than one
 -- caller at a time would do no harm: ownership only saves work.
 --@flags allow-oom
---@include keys, state, leases, remove, maintenance
+--@include keys, state, leases, remove, quarantine, maintenance
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, caller, ownership ms, most jobs of each kind in this call, tick period ms
 -- Returns    { 1 if the caller is the owner, else 0; ms until to call again, 0 = at once; expired; reclaimed;
---            released; 1 if it ticked; queues that need repair (repair.lua) }
+--            released; 1 if it ticked; queues that need repair (repair.lua); entries quarantined }
 local ownership_ms = tonumber(ARGV[4])
 local v = redis.call('HMGET', META, 'maintainer', 'maintainer_until')
 local left_ms = tonumber(v[2] or 0) - NOW
 -- An end that is farther away than any caller writes it is of a clock that was set back since.
-if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= ownership_ms then return { 0, math.ceil(left_ms), 0, 0, 0, 0, 0 } end
+if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= ownership_ms then return { 0, math.ceil(left_ms), 0, 0, 0, 0, 0, 0 } end
 
 -- First: whatever is wrong with a job, the shard is alive.
 local ticked, again_ms = emit_tick(ARGV[2], tonumber(ARGV[6]))
@@ -28,4 +28,5 @@ for _, index in ipairs({ SCHEDULED, LEASES, EXPIRIES }) do
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
   if head then again_ms = math.min(again_ms, tonumber(head) - NOW) end
 end
-return { 1, math.max(0, math.ceil(again_ms)), expired, reclaimed, released, ticked, redis.call('HLEN', REPAIR) }
+return { 1, math.max(0, math.ceil(again_ms)), expired, reclaimed, released, ticked, redis.call('HLEN', REPAIR),
+  quarantined }

@@ -1,5 +1,5 @@
 -- What time demands of a shard's jobs. Each function handles a bounded batch and returns its size; `save_all` must
--- follow. Needs state.lua, leases.lua and remove.lua.
+-- follow. Needs state.lua, leases.lua, remove.lua and quarantine.lua.
 
 -- Whether a worker has begun this delivery. Only the last attempt says so: `unbegun` names the delivery until then.
 local function has_begun(EJ)
@@ -14,9 +14,11 @@ local function reclaim_ended_leases(at_most)
   local lapsed = redis.call('ZRANGEBYSCORE', LEASES, '-inf', whole(NOW), 'LIMIT', 0, at_most)
   for _, EJ in ipairs(lapsed) do
     local E, J = EJ:match('^(.*):([^:]*)$')
-    local job, state = held_job(E, J)
+    local sound, job, state = is_sound(LEASES, EJ), nil, nil
+    if sound then job, state = held_job(E, J) end
     local is_last = job and job.attempts >= job.max_attempts
-    if not job then
+    if not sound then -- quarantined
+    elseif not job then
       misplaced(E, J, state)
       leave(LEASES, EJ)
     elseif is_last and has_begun(EJ) then
@@ -40,8 +42,10 @@ local function release_due_jobs(at_most)
   for i = 1, #due, 2 do
     local EJ = due[i]
     local E, J = EJ:match('^(.*):([^:]*)$')
-    local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'detail', 'state')
-    if v[4] == 'scheduled' then
+    local sound, v = is_sound(SCHEDULED, EJ), nil
+    if sound then v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'detail', 'state') end
+    if not sound then -- quarantined
+    elseif v[4] == 'scheduled' then
       local queue = queue_of(E, v[1])
       remove_scheduled(queue, J)
       add_ready(queue, J, tonumber(due[i + 1]), tonumber(v[2]), v[3])
@@ -60,7 +64,9 @@ end
 -- one removes them from there at once.
 local function expire_overdue_jobs(at_most)
   local over = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', whole(NOW), 'LIMIT', 0, at_most)
-  for _, EJ in ipairs(over) do remove_waiting(EJ, 'expire') end
+  for _, EJ in ipairs(over) do
+    if is_sound(EXPIRIES, EJ) then remove_waiting(EJ, 'expire') end
+  end
   return #over
 end
 
