@@ -18,7 +18,10 @@ local function problem_of(EJ)
   local E, J = EJ:match('^(.*):([^:]*)$')
   if not E or J == '' then return 'it does not name a job' end
   local v = redis.pcall('HMGET', job_key(EJ), 'state', unpack(CHECKED))
-  if v.err then return 'its job is not a hash' end
+  if v.err then
+    if not v.err:find('WRONGTYPE', 1, true) then error(v) end -- says nothing about the entry
+    return 'its job is not a hash'
+  end
   if not v[1] then return nil end
   if not v[2] then return 'its job names no queue' end
   local name = E .. ':' .. v[2]
