@@ -72,7 +72,7 @@ class Verdict:
     def add(self, promise: str, found: Iterable[str]) -> None:
         lines = sorted(found)
         self.broken[promise] += len(lines)
-        self.details += [f"{promise}: {line}" for line in lines[:DETAILS]]
+        self.details += [f"{promise}: {line}" for line in lines][: max(0, DETAILS - len(self.details))]
 
 
 def make_report(verdicts: Sequence[Verdict], faults: Mapping[str, int], seconds: float) -> Report:
@@ -112,12 +112,15 @@ def judge_jobs(
     ran = {run.job_id for run in runs}
     waiting, dead = find_jobs(valkey, tiers)
     verdict = Verdict(len(accepted), len(runs), len(dead), len(waiting))
-    gone = [each for job_id, each in accepted.items() if job_id not in ran | waiting | dead]
-    excused = [each for each in gone if any(is_within(each, window) for window in windows)]
-    silent = [each for each in excused if not any(is_within(each, w) for w in windows if w not in unreported)]
-    verdict.lost_in_window = len(excused) - len(silent)
-    verdict.add("lost", (f"{each.job.id} of {each.ref.env}/{each.ref.queue}" for each in gone if each not in excused))
-    verdict.add("lost", (f"{each.job.id}, and no report says so" for each in silent))
+    found = ran | waiting | dead
+    reported = [window for window in windows if window not in unreported]
+    for each in (each for job_id, each in accepted.items() if job_id not in found):
+        if any(is_within(each, window) for window in reported):
+            verdict.lost_in_window += 1
+        elif any(is_within(each, window) for window in unreported):
+            verdict.add("lost", [f"{each.job.id}, and no report says so"])
+        else:
+            verdict.add("lost", [f"{each.job.id} of {each.ref.env}/{each.ref.queue}"])
     paused = {"kept-0", *(each.job.id for each in accepted.values() if each.ref == PAUSED)}
     verdict.add("stuck", waiting - paused)
     verdict.add("buried_without_run", dead - ran)

@@ -51,6 +51,7 @@ from tests.chaos.failover_plan import (
     STREAM_MAXLEN,
     first_jobs,
     kept_jobs,
+    producer_file,
     read_accepted,
 )
 from tests.chaos.failover_producer import OPTIONS
@@ -68,7 +69,7 @@ ROOT = Path(__file__).parents[2]
 READY_S = 240.0
 POLL_S = 0.05
 DATABASE = WarehouseSettings.database
-WARM_UP_JOBS = 200
+CALLS_BETWEEN = 30  # of producers, between two faults
 REPORT_S = 30.0  # within which a server that went back is recorded
 
 SETTINGS = {
@@ -172,7 +173,11 @@ class Faults:
 
     def note(self, kind: str, words: str = "") -> None:
         self.counts[kind] += 1
-        print(f"{time.strftime('%H:%M:%S')} {kind} {self.counts[kind]} {words}", file=sys.stderr, flush=True)
+        say(f"{kind} {self.counts[kind]} {words}")
+
+
+def say(words: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
 
 
 def run_chaos(size: Size, folder: Path) -> Report:
@@ -213,14 +218,16 @@ class Replicated:
         self.let_run()
 
     def let_run(self) -> None:
-        """Some load; measured by what producers achieve, so that a slow machine has as much of it."""
-        before = self.accepted()
-        wait_for(lambda: self.accepted() >= before + WARM_UP_JOBS, "producers get on")
+        """Wait for some load, measured by what producers achieve: a slow machine has as much of it."""
+        before = self.count_calls()
+        wait_for(lambda: self.count_calls() >= before + CALLS_BETWEEN, "producers get on")
         time.sleep(self.size.between_s * self.dice.uniform(0.5, 1.5))
 
-    def accepted(self) -> int:
+    def count_calls(self) -> int:
+        """Return how many calls of producers were answered."""
         self.crew.refuse_crashed()
-        return sum(1 for _ in read_accepted(self.folder, self.size.producers))
+        files = [producer_file(self.folder, number + 1) for number in range(self.size.producers)]
+        return sum(file.read_bytes().count(b"\n") for file in files if file.exists())
 
     def fail_over(self) -> None:
         window = self.valkey.fail_over(self.dice.uniform(*self.size.behind_s))
@@ -301,6 +308,7 @@ def run_replicated(size: Size, folder: Path, faults: Faults) -> Verdict:
             crew.start_worker()
         crew.stop("producer")
         settle(client, size.settle_s)
+        say("settled; looking at what was kept")
         replicated.note_reports()
         verdict = judge_jobs(folder, size.producers, client.redis, tiers, replicated.windows, replicated.unreported)
         verdict.add("alerts_missing", missing)
