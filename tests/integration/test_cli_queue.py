@@ -403,4 +403,4 @@ def test_the_commands_work_the_same_on_a_cluster(
         assert shell.document("metrics", "on")["enabled"]
         shell.ok("pause", *NAMES)
         shell.ok("cancel", *ENV, "1")
-    assert [one.found for one in examine_valkey(any_valkey_url, SHARDS)] == ["noeviction", "yes"]
+    assert [one.found for one in examine_valkey(any_valkey_url, SHARDS)] == ["none", "noeviction", "yes"]
