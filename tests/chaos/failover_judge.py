@@ -105,7 +105,10 @@ def judge_jobs(
     windows: Sequence[LossWindow] = (),
     unreported: Sequence[LossWindow] = (),
 ) -> Verdict:
-    """`unreported`: the windows of which Headrace has not said that something was lost."""
+    """`unreported`: the windows of which Headrace has not said that something was lost.
+
+    Within the window of a restored PostgreSQL every missing job is excused, also one that waited in Valkey: the notes
+    of producers do not say in which tier a job was accepted. So `lost` is strict only outside of these windows."""
     accepted = {each.job.id: each for each in read_accepted(folder, producers)}
     accepted |= {job.id: Accepted(job, PAUSED, 0) for job in kept_jobs()}
     runs = read_runs(folder)

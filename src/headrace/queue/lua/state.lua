@@ -8,7 +8,7 @@
 --     (`leave`). A new job has its body, then its hash, then its place.
 --   * A job that ends loses its hash first, then its place.
 --   * So every job is in `ready`, `scheduled`, `leases` or `dead` at all times, possibly in two of them, and only a place
---     that its state names counts: whoever finds a job elsewhere calls `misplaced`. The exception is a new job that has
+--     that its state names counts: code that finds a job elsewhere calls `misplaced`. The exception is a new job that has
 --     no place yet: the producer was told that the call failed, and repeats it (`is_complete`).
 --   * Numbers and fair indexes may be off after that: failure.lua and `misplaced` ask maintenance to count the queue again
 --     (repair.lua).
@@ -386,7 +386,7 @@ local function save_dead(queue)
   if queue.dead_changed then redis.call('HSET', queue_key(queue.E, queue.Q), 'dead_bytes', whole(queue.dead_bytes)) end
 end
 
--- Whether the dead jobs of a queue leave room for so many bytes. Only asked where no PostgreSQL takes them away.
+-- Whether the dead jobs of a queue leave room for a number of bytes. Only checked where no PostgreSQL takes them away.
 local function dead_leave_room(queue, size, max_bytes)
   local function leave_room(dead) return dead == 0 or queue.warm_bytes + dead + size <= max_bytes end
   return leave_room(dead_bytes_of(queue)) or leave_room(sum_dead(queue))
@@ -452,7 +452,7 @@ local function shard_room(queue, shard_max)
   return math.max(0, free, math.min(share - held, reserve_left))
 end
 
--- Whether so many bytes more fit into the shard; 0: no cap.
+-- Whether a number of bytes more fits into the shard; 0: no cap.
 local function shard_takes(queue, size, shard_max)
   return shard_max == 0 or shard_used(queue) + size <= shard_max or size <= shard_room(queue, shard_max)
 end
