@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 ACME = "org=acme&project=shop&env=prod"
@@ -22,6 +23,12 @@ PATIENCE_MS = 120_000
 
 FIRST_DATA_MS = 300_000
 """The stack is up when a test begins, but the first points of a queue still have to pass the pipeline."""
+
+DURATION = re.compile(r"^\d+(\.\d)? (ms|s|min|h|d)( \d+ (s|min|h))?$")
+"""Any text of the dashboard's `formatDuration` except the dash of an unknown value: a slow machine shows minutes."""
+
+COUNT = re.compile(r"^\d+(\.\d)?[kMGT]?$")
+"""Any text of the dashboard's `formatCount` for a known value of 0 or more: a slow machine has more jobs waiting."""
 
 
 def job(tenant: str, job_id: str) -> str:

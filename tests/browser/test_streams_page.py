@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import Page, Route, expect
 
 from headrace.cli.demo_stream import LOST, STREAM
-from tests.browser.places import FIRST_DATA_MS
+from tests.browser.places import COUNT, FIRST_DATA_MS
 from tests.browser.test_care import SCHEMES, serious
 from tests.conftest import wait_until
 from tests.stack import RunningStack
@@ -57,7 +57,7 @@ def test_a_stream_is_found_and_opened_by_keyboard(page: Page, dashboard_url: str
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Streams").click()
     row = page.get_by_test_id("stream").filter(has_text=STREAM)
     expect(row).to_contain_text("default / default / streams", timeout=FIRST_DATA_MS)
-    expect(row.locator("td.total")).to_have_text(re.compile(r"^\d+$"), timeout=FIRST_DATA_MS)
+    expect(row.locator("td.total")).to_have_text(COUNT, timeout=FIRST_DATA_MS)
     toggle = row.get_by_test_id("stream-toggle")
     toggle.focus()
     page.keyboard.press("Enter")
@@ -78,7 +78,7 @@ def test_its_charts_are_where_those_of_queues_are(page: Page, stack: RunningStac
     page.goto(f"{dashboard_url}streams")
     page.get_by_role("link", name=f"Charts of {STREAM}/workers").click()
     expect(page.get_by_test_id("stream-tags")).to_contain_text("stream")
-    expect(page.get_by_test_id("figure-depth")).to_have_text(re.compile(r"^\d+$"))
+    expect(page.get_by_test_id("figure-depth")).to_have_text(COUNT)
     expect(page.get_by_test_id("chart-depth")).to_have_attribute(
         "data-points", re.compile("[1-9]"), timeout=FIRST_DATA_MS
     )
