@@ -32,6 +32,7 @@ from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.migrate import migrate
+from tests.leftovers import find_children, find_threads, wait_for_children, wait_for_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -238,9 +239,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(servers: Servers) -> Iterator[None]:
-    """Runs after the test's own fixtures have cleaned up."""
+def nothing_left_behind(servers: Servers, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves data in a server, or a thread or process running, once its fixtures have cleaned up."""
+    threads, children = find_threads(), find_children()
     yield
+    assert wait_for_threads(threads) == [], "threads left running"
+    if "demo" not in request.fixturenames:  # it runs until the session ends
+        assert wait_for_children(children, kept=str(servers.folder)) == [], "processes left running"
     assert servers.leftovers() == {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from fastapi.testclient import TestClient
@@ -60,12 +60,19 @@ class RunningWorker:
 
         stop = asyncio.Event()
         async with Client(url) as client:
-            worker = Worker(client, tasks, OPTIONS, Registry(client.redis, "worker-1"))
+            # Without maintenance: its threads would outlive a worker that dies.
+            worker = Worker(client, tasks, OPTIONS, Registry(client.redis, "worker-1"), maintains=False)
             running = asyncio.create_task(worker.run_forever(stop))
             while not self._stop.is_set():
                 await asyncio.sleep(0.01)
             stop.set()
             await running
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         self.finish.set()
@@ -90,24 +97,24 @@ def running(api: TestClient) -> list[dict[str, Any]]:
 def test_a_running_task_is_shown_until_it_ends_or_its_worker_goes_silent(
     api: TestClient, valkey: Valkey, valkey_url: str, ends: str
 ) -> None:
-    worker = RunningWorker(valkey_url)
-    with SyncClient(valkey_url) as client:
-        client.enqueue(REF, NewJob("send", b"x", id="job-1"))
-    [task] = wait_until(lambda: running(api), "the task is shown")
-    shown = {name: task[name] for name in ("actionClass", "actionName", "did", "appName", "org", "project", "env")}
-    assert shown == {
-        **{"actionClass": "emails", "actionName": "send", "did": "job-1", "appName": "worker-1"},
-        **{"org": "acme", "project": "shop", "env": "prod"},
-    }
-    assert task["runningForMs"] >= 0
-    if ends == "finishes":
-        worker.finish.set()
-        wait_until(lambda: not running(api), "the finished task is gone")
-        worker.stop()
-        assert valkey.exists(keys.worker("worker-1")) == 0
-        return
-    worker.die()
-    entry = keys.worker("worker-1")
-    assert 0 < int(valkey.pttl(entry)) <= STALE_MS  # pyright: ignore[reportArgumentType]
-    valkey.pexpire(entry, 1)
-    wait_until(lambda: not running(api), "the task of a silent worker is gone")
+    with RunningWorker(valkey_url) as worker:
+        with SyncClient(valkey_url) as client:
+            client.enqueue(REF, NewJob("send", b"x", id="job-1"))
+        [task] = wait_until(lambda: running(api), "the task is shown")
+        shown = {name: task[name] for name in ("actionClass", "actionName", "did", "appName", "org", "project", "env")}
+        assert shown == {
+            **{"actionClass": "emails", "actionName": "send", "did": "job-1", "appName": "worker-1"},
+            **{"org": "acme", "project": "shop", "env": "prod"},
+        }
+        assert task["runningForMs"] >= 0
+        if ends == "finishes":
+            worker.finish.set()
+            wait_until(lambda: not running(api), "the finished task is gone")
+            worker.stop()
+            assert valkey.exists(keys.worker("worker-1")) == 0
+            return
+        worker.die()
+        entry = keys.worker("worker-1")
+        assert 0 < int(valkey.pttl(entry)) <= STALE_MS  # pyright: ignore[reportArgumentType]
+        valkey.pexpire(entry, 1)
+        wait_until(lambda: not running(api), "the task of a silent worker is gone")
