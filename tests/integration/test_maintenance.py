@@ -135,8 +135,8 @@ class Shard:
         self.client = SyncClient(url, QueueOptions(1))
         self.stubs = Stubs(1, 1_000_000)
 
-    def maintain(self, caller: str = "a", at_most: int = 1000) -> Maintained:
-        return run(self.valkey, self.stubs.maintain(0, caller, HOUR_MS, at_most, 2 * HOUR_MS))
+    def maintain(self, caller: str = "a", at_most: int = 1000, ownership_ms: int = HOUR_MS) -> Maintained:
+        return run(self.valkey, self.stubs.maintain(0, caller, ownership_ms, at_most, 2 * HOUR_MS))
 
     def set_end_of_ownership(self, after_ms: float) -> None:
         self.valkey.hset(keys.meta(0), "maintainer_until", int(server_ms(self.valkey) + after_ms))
@@ -165,9 +165,24 @@ def test_a_shard_has_one_owner_at_a_time(shard: Shard) -> None:
 
 def test_a_clock_that_was_set_back_leaves_no_owner_for_long(shard: Shard) -> None:
     assert shard.maintain("a").is_owner
-    shard.set_end_of_ownership(2 * HOUR_MS)  # written an hour ahead of now
+    shard.set_end_of_ownership(3 * HOUR_MS)  # written two hours ahead of now
     assert shard.maintain("b").is_owner
     assert not shard.maintain("a").is_owner
+
+
+def test_a_clock_that_was_adjusted_a_little_changes_no_owner(shard: Shard) -> None:
+    assert shard.maintain("a").is_owner
+    shard.set_end_of_ownership(HOUR_MS + 60_000)  # written a minute ahead of now
+    assert not shard.maintain("b").is_owner
+    assert shard.maintain("a").is_owner
+
+
+def test_a_caller_with_a_shorter_ownership_does_not_take_over(shard: Shard) -> None:
+    assert shard.maintain("a", ownership_ms=10 * HOUR_MS).is_owner
+    answer = shard.maintain("b")
+    assert not answer.is_owner
+    assert 0 < answer.again_ms <= HOUR_MS
+    assert shard.maintain("a", ownership_ms=10 * HOUR_MS).is_owner
 
 
 def test_the_answer_says_when_maintenance_is_next_needed(shard: Shard) -> None:

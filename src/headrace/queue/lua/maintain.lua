@@ -9,10 +9,15 @@
 -- Returns    { 1 if the caller is the owner, else 0; ms until to call again, 0 = at once; expired; reclaimed;
 --            released; 1 if it ticked; queues that need repair (repair.lua); entries quarantined }
 local ownership_ms = tonumber(ARGV[4])
-local v = redis.call('HMGET', META, 'maintainer', 'maintainer_until')
-local left_ms = tonumber(v[2] or 0) - NOW
--- An end that is farther away than any caller writes it is of a clock that was set back since.
-if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= ownership_ms then return { 0, math.ceil(left_ms), 0, 0, 0, 0, 0, 0 } end
+local v = redis.call('HMGET', META, 'maintainer', 'maintainer_until', 'maintainer_ms')
+local left_ms = tonumber(v[2] or nil) and tonumber(v[2]) - NOW or 0
+-- An end that is farther away than the owner wrote it is of a clock that was set back since. The owner's own time
+-- counts, since callers may have different ones; twice of it, since a clock that is adjusted a little is no reason to
+-- take over.
+local longest_ms = 2 * math.max(ownership_ms, tonumber(v[3] or nil) or 0)
+if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= longest_ms then
+  return { 0, math.ceil(math.min(left_ms, ownership_ms)), 0, 0, 0, 0, 0, 0 }
+end
 
 -- First: whatever is wrong with a job, the shard is alive.
 local ticked, again_ms = emit_tick(ARGV[2], tonumber(ARGV[6]))
@@ -23,7 +28,8 @@ save_all(ARGV[2])
 check_some_queues()
 
 -- Last, so that a caller whose work fails does not keep others from it.
-redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', whole(NOW + ownership_ms))
+redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', whole(NOW + ownership_ms),
+  'maintainer_ms', whole(ownership_ms))
 for _, index in ipairs({ SCHEDULED, LEASES, EXPIRIES }) do
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
   if head then again_ms = math.min(again_ms, tonumber(head) - NOW) end
