@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from redis.exceptions import NoScriptError
 
 from headrace.valkey.connect import AsyncValkey, Valkey, available, is_cluster
+from headrace.valkey.lua_source import drop_unused_functions
 
 T = TypeVar("T")
 Arg = str | bytes | int
@@ -82,7 +83,7 @@ def load_script(
     included = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in _listed(INCLUDE, body)]
     # The server reads flags from the first line only.
     shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(body))
-    parts = [preamble, *included, body]
+    parts = drop_unused_functions([preamble, *included, body])
     if on_failure and "state" in _listed(INCLUDE, body):
         parts = [PROGRESS, *parts, FAILURE, (folder / f"{on_failure}.lua").read_text(encoding="utf-8")]
     guard = [REFUSE_MOVING_SLOT] if finds_keys else []

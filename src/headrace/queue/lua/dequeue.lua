@@ -43,18 +43,20 @@ local function inspect(queue, J, at)
     return mark_for_repair(queue.name)
   end
   leave_detail(queue, J, v[6])
-  if not (tonumber(v[1] or nil) and tonumber(v[2] or nil) and tonumber(v[3] or nil) and tonumber(v[5] or nil)) then
+  local attempts, max_attempts = tonumber(v[1] or nil), tonumber(v[2] or nil)
+  local enqueued, size = tonumber(v[3] or nil), tonumber(v[5] or nil)
+  if not (attempts and max_attempts and enqueued and size) then
     quarantine(ready_key(queue.E, queue.Q, 0), EJ, 'its job has fields that are not numbers')
     return mark_for_repair(queue.name)
   end
-  if v[4] and tonumber(v[4]) <= NOW then return expire(queue, EJ, tonumber(v[5])) end
+  if v[4] and tonumber(v[4]) <= NOW then return expire(queue, EJ, size) end
   local body = redis.call('GET', body_key(EJ))
   if not body or body == '' then -- done: a script failed before it had removed it
     redis.call('DEL', job_key(EJ))
     return mark_for_repair(queue.name)
   end
-  return { EJ = EJ, J = J, at = at, body = body, attempt = tonumber(v[1]) + 1, max_attempts = tonumber(v[2]),
-    enqueued = tonumber(v[3]), has_ttl = v[4] }
+  return { EJ = EJ, J = J, at = at, body = body, attempt = attempts + 1, max_attempts = max_attempts,
+    enqueued = enqueued, has_ttl = v[4] }
 end
 
 local function lease(queue, job)
@@ -101,11 +103,12 @@ local function take(queue, most, bound)
   local ready = ready_key(queue.E, queue.Q, priority)
   local found = redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, most)
   local taken, ours, leases = #found / 2, {}, {}
+  local until_ms = math.floor(NOW + lease_ms)
   for i = 1, #found, 2 do
     local job = inspect(queue, found[i], tonumber(found[i + 1]))
     if job then
       ours[#ours + 1] = job
-      add_scored(leases, whole(NOW + lease_ms), job.EJ)
+      add_scored(leases, until_ms, job.EJ)
     end
   end
   in_chunks('ZADD', LEASES, leases)

@@ -16,26 +16,24 @@ if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs
 
 local max_items, max_bytes = caps_of(queue, ARGV[9], ARGV[10])
 
-local full_of_dead = false
-
-local function fit_together(counts)
-  local items, bytes = 0, 0
-  for i = FIRST, #ARGV, EACH do
-    if counts(ARGV[i]) then items, bytes = items + 1, bytes + tonumber(ARGV[i + 1]) end
-  end
-  if items == 0 then return true end
-  full_of_dead = not dead_leave_room(queue, bytes, max_bytes)
-  if full_of_dead then return false end
-  if items == 1 then return fits(queue, bytes, max_items, max_bytes) and shard_fits(queue, bytes, shard_max) end
-  return held_by(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
-    and shard_takes(queue, bytes, shard_max)
-end
-
 -- Without PostgreSQL it is all jobs of a call or none.
 local function refusal()
   if far then return nil end
   if queue.cold and queue.cold.on == 1 then
     return redis.error_reply('COLD jobs of this queue wait in PostgreSQL')
+  end
+  local full_of_dead = false
+  local function fit_together(counts)
+    local items, bytes = 0, 0
+    for i = FIRST, #ARGV, EACH do
+      if counts(ARGV[i]) then items, bytes = items + 1, bytes + tonumber(ARGV[i + 1]) end
+    end
+    if items == 0 then return true end
+    full_of_dead = not dead_leave_room(queue, bytes, max_bytes)
+    if full_of_dead then return false end
+    if items == 1 then return fits(queue, bytes, max_items, max_bytes) and shard_fits(queue, bytes, shard_max) end
+    return held_by(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
+      and shard_takes(queue, bytes, shard_max)
   end
   if fit_together(function() return true end) then return nil end
   -- Those that are here already need no room, nor does the same one again.

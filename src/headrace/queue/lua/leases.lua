@@ -5,13 +5,12 @@ local function held_job(E, J, lease)
   local v = redis.call('HMGET', job_key(E .. ':' .. J), 'state', 'delivery', 'Q', 'size', 'priority', 'expires',
     'attempts', 'max_attempts', 'due', 'detail')
   if v[1] ~= 'running' or (lease and v[2] ~= lease) then return nil, v[1] end
-  for i = 4, 9 do
-    -- One that makes no sense is quarantined when its lease has ended.
-    if i ~= 6 and not tonumber(v[i] or nil) then return nil, v[1] end
-  end
-  return { queue = queue_of(E, v[3]), J = J, EJ = E .. ':' .. J, size = tonumber(v[4]), priority = tonumber(v[5]),
-    expires = v[6], attempts = tonumber(v[7]), max_attempts = tonumber(v[8]), due = tonumber(v[9]),
-    detail = v[10] or '' }
+  local size, priority, due = tonumber(v[4] or nil), tonumber(v[5] or nil), tonumber(v[9] or nil)
+  local attempts, max_attempts = tonumber(v[7] or nil), tonumber(v[8] or nil)
+  -- One that makes no sense is quarantined when its lease has ended.
+  if not (size and priority and due and attempts and max_attempts) then return nil, v[1] end
+  return { queue = queue_of(E, v[3]), J = J, EJ = E .. ':' .. J, size = size, priority = priority, expires = v[6],
+    attempts = attempts, max_attempts = max_attempts, due = due, detail = v[10] or '' }
 end
 
 -- The job leaves its worker, whatever comes next.

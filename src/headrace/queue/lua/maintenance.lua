@@ -94,7 +94,7 @@ local function emit_tick(maxlen, period_ms)
   redis.call('HSET', META, 'ticked', whole(NOW))
   local seq = redis.call('HINCRBY', META, 'seq', 1)
   if redis.call('GET', METRICS_ENABLED) ~= '0' then
-    local bound = shard_numbers().stream_maxlen or maxlen
+    local bound = stored_bound(4) or maxlen
     redis.pcall('XADD', METRICS, 'MAXLEN', '~', bound, '*', 'e', pack_event({ seq = whole(seq), op = 'tick', n = 0 }))
   end
   return 1, period_ms

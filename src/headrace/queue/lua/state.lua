@@ -16,8 +16,9 @@ local clock = redis.call('TIME')
 -- In milliseconds, with the microseconds behind the point: jobs that arrive within one millisecond keep their order.
 local NOW = tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000
 
--- Lua prints numbers with 14 digits, too few for these.
-local function whole(number) return string.format('%.0f', math.floor(number)) end
+-- Lua prints numbers with 14 digits, too few for these. An argument of a command needs this only if it may have a fraction:
+-- the server itself prints whole numbers in full.
+local function whole(number) return string.format('%d', math.floor(number)) end
 local function precise(number) return string.format('%.6f', number) end
 
 -- Arguments for one command instead of many; the server takes some thousands at a time.
@@ -27,23 +28,23 @@ local function in_chunks(command, key, members)
   end
 end
 
--- The shard's own numbers, read at most once and written back at most once. With them the stored bounds, which hold for
--- every client: most jobs and bytes of a queue, most bytes of the shard, events of the metric stream. One that is not
--- stored is nil; then the client's own option holds.
+-- The shard's own numbers, read at most once and written back at most once.
 local shard
 
 local function shard_numbers()
   if not shard then
     local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn', 'bounds', 'postgres')
     shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0),
-      turn = tonumber(v[4] or 0), postgres = v[6] or '' }
-    if v[5] then
-      local items, bytes, shard_bytes, maxlen = v[5]:match('^(%S+) (%S+) (%S+) (%S+)$')
-      shard.max_items, shard.max_bytes = tonumber(items), tonumber(bytes)
-      shard.max_shard_bytes, shard.stream_maxlen = tonumber(shard_bytes), tonumber(maxlen)
-    end
+      turn = tonumber(v[4] or 0), bounds = v[5], postgres = v[6] or '' }
   end
   return shard
+end
+
+-- A stored bound, which holds for every client; nil: none is stored, and the client's own option holds. They are stored as
+-- words in one field: most jobs (1) and bytes (2) of a queue, most bytes of the shard (3), events of the metric stream (4).
+local function stored_bound(number)
+  local bounds = shard_numbers().bounds
+  return bounds and tonumber(bounds:match(('%S+ '):rep(number - 1) .. '(%S+)') or nil) or nil
 end
 
 -- Whether jobs of this shard wait in another PostgreSQL than the one with this id.
@@ -89,7 +90,7 @@ local function env_of(E)
     local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst', 'bytes')
     env = { E = E, exists = v[1] ~= false, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
       limit = tonumber(v[3] or nil), burst = tonumber(v[4] or 1), bytes = tonumber(v[5] or nil) }
-    if not env.exists then env.bytes = 0 end -- else nil: older scripts made it, see bytes_of_env
+    if not env.exists then env.bytes = 0 end -- else nil: older scripts made it, see share_of
     env.was_blocked = env.limit and env.running >= math.floor(env.limit * env.burst) or false
     envs[E] = env
     touched_envs[#touched_envs + 1] = env
@@ -337,12 +338,11 @@ local function held_by(queue) return queue.ready + queue.warm_scheduled + queue.
 -- The caps of a queue: its own ("jobs bytes"), else the stored ones, else those of the client.
 local function caps_of(queue, items, bytes)
   local own_items, own_bytes = (queue.caps or ''):match('^(%d+) (%d+)$')
-  local stored = shard_numbers()
-  return tonumber(own_items or stored.max_items or items), tonumber(own_bytes or stored.max_bytes or bytes)
+  return tonumber(own_items or stored_bound(1) or items), tonumber(own_bytes or stored_bound(2) or bytes)
 end
 
 -- The byte cap of the shard: the stored one, else that of the client. 0: no cap.
-local function shard_cap(bytes) return shard_numbers().max_shard_bytes or tonumber(bytes) end
+local function shard_cap(bytes) return stored_bound(3) or tonumber(bytes) end
 
 -- Whether one more job fits. An empty warm tier takes any job, or one that is larger than the cap could never run.
 local function fits(queue, size, max_items, max_bytes)
@@ -388,57 +388,59 @@ end
 
 -- Whether the dead jobs of a queue leave room for a number of bytes. Only checked where no PostgreSQL takes them away.
 local function dead_leave_room(queue, size, max_bytes)
-  local function leave_room(dead) return dead == 0 or queue.warm_bytes + dead + size <= max_bytes end
-  return leave_room(dead_bytes_of(queue)) or leave_room(sum_dead(queue))
+  if dead_bytes_of(queue) == 0 or queue.warm_bytes + queue.dead_bytes + size <= max_bytes then return true end
+  local dead = sum_dead(queue)
+  return dead == 0 or queue.warm_bytes + dead + size <= max_bytes
 end
 
 local REFILL_BELOW, LEAVE_AT = 0.9, 0.8
 
 -- Beyond its cap the shard has a reserve, a quarter of the cap, of which every environment has an equal share: one whose
--- jobs wait unserved and fill the cap does not keep the others from running. The functions below are only needed while
--- the shard is full, so they may cost some calls.
+-- jobs wait unserved and fill the cap does not keep the others from running.
 local RESERVE = 0.25
 local RECOUNT_MS = 5000
 
--- The bytes of an environment's queues before this script. Scripts of older clients change queues without changing this
--- sum, so it is taken anew from the queues every few seconds.
-local function bytes_of_env(env)
-  if env.counted then return env.bytes end
-  env.counted = true
-  local at = tonumber(redis.call('HGET', env_key(env.E), 'counted') or nil)
-  if not env.exists or (env.bytes and at and at <= NOW and NOW - at < RECOUNT_MS) then return env.bytes end
-  env.bytes = 0
-  for _, Q in ipairs(redis.call('SMEMBERS', env_names_key(env.E))) do
-    local loaded = queues[env.E .. ':' .. Q]
-    local bytes = loaded and loaded.bytes_before or redis.call('HGET', queue_key(env.E, Q), 'warm_bytes')
-    env.bytes = env.bytes + math.max(0, tonumber(bytes or 0))
-  end
-  -- May fail without harm where the server is out of memory: then the next script counts again.
-  redis.pcall('HSET', env_key(env.E), 'bytes', whole(env.bytes), 'counted', whole(NOW))
-  return env.bytes
-end
-
--- How many environments the shard has, that of this queue included.
-local function count_environments(queue)
-  if redis.call('HEXISTS', META, 'listed') == 0 then -- queues of older scripts are in no list of environments
-    local found, members = {}, {}
-    for _, name in ipairs(redis.call('SMEMBERS', QUEUES)) do
-      local E = name:match('^(.*):[^:]*$')
-      if not found[E] then
-        found[E], members[#members + 1] = true, E
-      end
-    end
-    in_chunks('SADD', ENVIRONMENTS, members)
-    redis.call('HSET', META, 'listed', '1')
-  end
-  local missing = 1 - redis.call('SISMEMBER', ENVIRONMENTS, queue.E)
-  local sharers = redis.call('SCARD', ENVIRONMENTS) + missing
-  if missing == 1 and queue.epoch then redis.pcall('SADD', ENVIRONMENTS, queue.E) end -- made by an older script
-  return sharers
-end
-
--- What the environment of a queue holds and may hold of a full shard, and what the reserve has left for all of them.
+-- What the environment of a queue holds and may hold of a full shard, and what the reserve has left for all of them. Only
+-- needed while the shard is full: it may cost some calls, and its functions are in it so that Lua does not create them in
+-- every run of the script.
 local function share_of(queue, shard_max)
+  -- The bytes of an environment's queues before this script. Scripts of older clients change queues without changing this
+  -- sum, so it is taken anew from the queues every few seconds.
+  local function bytes_of_env(env)
+    if env.counted then return env.bytes end
+    env.counted = true
+    local at = tonumber(redis.call('HGET', env_key(env.E), 'counted') or nil)
+    if not env.exists or (env.bytes and at and at <= NOW and NOW - at < RECOUNT_MS) then return env.bytes end
+    env.bytes = 0
+    for _, Q in ipairs(redis.call('SMEMBERS', env_names_key(env.E))) do
+      local loaded = queues[env.E .. ':' .. Q]
+      local bytes = loaded and loaded.bytes_before or redis.call('HGET', queue_key(env.E, Q), 'warm_bytes')
+      env.bytes = env.bytes + math.max(0, tonumber(bytes or 0))
+    end
+    -- May fail without harm where the server is out of memory: then the next script counts again.
+    redis.pcall('HSET', env_key(env.E), 'bytes', whole(env.bytes), 'counted', whole(NOW))
+    return env.bytes
+  end
+
+  -- How many environments the shard has, that of this queue included.
+  local function count_environments(queue)
+    if redis.call('HEXISTS', META, 'listed') == 0 then -- queues of older scripts are in no list of environments
+      local found, members = {}, {}
+      for _, name in ipairs(redis.call('SMEMBERS', QUEUES)) do
+        local E = name:match('^(.*):[^:]*$')
+        if not found[E] then
+          found[E], members[#members + 1] = true, E
+        end
+      end
+      in_chunks('SADD', ENVIRONMENTS, members)
+      redis.call('HSET', META, 'listed', '1')
+    end
+    local missing = 1 - redis.call('SISMEMBER', ENVIRONMENTS, queue.E)
+    local sharers = redis.call('SCARD', ENVIRONMENTS) + missing
+    if missing == 1 and queue.epoch then redis.pcall('SADD', ENVIRONMENTS, queue.E) end -- made by an older script
+    return sharers
+  end
+
   local env = queue.environment
   local reserve = math.floor(shard_max * RESERVE)
   env.share = env.share or math.floor(reserve / count_environments(queue))
@@ -573,7 +575,7 @@ local function reindex_queue(queue)
   if env_blocked(env) then
     leave_class(queue.Q, queue.E)
     redis.call('SADD', env_parked_key(queue.E), queue.Q)
-  else
+  elseif before:sub(1, 5) ~= 'free ' then -- else it is there
     join_class(queue.Q, queue.E)
   end
 end
@@ -581,9 +583,10 @@ end
 -- A full environment leaves the index; the queue names under which a worker met it while full are
 -- parked, and come back with it. Each is parked at most once per blocking, so this is paid for.
 local function reindex_env(env)
-  if env.clean then return end
-  env.clean = true
   local blocked = env_blocked(env)
+  -- Its place changes only with what is indexed under it, or when it becomes full or has room again.
+  if env.clean or not (env.queues_changed or env.was_blocked or blocked) then return end
+  env.clean = true
   if not blocked and redis.call('EXISTS', env_queues_key(env.E)) == 1 then
     join_envs(env.E)
   else
@@ -635,7 +638,7 @@ local function emit(queue, tally, seq, maxlen, enabled)
   queue.oldest_ms = oldest and whole(oldest)
   queue.waits, queue.runs = table.concat(tally.waits, ','), table.concat(tally.runs, ',')
   queue.odometers = tally.op == 'resync' and odometers_of(queue) or nil
-  redis.pcall('XADD', METRICS, 'MAXLEN', '~', shard_numbers().stream_maxlen or maxlen, '*', 'e', pack_event(queue))
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
 end
 
 -- Write back what the script changed. One event per queue and verb; a queue whose numbers changed without a
@@ -649,10 +652,9 @@ local function save_all(maxlen)
     if env.bytes then env.bytes = math.max(0, env.bytes + queue.warm_bytes - queue.bytes_before) end
   end
   for _, env in ipairs(touched_envs) do
-    -- Its place changes only with what is indexed under it, or when it becomes full or has room again.
-    if env.queues_changed or env.was_blocked or env_blocked(env) then reindex_env(env) end
+    reindex_env(env)
     if env.bytes then
-      redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running, 'bytes', whole(env.bytes))
+      redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running, 'bytes', env.bytes)
     else
       redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
     end
@@ -684,12 +686,12 @@ local function save_all(maxlen)
     numbers.seq, numbers.changed = numbers.seq + #events, true
   end
   if shard and shard.changed then
-    local fields = { 'seq', whole(shard.seq), 'bytes', whole(shard.bytes), 'delivery', whole(shard.delivery), 'turn',
-      whole(shard.turn) }
-    for Q, clock in pairs(class_clocks) do add_scored(fields, 'turn:' .. Q, whole(clock)) end
+    local fields = { 'seq', shard.seq, 'bytes', shard.bytes, 'delivery', shard.delivery, 'turn', shard.turn }
+    for Q, clock in pairs(class_clocks) do add_scored(fields, 'turn:' .. Q, clock) end
     redis.call('HSET', META, unpack(fields))
   end
   if #events == 0 then return end
   local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
+  maxlen = stored_bound(4) or maxlen
   for i, event in ipairs(events) do emit(event[1], event[2], shard.seq - #events + i, maxlen, enabled) end
 end

@@ -1,0 +1,32 @@
+"""The text of a Lua script, before a server sees it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# As the scripts are formatted: a function of a file begins in the first column, and ends there or on the same line.
+FUNCTION = re.compile(
+    r"^local function (?P<name>\w+)\((?:.*\bend$|.*$(?:\n.*$)*?\nend$)",
+    re.MULTILINE,
+)
+COMMENT = re.compile(
+    r"^\s*--.*$|--[^'\"\]\n]*$", re.MULTILINE
+)  # at the end of a line only without quotes: it may be a string
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def drop_unused_functions(parts: Sequence[str]) -> list[str]:
+    """The parts of a script without the functions that no other part of it uses.
+
+    Lua creates every function of a script anew each time the script runs: for a script that handles one job, those
+    that it does not use took up to a tenth of the server's time."""
+    texts = {found["name"]: found[0] for part in parts for found in FUNCTION.finditer(part)}
+    needed: set[str] = set()
+    unread = [FUNCTION.sub("", part) for part in parts]
+    while unread:
+        words = set(WORD.findall(COMMENT.sub("", unread.pop())))
+        found = (words & texts.keys()) - needed
+        needed |= found
+        unread += [texts[name] for name in found]
+    return [FUNCTION.sub(lambda found: found[0] if found["name"] in needed else "", part) for part in parts]
