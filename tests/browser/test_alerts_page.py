@@ -16,6 +16,7 @@ from headrace.api.callers import Level, Scope
 from tests.access import make_key
 from tests.browser.conftest import Watch, watched_page
 from tests.browser.places import ACME, ALERTS, FIRST_DATA_MS, GLOBEX, OVERVIEW
+from tests.browser.test_care import SCHEMES, expect_to_fit, serious
 from tests.stack import RunningStack
 
 FIRES_WITHIN_MS = 480_000
@@ -240,6 +241,39 @@ def test_older_incidents_come_in_pages(page: Page, dashboard_url: str) -> None:
     expect(resolved).to_contain_text("12 jobs · Depth above 10 jobs within 5 min")
     expect(resolved).to_contain_text("5 min long")
     expect(page.get_by_test_id("more")).to_have_count(0)
+
+
+def test_an_incident_shows_what_became_of_its_messages(page: Page, dashboard_url: str) -> None:
+    def delivery(channel: str, **values: Any) -> dict[str, Any]:
+        plain = {"id": channel, "channel_id": channel, "channel": channel, "kind": "firing", "attempts": 1}
+        times = {"created_at": "2026-01-31T12:00:00Z", "delivered_at": None, "given_up_at": None}
+        return {**plain, **times, "error": None, **values}
+
+    incident = {
+        **{"org": "acme", "project": "shop", "env": "prod", "queue": "emails", "id": "i-1", "rule_id": "rule_1"},
+        **{"rule": "slow mail", "condition": "BACKLOG > 10 jobs over 5 min", "value": 12, "severity": "info"},
+        **{"state": "firing", "reason": None, "acknowledged_at": None, "acknowledged_by": None},
+        **{"fired_at": "2026-01-31T12:00:00Z", "resolved_at": None, "transitions": []},
+        "deliveries": [
+            delivery("chat", delivered_at="2026-01-31T12:00:01Z"),
+            delivery("mail", delivered_at="2026-01-31T12:00:02Z", error="refused: bad@example.com"),
+            delivery("pager", attempts=5, given_up_at="2026-01-31T12:01:00Z", error="HTTP 410"),
+        ],
+    }
+    page.route("**/api/v1/alerts/incidents/i-1", lambda route: route.fulfill(json=incident))
+    page.goto(f"{dashboard_url}alerts?{ACME}&incident=i-1")
+    shown = page.get_by_test_id("delivery")
+    expect(shown).to_have_count(3)
+    expect(shown.nth(0).get_by_test_id("delivery-state")).to_have_text("delivered")
+    expect(shown.nth(1)).to_contain_text("delivered, but not to every recipient")
+    expect(shown.nth(1)).to_contain_text("refused: bad@example.com")
+    expect(shown.nth(2)).to_contain_text("not delivered, given up after 5 attempts")
+    expect(shown.nth(2)).to_contain_text("HTTP 410")
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        assert serious(page) == [], scheme
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect_to_fit(page)
 
 
 def test_an_incident_that_is_not_there_is_told_as_such(page: Page, page_errors: list[str], dashboard_url: str) -> None:

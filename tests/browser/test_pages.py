@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
@@ -15,6 +16,7 @@ from headrace.queue.queue import SyncClient
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
 from tests.browser.places import ACME, DEAD, DURATION, EMAILS, FIRST_DATA_MS, GLOBEX, OVERVIEW, PIPELINE, job
+from tests.browser.test_care import SCHEMES, expect_to_fit, serious
 from tests.conftest import wait_until
 from tests.stack import RunningStack
 
@@ -134,6 +136,46 @@ def test_the_pipeline_tells_its_lag_and_its_batches(page: Page, dashboard_url: s
         expect(page.get_by_test_id(f"figure-{name}")).to_have_text(DURATION)
     for name in ("lost", "set-aside", "rewinds"):
         expect(page.get_by_test_id(f"figure-{name}")).to_have_text("0")
+
+
+def event(number: int, **values: Any) -> dict[str, Any]:
+    plain = {"id": number, "noticed_at": "2026-01-31T11:58:04Z", "server": "valkey", "shard": 1, "kind": "went back"}
+    return {**plain, "description": None, "missing": 0, "queues": 0, "losses": [], **values}
+
+
+def test_the_pipeline_shows_events_of_servers_and_gaps(page: Page, dashboard_url: str) -> None:
+    losses = [{"org": "acme", "project": "shop", "env": "prod", "queue": "emails", "missing": 12}]
+    lost = event(2, missing=15, queues=3, losses=losses, description="Its replication id changed.")
+    batch = {"finished_at": "2026-01-31T12:00:02Z", "batch_id": 812, "duration_ms": 640, "fresh_after_ms": 2100}
+    counts = {"events": 1200, "rows": 14, "lost_events": 0, "set_aside": 0, "rewinds": 0}
+    shares = dict.fromkeys(["duration_p50_ms", "duration_p99_ms", "freshness_p50_ms", "freshness_p99_ms"], 640)
+    answer: dict[str, Any] = {
+        **{"watermark": "2026-01-31T12:00:02Z", "lag_ms": 1485, "timestamp": "2026-01-31T12:00:03Z"},
+        **{"last_hour": {"batches": 1, **counts, **shares}, "batches": [{**batch, **counts}]},
+        "server_events": [lost, event(1, server="postgres", kind="promoted")],
+        "gaps": [
+            {"shard": 0, "start": "2026-01-31T11:20:00Z", "end": "2026-01-31T11:20:05Z", "events": 420},
+            {"shard": 1, "start": "2026-01-31T11:21:00Z", "end": "2026-01-31T11:21:05Z", "events": None},
+        ],
+    }
+    page.route("**/api/v1/pipeline?*", lambda route: route.fulfill(json=answer))
+    page.goto(dashboard_url + PIPELINE)
+    events = page.get_by_test_id("server-event")
+    expect(events).to_have_count(2)
+    expect(events.first).to_contain_text("Valkey: went back")
+    expect(events.first).to_contain_text("15 accepted jobs missing in 3 queues")
+    expect(events.first).to_contain_text("and 2 more queues")
+    expect(events.first.get_by_test_id("server-event-loss")).to_have_text("acme / shop / prod / emails 12")
+    expect(events.first.get_by_role("link")).to_have_attribute("href", re.compile(r"^/queues/emails\?"))
+    expect(events.last).to_contain_text("no accepted job is missing, as far as counters know")
+    expect(page.get_by_test_id("gaps").locator("tbody td:last-child")).to_have_text(["unknown", "420"])
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        assert serious(page) == [], scheme
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect_to_fit(page)
+    answer["server_events"] = None
+    expect(page.get_by_test_id("empty")).to_contain_text("PostgreSQL, which keeps them, did not answer")
 
 
 def test_an_address_of_nothing_says_so(page: Page, page_errors: list[str], dashboard_url: str) -> None:

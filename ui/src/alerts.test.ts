@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { bySeverity, chartHref, conditionWords, openWords, parseAlerts, story, valueWords, worstFirst } from "./alerts";
+import { bySeverity, chartHref, conditionWords, deliveryState, deliveryWords, openWords, parseAlerts, story, valueWords, worstFirst } from "./alerts";
 import { at, incident, START } from "./fixtures";
-import type { Transition } from "./shapes";
+import type { Delivery, Transition } from "./shapes";
 
 it("keeps in the URL what is looked at", () => {
   expect(parseAlerts(new URLSearchParams("show=rules"))).toEqual({ show: "rules", incident: null });
@@ -67,5 +67,20 @@ describe("incidents", () => {
       ["Told: the silence was over", "45 s"],
       ["Resolved", "resolved by ann"],
     ]);
+  });
+});
+
+describe("messages", () => {
+  const waiting: Delivery = { id: "m", channel_id: "c", channel: "ops", kind: "firing", attempts: 0, created_at: at(0), delivered_at: null, given_up_at: null, error: null };
+
+  it.each<[Partial<Delivery>, string, string]>([
+    [{}, "waiting", "not sent yet"],
+    [{ attempts: 2, error: "HTTP 503" }, "retrying", "not delivered after 2 attempts, is tried again"],
+    [{ attempts: 1, delivered_at: at(1) }, "delivered", "delivered"],
+    [{ attempts: 1, delivered_at: at(1), error: "refused: bad@example.com" }, "partial", "delivered, but not to every recipient"],
+    [{ attempts: 5, given_up_at: at(9), error: "HTTP 410" }, "failed", "not delivered, given up after 5 attempts"],
+  ])("%j is %s", (values, state, words) => {
+    expect(deliveryState({ ...waiting, ...values })).toBe(state);
+    expect(deliveryWords({ ...waiting, ...values })).toBe(words);
   });
 });

@@ -2,7 +2,7 @@
 import { formatCount, formatDuration, formatShare, plural } from "./format";
 import { href } from "./place";
 import { PRESETS } from "./range";
-import type { Incident, IncidentDetail, Metric, Severity, Tenant } from "./shapes";
+import type { Delivery, Incident, IncidentDetail, Metric, Severity, Tenant } from "./shapes";
 
 export const SHOWN = ["incidents", "rules", "channels", "silences"] as const;
 export type Shown = (typeof SHOWN)[number];
@@ -116,4 +116,31 @@ export function story(incident: IncidentDetail): Step[] {
     steps.push({ id: "acknowledged", at: incident.acknowledged_at, what: "Acknowledged", note: `by ${incident.acknowledged_by ?? "somebody"}` });
   }
   return steps.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
+}
+
+// ---- Messages ----------------------------------------------------------------------------------------
+
+/** What became of a message: "partial" if some recipients refused it, "failed" if it is not tried again. */
+export type DeliveryState = "delivered" | "partial" | "failed" | "retrying" | "waiting";
+
+export function deliveryState({ delivered_at, given_up_at, attempts, error }: Delivery): DeliveryState {
+  if (delivered_at !== null) return error === null ? "delivered" : "partial";
+  if (given_up_at !== null) return "failed";
+  return attempts === 0 ? "waiting" : "retrying";
+}
+
+export function deliveryWords(delivery: Delivery): string {
+  const tries = plural(delivery.attempts, "attempt");
+  switch (deliveryState(delivery)) {
+    case "delivered":
+      return "delivered";
+    case "partial":
+      return "delivered, but not to every recipient";
+    case "failed":
+      return `not delivered, given up after ${tries}`;
+    case "retrying":
+      return `not delivered after ${tries}, is tried again`;
+    case "waiting":
+      return "not sent yet";
+  }
 }

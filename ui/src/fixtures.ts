@@ -1,5 +1,5 @@
 /** Answers of the API for tests: a calm queue, changed by what the test is about. */
-import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule, WatchedStream } from "./shapes";
+import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule, ServerEvent, WatchedStream } from "./shapes";
 
 export const START = Date.parse("2026-11-15T20:00:00Z") / 1000;
 export const TENANT = { org: "acme", project: "shop", env: "prod" };
@@ -102,6 +102,22 @@ export function incident(values: Partial<IncidentDetail> = {}): IncidentDetail {
     resolved_at: null,
     reason: null,
     transitions: [],
+    deliveries: [],
+    ...values,
+  };
+}
+
+export function serverEvent(values: Partial<ServerEvent> = {}): ServerEvent {
+  return {
+    id: 7,
+    noticed_at: at(0),
+    server: "valkey",
+    shard: 1,
+    kind: "went back",
+    description: "Its replication id changed.",
+    missing: 12,
+    queues: 1,
+    losses: [{ ...TENANT, queue: "emails", missing: 12 }],
     ...values,
   };
 }

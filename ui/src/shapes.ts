@@ -211,6 +211,31 @@ export interface PipelineBatch {
   rewinds: number;
 }
 
+/** A time of which rows were lost between the pipeline and ClickHouse. */
+export interface PipelineGap {
+  shard: number;
+  start: string;
+  end: string;
+  /** Null: not known. */
+  events: number | null;
+}
+
+/** A server failed over, lost data, was restored to an earlier point, or was replaced. */
+export interface ServerEvent {
+  id: number;
+  noticed_at: string;
+  server: "valkey" | "postgres";
+  shard: number;
+  kind: string;
+  /** Null for keys that do not reach everything. */
+  description: string | null;
+  /** Accepted jobs that are missing, as far as counters know, in the queues that the key reaches. */
+  missing: number;
+  /** Queues that miss jobs; `losses` lists those that miss most. */
+  queues: number;
+  losses: (QueueRef & { missing: number })[];
+}
+
 export interface PipelineHealth {
   watermark: string | null;
   lag_ms: number | null;
@@ -226,6 +251,10 @@ export interface PipelineHealth {
     set_aside: number;
     rewinds: number;
   };
+  /** Oldest first. */
+  gaps: PipelineGap[];
+  /** Newest first; null: PostgreSQL did not answer. */
+  server_events: ServerEvent[] | null;
   /** Newest first. */
   batches: PipelineBatch[];
   timestamp: string;
@@ -265,8 +294,23 @@ export interface Transition {
   told: boolean;
 }
 
+/** A message about an incident on its way to one channel. */
+export interface Delivery {
+  id: string;
+  channel_id: string;
+  channel: string;
+  kind: "firing" | "resolved";
+  attempts: number;
+  created_at: string;
+  delivered_at: string | null;
+  given_up_at: string | null;
+  /** Why it was not taken, or which recipients were refused. */
+  error: string | null;
+}
+
 export interface IncidentDetail extends Incident {
   transitions: Transition[];
+  deliveries: Delivery[];
 }
 
 export interface IncidentList {

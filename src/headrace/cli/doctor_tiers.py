@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from headrace.cli.findings import Finding
-from headrace.cold.status import ServerEvent, ShardTiers, quarantined, read_server_events, read_tiers
+from headrace.cold.status import RECENT, ServerEvent, ShardTiers, quarantined, read_server_events, read_tiers
 from headrace.cold.tiers import Tiers
 from headrace.errors import HeadraceError, WrongDatabase
 from headrace.queue.queue import QueueOptions
 
 SILENT_MS = 60_000
-RECENT = timedelta(days=7)
 
 
 def examine_tiers(redis_url: str, postgres_url: str, shards: int) -> Iterator[Finding]:

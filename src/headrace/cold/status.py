@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
 from headrace.cold.store import Store
 from headrace.model.names import QueueRef
+from headrace.postgres.connect import Connection
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.postgres.queries import load_query
 from headrace.queue import keys
 from headrace.valkey.connect import Valkey, available, connect
 
 SQL = files("headrace.cold") / "sql"
+
+RECENT = timedelta(days=7)
+"""How long an event of a server is reported as recent."""
+
+ANY_TENANT: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,9 @@ class ServerEvent:
     shard: int
     kind: str
     description: str
-    losses: Sequence[QueueLoss]
-
-    @property
-    def missing(self) -> int:
-        return sum(loss.missing for loss in self.losses)
+    missing: int  # in all queues that the reader may see
+    queues: int  # that miss jobs, of those
+    losses: Sequence[QueueLoss]  # those that miss most, first
 
     def as_document(self) -> dict[str, Any]:
         losses = [{**vars(loss.ref), "missing": loss.missing} for loss in self.losses]
@@ -79,14 +83,30 @@ class ServerEvent:
 
 
 def read_server_events(store: Store, most: int = 50) -> list[ServerEvent]:
-    """Return the latest events, newest first."""
+    """Return the latest events with all their losses, newest first."""
     with store.transaction() as conn:
-        rows = conn.execute(load_query(SQL, "server_events"), {"most": most}).fetchall()
+        return query_server_events(conn, most)
+
+
+def query_server_events(
+    conn: Connection,
+    most: int,
+    *,
+    within_s: float | None = None,
+    most_losses: int | None = None,
+    tenant: Mapping[str, str | None] = ANY_TENANT,
+) -> list[ServerEvent]:
+    """Return the latest events, newest first.
+
+    `within_s` limits their age, `most_losses` the queues listed per event. `tenant` has the keys org, project and env,
+    None matching every name: losses of other tenants are neither listed nor counted.
+    """
+    values = {"most": most, "within_s": within_s, "most_losses": most_losses, **tenant}
+    rows = conn.execute(load_query(SQL, "server_events"), values).fetchall()
     events: list[ServerEvent] = []
-    for event, group in groupby(rows, key=lambda row: row[:6]):
-        losses = [QueueLoss(QueueRef(*row[6:10]), row[10]) for row in group if row[6] is not None]
-        number, noticed_at, server, shard, kind, description = event
-        events.append(ServerEvent(number, noticed_at, server, shard, kind, description, losses))
+    for event, group in groupby(rows, key=lambda row: row[:8]):
+        losses = [QueueLoss(QueueRef(*row[8:12]), row[12]) for row in group if row[8] is not None]
+        events.append(ServerEvent(*event, losses=losses))
     return events
 
 

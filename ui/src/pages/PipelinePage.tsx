@@ -1,10 +1,12 @@
-/** The pipeline: how far behind history is, how long its batches take, what was lost on the way. */
+/** The pipeline: how far behind history is, how long its batches take, what was lost on the way; and what happened to servers. */
 import { pipelineHealth } from "../api";
 import { exact, formatCount, formatDuration } from "../format";
 import { useLive, useTitle } from "../live";
 import type { PipelineBatch, PipelineHealth } from "../shapes";
 import { Figure, Figures } from "../components/Figure";
 import { EmptyNotice } from "../components/Notice";
+import { Gaps } from "../components/pipeline/Gaps";
+import { ServerEvents } from "../components/pipeline/ServerEvents";
 import { Sparkline } from "../components/Sparkline";
 import { Time } from "../components/Time";
 
@@ -22,6 +24,8 @@ export function PipelinePage() {
         <p class="quiet">From the queues' metric streams to history, batch by batch; of all tenants together.</p>
       </div>
       <Headlines health={data} />
+      {data !== null && <ServerEvents events={data.server_events} />}
+      <Gaps gaps={data?.gaps ?? []} />
       {data !== null && data.batches.length === 0 ? (
         <EmptyNotice title="No batch yet">The pipeline has not finished one. It needs half a minute after its start.</EmptyNotice>
       ) : (

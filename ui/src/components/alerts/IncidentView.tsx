@@ -11,6 +11,7 @@ import type { IncidentDetail, Rule, Tenant } from "../../shapes";
 import { Fact, Facts } from "../Facts";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
+import { Deliveries } from "./Deliveries";
 import { IncidentActions } from "./IncidentActions";
 import { StateWords } from "./IncidentItem";
 import { SeverityTag } from "./SeverityTag";
@@ -54,6 +55,7 @@ export function IncidentView({ tenant, id, rules, clock, operate, onDone }: Prop
       {found.data?.why && <EmptyNotice title="There is no such alert">{found.data.why}</EmptyNotice>}
       {incident !== null && <What incident={incident} clock={clock} />}
       {incident !== null && <Story incident={incident} />}
+      {incident !== null && <Deliveries deliveries={incident.deliveries} />}
     </>
   );
 }

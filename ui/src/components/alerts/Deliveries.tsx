@@ -1,0 +1,44 @@
+/** The messages about an incident: which channel took them, which refused some recipients, which did not take them. */
+import { deliveryState, deliveryWords } from "../../alerts";
+import type { Delivery } from "../../shapes";
+import { Item } from "../Item";
+import { Time } from "../Time";
+
+export function Deliveries({ deliveries }: { deliveries: readonly Delivery[] }) {
+  if (deliveries.length === 0) return null;
+  return (
+    <section class="card list" aria-labelledby="deliveries-title">
+      <header class="list-head">
+        <h2 id="deliveries-title">Messages</h2>
+        <span class="quiet">one per change and channel</span>
+      </header>
+      <ul data-testid="deliveries" data-count={deliveries.length}>
+        {deliveries.map((delivery) => (
+          <DeliveryItem key={delivery.id} delivery={delivery} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function DeliveryItem({ delivery }: { delivery: Delivery }) {
+  const state = deliveryState(delivery);
+  const isGood = state === "delivered" || state === "waiting";
+  return (
+    <Item
+      testId="delivery"
+      title={
+        <>
+          <em class="tag cool">{delivery.kind}</em>
+          <span>{delivery.channel}</span>
+        </>
+      }
+    >
+      <span class={isGood ? "" : "bad"} data-testid="delivery-state" data-state={state}>
+        {deliveryWords(delivery)}
+      </span>
+      <Time iso={delivery.delivered_at ?? delivery.given_up_at ?? delivery.created_at} />
+      {delivery.error !== null && <span class="bad">{delivery.error}</span>}
+    </Item>
+  );
+}

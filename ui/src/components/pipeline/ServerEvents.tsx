@@ -1,0 +1,46 @@
+/** What happened to servers: which one, when, and how many accepted jobs of which queues are missing since. */
+import { exact, plural } from "../../format";
+import { eventTitle, lossWords, unlistedQueues } from "../../pipeline";
+import { queueHref, queueKey } from "../../place";
+import type { ServerEvent } from "../../shapes";
+import { Item } from "../Item";
+import { EmptyNotice } from "../Notice";
+import { Time } from "../Time";
+
+/** Null: PostgreSQL, which keeps the events, did not answer. */
+export function ServerEvents({ events }: { events: readonly ServerEvent[] | null }) {
+  if (events === null) return <EmptyNotice title="Events of servers are unknown">PostgreSQL, which keeps them, did not answer.</EmptyNotice>;
+  if (events.length === 0) return null;
+  return (
+    <section class="card list" aria-labelledby="server-events-title">
+      <header class="list-head">
+        <h2 id="server-events-title">Server events</h2>
+        <span class="quiet">last 7 days, newest first</span>
+      </header>
+      <ul data-testid="server-events" data-count={events.length}>
+        {events.map((event) => (
+          <ServerEventItem key={event.id} event={event} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function ServerEventItem({ event }: { event: ServerEvent }) {
+  const unlisted = unlistedQueues(event);
+  return (
+    <Item testId="server-event" title={<span>{eventTitle(event)}</span>}>
+      <span>
+        noticed <Time iso={event.noticed_at} />, shard {event.shard}
+      </span>
+      <span class={event.missing > 0 ? "bad" : ""}>{lossWords(event)}</span>
+      {event.losses.map((loss) => (
+        <span key={queueKey(loss)} data-testid="server-event-loss">
+          <a href={queueHref(loss)}>{`${loss.org} / ${loss.project} / ${loss.env} / ${loss.queue}`}</a> {exact(loss.missing)}
+        </span>
+      ))}
+      {unlisted > 0 && <span>and {plural(unlisted, "more queue")}</span>}
+      {event.description !== null && event.description !== "" && <span>{event.description}</span>}
+    </Item>
+  );
+}
