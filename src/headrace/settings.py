@@ -130,7 +130,11 @@ class ApiSettings:
 
 @dataclass(frozen=True)
 class QueueSettings:
-    shards: int = setting(2, "Shards of the queue; fixed at first start.", integer(1, 1024))
+    shards: int | None = setting(
+        None,
+        "Shards of the queue, stored at first start; none = as many as Valkey has stored, 2 for a new queue.",
+        optional(integer(1, 1024)),
+    )
     lease: Seconds = setting(30.0, "How long a job stays with a worker that sends no heartbeat.", duration("1s", "1d"))
     max_payload: Bytes = setting(2**20, "Largest payload of one job; a larger one is refused.", size("1B", "512MiB"))
     keep_done: Seconds = setting(

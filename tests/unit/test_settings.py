@@ -94,9 +94,8 @@ class TestPrecedence:
             (flag, "flag --set queue.shards"),
             (variable, "environment HEADRACE_QUEUE_SHARDS"),
             (in_file, f"file {file}"),
-            (2, "default"),
         ]
-        value, origin = next(each for each in candidates if each[0] is not None)
+        value, origin = next((each for each in candidates if each[0] is not None), (None, "default"))
         assert (loaded.settings.queue.shards, str(loaded.origins["queue.shards"])) == (value, origin)
 
     def test_empty_text_unsets_what_the_environment_set(self) -> None:
@@ -143,13 +142,14 @@ class TestBadValues:
     def test_the_message_names_key_value_origin_and_what_is_allowed(self) -> None:
         assert refusal(environ={"HEADRACE_QUEUE_SHARDS": "0"}) == (
             "queue.shards = '0' (environment HEADRACE_QUEUE_SHARDS) is not allowed: "
-            "it must be a whole number from 1 to 1024."
+            "it must be a whole number from 1 to 1024; empty = none."
         )
 
     @pytest.mark.parametrize(
         ("key", "raw"),
         [
-            *(("queue.shards", raw) for raw in ("", "two", "2.0", "1025", "-1", 2.5, True, [2], "9" * 5000)),
+            ("worker.concurrency", ""),
+            *(("queue.shards", raw) for raw in ("two", "2.0", "1025", "-1", 2.5, True, [2], "9" * 5000)),
             *(("queue.lease", raw) for raw in ("30", 30, "30 weeks", "1.5s", "-1s", "0s", "999d", "s", None)),
             *(("queue.max_payload", raw) for raw in ("1MB", "0B", "1gib", 1024)),
             *(("redis.url", raw) for raw in ("localhost:6379", "http://h", "redis:h", "redis://", "redis://h:x")),

@@ -43,7 +43,7 @@ class Operating:
 
     def __init__(self, to: Services) -> None:
         self.to = to
-        self.access = replace(to.queue, options=replace(to.queue.options, shards=to.shards))
+        self.access = replace(to.queue, options=replace(to.queue.options, shards=to.given_shards))
         self.hub = Hub(to.settings.streams, to.settings.streams_per_key)
         self._details: Recent[Details] = Recent(KEEP_DETAILS_S)
         self._workers: Recent[Workers] = Recent(KEEP_WORKERS_S)

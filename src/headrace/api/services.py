@@ -15,6 +15,7 @@ from headrace.api.queue_access import QueueAccess
 from headrace.api.rate import Buckets
 from headrace.api.readiness import Readiness
 from headrace.postgres.connect import Pool, open_pool
+from headrace.queue.queue import NEW_SHARDS, read_stored_shards
 from headrace.settings import ApiSettings, QueueSnapshotSettings
 from headrace.snapshot.reader import Reader, ReaderOptions
 from headrace.snapshot.store import Store, StoreOptions
@@ -41,7 +42,7 @@ class Services:
     redis_url: str
     clickhouse_url: str
     database: str
-    shards: int
+    given_shards: int | None  # verified if given; None: as many as Valkey has
     postgres_url: str = ""
     settings: ApiSettings = field(default_factory=ApiSettings)
     queue: QueueAccess = field(default_factory=QueueAccess)
@@ -50,6 +51,16 @@ class Services:
     @cached_property
     def valkey(self) -> Valkey:
         return connect_valkey(self.redis_url)
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of the queue; kept once Valkey has stored it. Raises ShardMismatch."""
+        if "_shards" not in self.__dict__:
+            stored = read_stored_shards(self.valkey, self.given_shards)
+            if stored is None:
+                return self.given_shards or NEW_SHARDS
+            self.__dict__["_shards"] = stored
+        return self.__dict__["_shards"]
 
     @property
     def clickhouse(self) -> Client:

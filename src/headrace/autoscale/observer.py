@@ -18,10 +18,9 @@ from headrace.autoscale.worker_types import WorkerType
 from headrace.errors import HeadraceError, ServiceUnavailable, ShardMismatch
 from headrace.model.event import Op
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue import keys
-from headrace.queue.queue import refuse_other_shards
+from headrace.queue.queue import read_shards
 from headrace.queue.state import EnvLimits, QueueState, read_due_times, read_limits, read_states
-from headrace.valkey.connect import ScriptError, Valkey, available
+from headrace.valkey.connect import ScriptError, Valkey
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class Observer:
     def __init__(
         self,
         connect: Callable[[], Valkey],
-        shards: int,
+        shards: int | None,
         window_s: float = 60.0,
         streams: StreamObserver | None = None,
         run_times: RunTimes | None = None,
@@ -75,7 +74,7 @@ class Observer:
         every_s: float = 10.0,
     ) -> None:
         self._connect = connect
-        self._shards = shards
+        self._given_shards = shards  # None: as many as Valkey has
         self._window_s = window_s
         self._run_times = run_times
         self._read_cold_due = read_cold_due
@@ -102,12 +101,14 @@ class Observer:
         """Text: what is not known, and why."""
         try:
             if self._client is None:
-                self._client = self._checked(self._connect())
-            states = read_states(self._client, self._shards, lambda env: any(each.covers(env) for each in types))
+                self._client = self._connect()
+            # Observing a part of the shards would take a part of the queues for all.
+            shards = read_shards(self._client, self._given_shards)
+            states = read_states(self._client, shards, lambda env: any(each.covers(env) for each in types))
             envs = sorted({state.ref.environment for state in states})
-            limits = dict(zip(envs, read_limits(self._client, self._shards, envs), strict=True)) if envs else {}
+            limits = dict(zip(envs, read_limits(self._client, shards, envs), strict=True)) if envs else {}
             until_ms = now_ms + max(map(self._horizon_s, types)) * 1000
-            warm_due = read_due_times(self._client, self._shards, until_ms, MOST_DUE)
+            warm_due = read_due_times(self._client, shards, until_ms, MOST_DUE)
         except (HeadraceError, ScriptError) as error:
             log.warning("Queues cannot be read: %s", error, extra={"action": "queues_unknown"})
             self._client = None
@@ -128,14 +129,6 @@ class Observer:
         except HeadraceError as error:
             log.warning("could not read due times in PostgreSQL: %s", error, extra={"action": "due_times_unknown"})
             return None
-
-    def _checked(self, client: Valkey) -> Valkey:
-        """Who looks into other shards than there are sees a part of the queues, and would take it for all."""
-        with available():
-            found = client.get(keys.SHARDS)
-        assert found is None or isinstance(found, bytes)
-        refuse_other_shards(found, self._shards)
-        return client
 
     def _rates(self, states: Iterable[QueueState], now_ms: int) -> dict[QueueRef, Rates]:
         found: dict[QueueRef, Rates] = {}

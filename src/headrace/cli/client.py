@@ -10,11 +10,10 @@ from headrace.cli.endpoints import find_endpoints
 from headrace.cold.mover import MoverOptions
 from headrace.cold.store import Limits
 from headrace.cold.tiers import Tiers
-from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient, refuse_other_shards
+from headrace.queue.queue import QueueOptions, SyncClient, read_shards
 from headrace.queue.scripts import Caps
 from headrace.settings import Settings
-from headrace.valkey.connect import Valkey, available, connect
+from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.durability import RefillAfter
 
 
@@ -47,12 +46,8 @@ def mover_options(settings: Settings) -> MoverOptions:
 
 
 @contextmanager
-def plain_connection(settings: Settings) -> Generator[Valkey]:
-    """For commands that only look. Like a client's it is refused if it would look into other shards; unlike a client's
-    it writes nothing where there is no queue yet."""
+def plain_connection(settings: Settings) -> Generator[tuple[Valkey, int]]:
+    """Yield a connection for commands that only read, and the number of shards. Unlike a client, it writes nothing
+    where there is no queue yet. Raises ShardMismatch."""
     with connect(find_endpoints(settings, "redis").redis) as valkey:
-        with available():
-            found = valkey.get(keys.SHARDS)
-        assert found is None or isinstance(found, bytes)
-        refuse_other_shards(found, settings.queue.shards)
-        yield valkey
+        yield valkey, read_shards(valkey, settings.queue.shards)

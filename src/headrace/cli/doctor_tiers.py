@@ -10,13 +10,16 @@ from headrace.cli.findings import Finding
 from headrace.cold.status import RECENT, ServerEvent, ShardTiers, quarantined, read_server_events, read_tiers
 from headrace.cold.tiers import Tiers
 from headrace.errors import HeadraceError, WrongDatabase
-from headrace.queue.queue import QueueOptions
+from headrace.queue.queue import QueueOptions, read_shards
+from headrace.valkey.connect import connect
 
 SILENT_MS = 60_000
 
 
-def examine_tiers(redis_url: str, postgres_url: str, shards: int) -> Iterator[Finding]:
+def examine_tiers(redis_url: str, postgres_url: str, given_shards: int | None) -> Iterator[Finding]:
     try:
+        with connect(redis_url) as client:
+            shards = read_shards(client, given_shards)
         for status in read_tiers(redis_url, shards):
             yield mover(status, time.time_ns() // 1_000_000)
             yield drift(status)

@@ -8,11 +8,14 @@ from typing import Any
 from headrace.cli.findings import Finding
 from headrace.errors import HeadraceError
 from headrace.queue import keys
+from headrace.queue.queue import read_shards
 from headrace.valkey.connect import available, connect, node_of
 
 
-def examine_valkey(url: str, shards: int) -> Iterator[Finding]:
+def examine_valkey(url: str, given_shards: int | None) -> Iterator[Finding]:
     try:
+        with connect(url) as client:
+            shards = read_shards(client, given_shards)
         told = _info(url, shards)
     except HeadraceError as error:
         yield Finding("redis settings", False, "not known", str(error))

@@ -42,8 +42,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
 
 
 def _switch_and_show(invocation: Invocation, wanted: bool | None, as_json: bool) -> None:
-    shards = invocation.settings.queue.shards
-    with plain_connection(invocation.settings) as valkey:
+    with plain_connection(invocation.settings) as (valkey, shards):
         if wanted is not None:
             switch_metrics(valkey, shards, wanted)
         found = read_metrics(valkey, shards)

@@ -75,7 +75,7 @@ def options(settings: Settings) -> PipelineOptions:
         redis_url=endpoints.redis,
         clickhouse_url=endpoints.clickhouse,
         database=settings.warehouse.database,
-        shards=settings.queue.shards,
+        shards=settings.queue.shards or 1,
         checkpoint=data_dir / "pipeline" / "checkpoint",
         spool=spool_options(settings),
         exporter=replace(exporter_options(settings, clickhouse=True), workers=IN_ORDER.workers, adaptive=False),

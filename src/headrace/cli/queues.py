@@ -28,6 +28,7 @@ from headrace.cli.signals import stop_event
 from headrace.cold.details import join_details
 from headrace.queue import keys
 from headrace.queue.details import read_details
+from headrace.queue.queue import read_shards
 from headrace.queue.state import read_states
 from headrace.settings import Settings
 from headrace.valkey.connect import Valkey, available, node_of
@@ -68,8 +69,8 @@ def queues(
     if watch:
         _watch(_readings(invocation.settings, which, every / 1000), as_json)
         return
-    with plain_connection(invocation.settings) as valkey:
-        reading = read(valkey, invocation.settings.queue.shards, which)
+    with plain_connection(invocation.settings) as (valkey, shards):
+        reading = read(valkey, shards, which)
     if as_json:
         print_json(as_document(reading, None))
     else:
@@ -83,9 +84,9 @@ def _show_flows(settings: Settings, which: Filter, as_json: bool) -> None:
     finally:
         if tiers:
             tiers.close()
-    with plain_connection(settings) as valkey:
+    with plain_connection(settings) as (valkey, shards):
         at_ms = server_ms(valkey)
-        rows = join_details(read_details(valkey, settings.queue.shards), cold)
+        rows = join_details(read_details(valkey, shards), cold)
     rows = [row for row in rows if which.matches(row.ref)]
     if as_json:
         print_json(flows_document(at_ms, rows))
@@ -106,9 +107,9 @@ def read(valkey: Valkey, shards: int, which: Filter) -> Reading:
 
 def _readings(settings: Settings, which: Filter, every_s: float) -> Iterator[Reading]:
     stop = stop_event(signal.SIGINT, signal.SIGTERM)
-    with plain_connection(settings) as valkey:
+    with plain_connection(settings) as (valkey, _):
         while not stop.is_set():
-            yield read(valkey, settings.queue.shards, which)
+            yield read(valkey, read_shards(valkey, settings.queue.shards), which)
             stop.wait(every_s)
 
 

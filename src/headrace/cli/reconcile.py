@@ -14,6 +14,7 @@ from headrace.cli.output import json_option, print_json, print_table
 from headrace.history.reconcile import Reconciliation, read_totals
 from headrace.history.reconcile import reconcile as compare
 from headrace.model.event import Op
+from headrace.queue.queue import read_shards
 from headrace.queue.state import read_states
 from headrace.settings import Settings
 from headrace.streams.odometers import read_told
@@ -47,7 +48,7 @@ def reconcile_now(settings: Settings, endpoints: Endpoints, wait_s: float) -> Re
         while True:
             # History first: what happens in between makes it look late, never wrong.
             totals = read_totals(warehouse)
-            shards = settings.queue.shards
+            shards = read_shards(valkey, settings.queue.shards)
             states = [*read_states(valkey, shards), *read_told(valkey, shards)]
             found = compare(states, totals, time.time_ns() // 1_000_000)
             if found.difference == 0 or time.monotonic() >= deadline:

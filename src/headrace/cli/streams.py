@@ -128,7 +128,7 @@ def watch(
     with stream_server(settings) as source, SyncClient(find_endpoints(settings, "redis").redis, options) as target:
         target.check_shards()
         stuck_after_ms = int(settings.streams.stuck_after * 1000)
-        watcher = Watcher(source, target.redis, options.stubs(), groups, stuck_after_ms)
+        watcher = Watcher(source, target.redis, target.options.stubs(), groups, stuck_after_ms)
         if not once:
             with loop_pages(settings, metrics_port, settings.streams.metrics_port, watcher.figures):
                 watcher.run_forever(stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)

@@ -58,11 +58,9 @@ class Tiers:
 
     @cached_property
     def stubs(self) -> Stubs:
-        """Made at first use: without a given number of shards Valkey has to be asked for it."""
-        if self._options.shards is not None:
-            return self._options.stubs()
+        """Made at first use, when the number of shards is read from Valkey, or stored there. Raises ShardMismatch."""
         with available():
-            found: Any = self.valkey.set(keys.SHARDS, NEW_SHARDS, nx=True, get=True)
+            found: Any = self.valkey.set(keys.SHARDS, self._options.shards or NEW_SHARDS, nx=True, get=True)
         return self._options.resolve(found, NO_BOUNDS).stubs()
 
     def close(self) -> None:

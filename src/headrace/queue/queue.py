@@ -35,7 +35,7 @@ from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
 from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Enqueued, Redriven, Stubs
 from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
 from headrace.queue.validate import check_caps, check_environment, check_jobs, check_limits, check_name, check_queue
-from headrace.valkey.connect import AsyncValkey, available, connect, connect_async, is_cluster
+from headrace.valkey.connect import AsyncValkey, Valkey, available, connect, connect_async, is_cluster
 from headrace.valkey.scripts import Call, run, run_async
 
 T = TypeVar("T")
@@ -57,9 +57,7 @@ GIVE_UP_AFTER = 30
 class QueueOptions:
     """The settings a client needs; the defaults are those of the settings file."""
 
-    shards: int | None = (
-        None  # verified if given; None: as many as Valkey has, or NEW_SHARDS where there is no queue yet
-    )
+    shards: int | None = None  # verified if given; None: as many as Valkey has, NEW_SHARDS where there is no queue yet
     stream_maxlen: int = 1_000_000  # this and the caps hold where Valkey has no stored bounds, see bounds.py
     max_payload_bytes: int = 2**20
     caps: Caps = DEFAULT_CAPS
@@ -505,9 +503,23 @@ def refuse_unknown(ref: QueueRef | EnvRef, found: bool) -> None:
         )
 
 
+def read_shards(client: Valkey, given: int | None) -> int:
+    """Return the number of shards that Valkey has stored. Where there is no queue yet: the given number, or NEW_SHARDS
+    without one. Writes nothing. Raises ShardMismatch if another number is stored than given."""
+    return read_stored_shards(client, given) or given or NEW_SHARDS
+
+
+def read_stored_shards(client: Valkey, given: int | None) -> int | None:
+    """Return the number of shards that Valkey has stored, None if there is no queue yet. Raises ShardMismatch."""
+    with available():
+        found: Any = client.get(keys.SHARDS)
+    refuse_other_shards(found, given)
+    return None if found is None else int(found)
+
+
 def refuse_other_shards(found: bytes | None, ours: int | None) -> None:
     if found is not None and ours is not None and int(found) != ours:
         raise ShardMismatch(
             f"This Valkey holds a queue of {int(found)} shards; queue.shards is {ours}. Nothing was written. "
-            f"Set queue.shards = {int(found)}."
+            f"Set queue.shards = {int(found)}, or remove the setting: the stored number is used without it."
         )

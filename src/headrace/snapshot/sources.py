@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.queue.metrics import read_metrics
+from headrace.queue.queue import read_shards
 from headrace.queue.state import read_limits, read_states
 from headrace.snapshot import database
 from headrace.snapshot.declared import HEADRACE, Declared, read_declared, refuse_same_names
@@ -26,7 +27,7 @@ SOURCE = {HEADRACE: "valkey,postgres", "convoy": "postgres"}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    shards: int = 2
+    shards: int | None = None  # verified if given; None: as many as Valkey has
     postgres_url: str = ""
     source_url: str = ""  # of families that are not Headrace's own; empty: the same
     query_timeout_s: float = 10.0
@@ -102,7 +103,7 @@ class Sources:
         return list(found.items())
 
     def _read_own(self, done: Reading) -> None:
-        shards = self._options.shards
+        shards = read_shards(self._valkey, self._options.shards)
         states = read_states(self._valkey, shards)
         envs = sorted({state.ref.environment for state in states})
         limits = dict(zip(envs, read_limits(self._valkey, shards, envs), strict=True)) if envs else {}
