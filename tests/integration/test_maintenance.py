@@ -10,9 +10,11 @@ from typing import cast
 
 import pytest
 
+from headrace.embedded.cluster import EmbeddedCluster
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
+from headrace.queue import maintenance as maintenance_module
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Maintained, Stubs
@@ -20,7 +22,7 @@ from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect, node_of
 from headrace.valkey.scripts import run
 from headrace.vitals.collect import registry_of
-from tests.conftest import wait_until
+from tests.conftest import READY_S, wait_until
 from tests.model.clock import HOUR_MS, server_ms
 from tests.model.fold import read_events
 from tests.processes import START_S, Process, value
@@ -282,6 +284,52 @@ def test_a_server_that_hangs_does_not_hold_up_the_shards_of_another(any_valkey_u
             finally:
                 hanging.client_unpause()
             wait_until(lambda: read("shards") == SHARDS, "both shards are owned again")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_pauses")
+def test_a_process_that_starts_while_a_server_hangs_maintains_the_shards_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stopped server holds a shard and the number of shards. If a call to it were repeated as often as by default,
+    the others would have to wait for longer than this test does."""
+    monkeypatch.setattr(maintenance_module, "TIMEOUT_S", 12.0)
+    cluster = EmbeddedCluster(tmp_path / "data", tmp_path / "log")
+    cluster.start()
+    try:
+        cluster.wait_ready(READY_S)
+        check_that_others_are_maintained(cluster, shards=4)
+    finally:
+        cluster.stop()
+
+
+def check_that_others_are_maintained(cluster: EmbeddedCluster, shards: int) -> None:
+    with SyncClient(cluster.url, QueueOptions(shards)) as producer:
+        client = producer.redis
+        client.config_set("cluster-require-full-coverage", "no", target_nodes="all")  # pyright: ignore[reportCallIssue]
+        producer.check_shards()
+        port = port_of(client, keys.SHARDS)
+        [hanging] = [node for node in cluster.nodes if node.port == port]
+        others = [shard for shard in range(shards) if port_of(client, keys.meta(shard)) != port]
+        assert 0 < len(others) < shards
+        url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes if node is not hanging)
+        maintenance = Maintenance(url, QueueOptions(shards).stubs())
+        os.kill(hanging.child.pid, signal.SIGSTOP)
+        try:
+            with maintenance.running():
+                wait_until(
+                    lambda: all(client.hexists(keys.meta(shard), "maintainer") for shard in others),
+                    "the shards of the other servers are maintained",
+                )
+                os.kill(hanging.child.pid, signal.SIGCONT)
+                wait_until(lambda: Samples(maintenance)("shards") == shards, "all shards are owned")
+        finally:
+            os.kill(hanging.child.pid, signal.SIGCONT)
+
+
+def port_of(client: Valkey, key: str) -> int:
+    """Return the port of the server that holds a key."""
+    return node_of(client, key).connection_pool.connection_kwargs["port"]
 
 
 def released(valkey: Valkey) -> int:

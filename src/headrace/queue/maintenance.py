@@ -39,6 +39,7 @@ BATCH = 1000  # jobs of each kind in one call
 TICK_MS = 5000
 REPAIRS = 10  # queues in a row
 TIMEOUT_S = 5.0
+CLUSTER_RETRIES = 1  # the loops below repeat a call that failed
 COUNT_EVERY_S = 10.0
 STOP_S = 5.0
 
@@ -180,7 +181,7 @@ class Maintenance:
     def _connected(self) -> Valkey:
         with self._connecting:
             if self._client is None:
-                self._client = connect(self._url, TIMEOUT_S)
+                self._client = connect(self._url, TIMEOUT_S, CLUSTER_RETRIES)
             return self._client
 
     def _count_shards(self) -> int:

@@ -20,6 +20,7 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
+from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
@@ -29,6 +30,7 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.retry import Retry
 
 from headrace.errors import (
     DeadJobsFull,
@@ -51,6 +53,8 @@ ScriptError = ResponseError
 """A script failed in a way that none of the errors below describes."""
 
 TIMEOUT_S = 10.0
+CLUSTER_RETRIES = 10
+CLUSTER_BACKOFF = ExponentialWithJitterBackoff(base=0.01, cap=1.0)  # seconds between retries; redis-py's own
 DEFAULT_PORT = 6379
 
 REFUSALS: dict[str, type[HeadraceError]] = {
@@ -69,13 +73,16 @@ FOR_NOW_ERRORS = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainErro
 """What a server refuses because of the state it is in: it has done nothing, and may do it later."""
 
 
-def connect(url: str, timeout_s: float = TIMEOUT_S) -> Valkey:
+def connect(url: str, timeout_s: float = TIMEOUT_S, cluster_retries: int = CLUSTER_RETRIES) -> Valkey:
+    """Return a client whose calls wait for a server for `timeout_s`. On a cluster they are then repeated up to
+    `cluster_retries` times, since another server may hold the slot by then."""
     parts, timeouts = urlsplit(url), _timeouts(timeout_s)
     match _kind(parts):
         case "cluster":
             nodes = [redis.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
+            retry = Retry(CLUSTER_BACKOFF, cluster_retries)
             with available():  # it asks the nodes at once
-                client = redis.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **timeouts)
+                client = redis.cluster.RedisCluster(startup_nodes=nodes, retry=retry, **_credentials(parts), **timeouts)
             return cast(Valkey, client)
         case "sentinel":
             service, options = _sentinel(parts)
