@@ -25,7 +25,7 @@ from headrace.model.histogram import percentile
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.pipeline.buckets import bucketize
-from headrace.pipeline.job import exporting, start_query
+from headrace.pipeline.job import exporting
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.queue import keys
 from headrace.queue.queue import SyncClient
@@ -41,6 +41,7 @@ from tests.access import client_with_key
 from tests.conftest import LONG_S, wait_until
 from tests.events import event_table
 from tests.integration.test_pipeline import compare
+from tests.pipelines import running_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,12 +148,8 @@ def run_until_known(spark: SparkSession, options: PipelineOptions, valkey: Valke
     def known() -> bool:
         return compare(valkey, warehouse).difference == 0 and pipeline_batches.watermark_ms(warehouse) is not None
 
-    with exporting(options) as pipeline:
-        query = start_query(spark, pipeline)
-        try:
-            wait_until(known, "history agrees with the queues", LONG_S / 2)
-        finally:
-            query.stop()
+    with exporting(options) as pipeline, running_query(spark, pipeline):
+        wait_until(known, "history agrees with the queues", LONG_S / 2)
 
 
 Event = dict[str, Any]

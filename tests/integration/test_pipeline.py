@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +19,7 @@ from headrace.model.event import Op
 from headrace.model.histogram import ZERO, bucket_of
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline.job import exporting, run_until_failure, start_query
+from headrace.pipeline.job import exporting
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.pipeline.sink import token_of
 from headrace.pipeline.transforms import joined, summaries, total
@@ -39,6 +37,7 @@ from headrace.warehouse.connect import Client
 from tests.conftest import LONG_S, READY_S, wait_until
 from tests.events import event_table
 from tests.integration.test_embedded import is_on_disk
+from tests.pipelines import running_query
 from tests.ports import reserved_port
 
 if TYPE_CHECKING:
@@ -79,19 +78,12 @@ def compare(valkey: Valkey, warehouse: Client) -> Reconciliation:
 
 
 def run_until_equal(spark: SparkSession, options: PipelineOptions, valkey: Valkey, warehouse: Client) -> Reconciliation:
-    with exporting(options) as pipeline:
-        query = start_query(spark, pipeline)
-        try:
+    def equal() -> Reconciliation | None:
+        found = compare(valkey, warehouse)
+        return found if found.difference == 0 else None
 
-            def equal() -> Reconciliation | None:
-                if (error := query.exception()) is not None:
-                    raise error
-                found = compare(valkey, warehouse)
-                return found if found.difference == 0 else None
-
-            return wait_until(equal, "history agrees with the queues", LONG_S / 3)
-        finally:
-            query.stop()
+    with exporting(options) as pipeline, running_query(spark, pipeline):
+        return wait_until(equal, "history agrees with the queues", LONG_S / 3)
 
 
 def test_every_count_arrives_once_in_every_tier(
@@ -149,19 +141,14 @@ def test_a_failing_warehouse_loses_nothing(
     """Batches go on into the spool; when the warehouse is back they arrive, once."""
     work(valkey, valkey_url, 10)
     warehouse.command("RENAME TABLE queue_metrics_5s_v1 TO hidden")
-    stop = threading.Event()
-    with exporting(options) as pipeline, ThreadPoolExecutor(1) as pool:
+    with exporting(options) as pipeline:
         spool = pipeline.spool
-        running = pool.submit(run_until_failure, spark, pipeline, stop)
-        try:
+        with running_query(spark, pipeline):
             wait_until(lambda: spool.stats().pushed >= 2 and spool.stats().retries > 0, "it is tried in vain")
             work(valkey, valkey_url, 5)
             wait_until(lambda: spool.stats().pushed >= 4, "the next batch is in the spool")
             warehouse.command("RENAME TABLE hidden TO queue_metrics_5s_v1")
             wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues")
-        finally:
-            stop.set()
-        running.result()
         assert pipeline.monitor.read().failures_in_a_row == 0
 
 
@@ -276,12 +263,8 @@ def test_ticks_move_the_watermark_and_count_nothing(
     SyncClient(options.redis_url).check_shards()
     assert run(valkey, STUBS.tick(0, 3_600_000))
     assert not run(valkey, STUBS.tick(0, 3_600_000))  # once per period, whoever sweeps
-    with exporting(options) as pipeline:
-        query = start_query(spark, pipeline)
-        try:
-            wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark")
-        finally:
-            query.stop()
+    with exporting(options) as pipeline, running_query(spark, pipeline):
+        wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark")
     assert all(not totals for totals in read_totals(warehouse).values())
 
 
@@ -299,31 +282,21 @@ def test_valkey_may_be_killed_and_come_back(
     server.start()
     try:
         server.wait_ready(READY_S)
-        url, stop = server.url, threading.Event()
+        url = server.url
         with (
             exporting(replace(options, redis_url=url)) as pipeline,
-            ThreadPoolExecutor(1) as pool,
+            running_query(spark, pipeline),
             connect(url) as valkey,
         ):
-
-            def keep_running() -> None:
-                while not stop.wait(0.2):
-                    run_until_failure(spark, pipeline, stop)
-
-            running = pool.submit(keep_running)
-            try:
-                work(valkey, url, 20)
-                wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues")
-                wait_until(lambda: is_on_disk(valkey), "its disk has it all")
-                os.kill(server.child.pid, signal.SIGKILL)
-                server.stop()
-                server.start()
-                server.wait_ready(READY_S)
-                work(valkey, url, 20)
-                wait_until(lambda: compare(valkey, warehouse).difference == 0, "it agrees again")
-            finally:
-                stop.set()
-            running.result()
+            work(valkey, url, 20)
+            wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees with the queues")
+            wait_until(lambda: is_on_disk(valkey), "its disk has it all")
+            os.kill(server.child.pid, signal.SIGKILL)
+            server.stop()
+            server.start()
+            server.wait_ready(READY_S)
+            work(valkey, url, 20)
+            wait_until(lambda: compare(valkey, warehouse).difference == 0, "it agrees again")
         assert pipeline.monitor.read().lost_events == 0
     finally:
         server.stop()

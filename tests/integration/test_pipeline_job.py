@@ -43,7 +43,7 @@ class Command:
 
     def __init__(self, data_dir: Path, redis: str, clickhouse: str, database: str) -> None:
         self.pipeline_dir = data_dir / "pipeline"
-        self._env = {
+        self.env = {
             **os.environ,
             "HEADRACE_EMBEDDED_DATA_DIR": str(data_dir),
             "HEADRACE_REDIS_URL": redis,
@@ -54,7 +54,7 @@ class Command:
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "headrace", "pipeline", "--once", *options]
-        return subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=600, check=False)
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture
@@ -87,6 +87,30 @@ def test_once_and_after_a_loss(
     found = compare(valkey, warehouse)
     assert found.difference > 0
     assert last_odometers(warehouse) == found.odometers
+
+
+SLOW_PYTHON = """#!/bin/sh
+# The first process that reads the stream does not connect within Spark's 10 s.
+case "$*" in
+  *python_streaming_source_runner*) [ -e "$0.slow" ] || { : > "$0.slow"; exec sleep 30; } ;;
+esac
+exec "$REAL_PYTHON" "$@"
+"""
+
+
+@pytest.mark.slow
+def test_a_python_process_that_is_slow_to_start_does_not_end_the_run(
+    command: Command, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(SLOW_PYTHON)
+    python.chmod(0o755)
+    command.env |= {"PYSPARK_PYTHON": str(python), "REAL_PYTHON": sys.executable}
+    work(valkey, valkey_url, 5)
+    done = command.run()
+    assert done.returncode == 0, done.stderr
+    assert python.with_name("python.slow").exists()
+    assert compare(valkey, warehouse).difference == 0
 
 
 def last_odometers(warehouse: Client) -> dict[Op, int]:

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from headrace.api.services import Services
-from headrace.pipeline.job import exporting, start_query
+from headrace.pipeline.job import exporting
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.postgres.connect import open_pool
 from headrace.queue.scripts import Stubs
@@ -24,6 +24,7 @@ from tests.access import client_with_key
 from tests.alerting import ENV, Alerting
 from tests.conftest import wait_until
 from tests.integration.test_history import column, of_queue
+from tests.pipelines import running_query
 from tests.streams import GROUP, STREAM
 
 if TYPE_CHECKING:
@@ -69,27 +70,23 @@ def test_a_stream_of_others_has_history_and_fires(
         )
         return found.status_code == 200 and sum(column(found.json(), "throughput", "enqueued")) == 20
 
-    with exporting(options) as pipeline, open_pool(postgres_url) as pool:
-        query = start_query(spark, pipeline)
-        try:
-            wait_until(counted, "history has counted the entries", 240)
-            told = of_queue(api, WATCHED.ref, period="30m")
-            assert sum(column(told, "throughput", "dequeued")) == 5
-            assert sum(column(told, "throughput", "completed")) == 3
-            assert column(told, "queue_depth", "last")[-1] == 15
-            assert column(told, "concurrency", "last")[-1] == 2
+    with exporting(options) as pipeline, open_pool(postgres_url) as pool, running_query(spark, pipeline):
+        wait_until(counted, "history has counted the entries", 240)
+        told = of_queue(api, WATCHED.ref, period="30m")
+        assert sum(column(told, "throughput", "dequeued")) == 5
+        assert sum(column(told, "throughput", "completed")) == 3
+        assert column(told, "queue_depth", "last")[-1] == 15
+        assert column(told, "concurrency", "last")[-1] == 2
 
-            alerting = Alerting(pool, clickhouse_url, str(warehouse.database))
-            alerting.add_rule(name="deep", metric="BACKLOG", threshold=10, window_s=60)
+        alerting = Alerting(pool, clickhouse_url, str(warehouse.database))
+        alerting.add_rule(name="deep", metric="BACKLOG", threshold=10, window_s=60)
 
-            def fired() -> bool:
-                for shard in range(2):  # time goes by: history is final up to a shard's last sign of life
-                    run(valkey, STUBS.tick(shard, 0))
-                alerting.round(time.time_ns() // 1_000_000)
-                return bool(alerting.count("SELECT count(*) FROM alert_incidents"))
+        def fired() -> bool:
+            for shard in range(2):  # time goes by: history is final up to a shard's last sign of life
+                run(valkey, STUBS.tick(shard, 0))
+            alerting.round(time.time_ns() // 1_000_000)
+            return bool(alerting.count("SELECT count(*) FROM alert_incidents"))
 
-            wait_until(fired, "the rule fires", 240)
-            alerting.close()
-        finally:
-            query.stop()
+        wait_until(fired, "the rule fires", 240)
+        alerting.close()
     assert api.get("/api/v1/alerts/incidents").json()["incidents"][0]["queue"] == WATCHED.ref.queue

@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 BETWEEN_QUERIES = Backoff(1.0, 2.0, 30.0)
+STARTS = 3  # of a query that reads once, while Spark's Python processes are too slow to start
+SLOW_START = "Python worker failed to connect back"
+"""Spark's message where a Python process did not connect within 10 s, a limit that no setting changes."""
 
 
 @dataclass(frozen=True)
@@ -287,11 +290,19 @@ def _run_once(
 def _read_available(
     session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
 ) -> None:
-    query = start_query(session, pipeline, begun, keeping, once=True)
-    try:
-        while not stop.wait(POLL_S) and query.isActive:
-            keeping.do()
-    finally:
-        query.stop()
-    if (error := query.exception()) is not None:
-        raise error
+    """Read up to the newest events. Raises what ended the query; one whose processes were slow to start is repeated."""
+    for starts_left in reversed(range(STARTS)):
+        query = start_query(session, pipeline, begun, keeping, once=True)
+        try:
+            while not stop.wait(POLL_S) and query.isActive:
+                keeping.do()
+        finally:
+            query.stop()
+        error = query.exception()
+        if error is None or stop.is_set():
+            return
+        if SLOW_START not in str(error) or not starts_left:
+            raise error
+        log.warning(
+            "Spark's Python process was slow to start, starting the query again", extra={"action": "slow_start"}
+        )
