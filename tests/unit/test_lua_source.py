@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from headrace.queue import scripts
-from headrace.valkey.lua_source import COMMENT, FUNCTION, WORD, drop_unused_functions
+from headrace.valkey.lua_source import COMMENT, FUNCTION, WORD, drop_unused_functions, find_commands
 
 INCLUDED = """\
 local function unused(n)
@@ -36,3 +38,22 @@ def test_every_function_of_a_queue_script_is_used(name: str) -> None:
     words = WORD.findall(source)
     for found in FUNCTION.finditer(source):
         assert words.count(found["name"]) > 1, f"{name}.lua sends {found['name']}, which it does not use"
+
+
+def test_finds_the_commands_that_a_script_calls() -> None:
+    source = """
+    redis.call('HSET', KEYS[1], 'GET', 1)
+    -- redis.call('FLUSHALL')
+    local answer = redis.pcall('XINFO', 'GROUPS', KEYS[1])
+    in_chunks('ZADD', key, members)
+    """
+    assert find_commands(source) == {"hset", "xinfo|groups", "zadd"}
+
+
+@pytest.mark.parametrize("name", scripts.SCRIPTS)
+def test_every_call_of_a_queue_script_names_its_command(name: str) -> None:
+    """Access rules are made from the names. `in_chunks` is given one itself."""
+    source = COMMENT.sub("", scripts.script(name).source)
+    calls = re.findall(r"(?:redis\.p?call|in_chunks)\((.)", source)
+    unnamed = len([first for first in calls if first != "'"])
+    assert unnamed == 2 * source.count("function in_chunks(command, key, members)")

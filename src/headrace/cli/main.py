@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "streams": ("headrace.cli.streams:streams", "Show and watch jobs on plain Redis Streams."),
     "api": ("headrace.cli.api:api", "Serve the API and the dashboard until stopped."),
     "keys": ("headrace.cli.keys:keys", "Make, list and revoke the keys of the API."),
+    "acl": ("headrace.cli.acl:acl", "Print users of Valkey with the rights that each ROLE needs."),
     "alerts": ("headrace.cli.alerts:alerts", "Evaluate rules over history, and tell people."),
     "snapshot": ("headrace.cli.snapshot:snapshot", "Refresh the metrics of /metrics, and look at them."),
     "autoscale": (

@@ -23,7 +23,7 @@ from headrace.postgres.connect import open_pool
 from headrace.queue import keys
 from headrace.queue.bounds import NO_BOUNDS
 from headrace.queue.overflow import SpillJob
-from headrace.queue.queue import NEW_SHARDS, QueueOptions
+from headrace.queue.queue import QueueOptions, store_shards
 from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued, PlacedRow, Stubs
 from headrace.valkey.connect import ScriptError, Valkey, available, connect
 from headrace.valkey.scripts import Call, run
@@ -60,7 +60,7 @@ class Tiers:
     def stubs(self) -> Stubs:
         """Made at first use, when the number of shards is read from Valkey, or stored there. Raises ShardMismatch."""
         with available():
-            found: Any = self.valkey.set(keys.SHARDS, self._options.shards or NEW_SHARDS, nx=True, get=True)
+            found = store_shards(self.valkey, self._options.shards)
         return self._options.resolve(found, NO_BOUNDS).stubs()
 
     def close(self) -> None:

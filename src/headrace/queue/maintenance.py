@@ -24,7 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.model.job import new_job_id
 from headrace.queue import keys
 from headrace.queue.scripts import Maintained, Stubs
-from headrace.valkey.connect import ScriptError, Valkey, available, connect
+from headrace.valkey.connect import ScriptError, Valkey, available, connect, is_not_permitted
 from headrace.valkey.scripts import run
 from headrace.vitals.figures import Families, Metric, Numbers
 from headrace.vitals.rounds import one
@@ -35,6 +35,7 @@ OWNERSHIP_S = 3.0  # without a call of the owner, another process takes over
 LONGEST_PAUSE_S = 1.0  # between two calls of the owner: it learns of a job that is due sooner only then
 SHORTEST_PAUSE_S = 0.01  # while there is more to do than one call handles
 LONGEST_BACKOFF_S = 10.0
+REFUSED_PAUSE_S = 60.0  # where the user of this process may not maintain
 BATCH = 1000  # jobs of each kind in one call
 TICK_MS = 5000
 REPAIRS = 10  # queues in a row
@@ -78,6 +79,7 @@ class Maintenance:
         self._connecting = threading.Lock()
         self._owned: set[int] = set()
         self._failures: dict[int, int] = {}  # in a row, by shard
+        self._is_refused = False  # the user of this process may not maintain
         self._runs = Numbers(RUNS, ())
         self._failed = Numbers(FAILURES)
         self._repaired = Numbers(REPAIRED, ())
@@ -123,7 +125,7 @@ class Maintenance:
         try:
             answer = run(self._connected(), call)
         except Exception as error:  # whatever it was: a thread that ended would end the shard's maintenance
-            return self._count_failure(shard, error)
+            return self._leave_to_others(error) if is_not_permitted(error) else self._count_failure(shard, error)
         self._count(shard, answer)
         if answer.to_repair:
             self._repair(shard)
@@ -205,6 +207,13 @@ class Maintenance:
         self._runs.add(1)
         for op, count in (("expire", answer.expired), ("reclaim", answer.reclaimed), ("release", answer.released)):
             self._jobs.add(count, op)
+
+    def _leave_to_others(self, error: Exception) -> float:
+        """Return the seconds until this process looks whether its user may maintain by then."""
+        if not self._is_refused:
+            log.info("maintenance is left to other processes: %s", error, extra={"action": "maintenance_not_permitted"})
+        self._is_refused = True
+        return REFUSED_PAUSE_S
 
     def _count_failure(self, shard: int, error: Exception) -> float:
         """Return the seconds to wait: 1, 2, 4, … up to the longest backoff."""

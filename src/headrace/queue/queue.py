@@ -331,7 +331,7 @@ class SyncClient:
         that was given another one raises ShardMismatch."""
         if not self._checked:
             with available():
-                found: Any = self.redis.set(keys.SHARDS, self.options.shards or NEW_SHARDS, nx=True, get=True)
+                found = store_shards(self.redis, self.options.shards)
             self.options = self.options.resolve(found, read_bounds(self.redis))
             self._operations.options = self.options
             self._checked = True
@@ -431,7 +431,10 @@ class Client:
     async def check_shards(self) -> None:
         if not self._checked:
             with available():
-                found: Any = await self.redis.set(keys.SHARDS, self.options.shards or NEW_SHARDS, nx=True, get=True)
+                found: Any = await self.redis.get(keys.SHARDS)
+                if found is None:
+                    shards = self.options.shards or NEW_SHARDS
+                    found = await self.redis.set(keys.SHARDS, shards, nx=True, get=True)
             self.options = self.options.resolve(found, await read_bounds_async(self.redis))
             self._operations.options = self.options
             self._checked = True
@@ -501,6 +504,15 @@ def refuse_unknown(ref: QueueRef | EnvRef, found: bool) -> None:
             f"There is no queue {ref.queue!r} in {ref.org} / {ref.project} / {ref.env}. Nothing was changed. "
             "A queue comes into being with its first job."
         )
+
+
+def store_shards(client: Valkey, given: int | None) -> bytes | None:
+    """Return the number of shards that Valkey has stored. Where there is no queue yet: store the given number, or
+    NEW_SHARDS without one, and return None. Only that needs the right to write."""
+    found: Any = client.get(keys.SHARDS)
+    if found is None:
+        found = client.set(keys.SHARDS, given or NEW_SHARDS, nx=True, get=True)
+    return found
 
 
 def read_shards(client: Valkey, given: int | None) -> int:

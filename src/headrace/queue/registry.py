@@ -14,7 +14,7 @@ from headrace.model.job import LeasedJob, new_job_id
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.tasks import Tasks
-from headrace.valkey.connect import AsyncValkey, Valkey, available
+from headrace.valkey.connect import AsyncValkey, ScriptError, Valkey, available, is_not_permitted
 
 STALE_MS = 30_000
 
@@ -81,7 +81,12 @@ def read_workers(client: Valkey) -> Workers:
             plugins |= {task: entry["plugin"] for task in entry["tasks"] if entry["plugin"]}
             running += [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
         if gone:  # should one be back by now, its next report names it again
-            client.zrem(keys.WORKERS, *gone)
+            try:
+                client.zrem(keys.WORKERS, *gone)
+            except ScriptError as error:
+                if not is_not_permitted(error):
+                    raise
+                # The user may only read; another process removes them.
     return Workers(running, plugins)
 
 

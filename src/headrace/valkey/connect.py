@@ -24,6 +24,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
@@ -135,6 +136,13 @@ def available() -> Generator[None]:
         if word in FOR_NOW or isinstance(error, FOR_NOW_ERRORS):
             raise QueueUnavailable(f"Valkey cannot do this now, and has changed nothing: {error}") from error
         raise
+
+
+def is_not_permitted(error: Exception) -> bool:
+    """Return whether the user of the connection lacks the right to a command or key, also one within a script.
+
+    `headrace acl` prints the rights that each part of Headrace needs."""
+    return isinstance(error, NoPermissionError) or "ACL failure in script" in str(error)
 
 
 def _timeouts(seconds: float) -> dict[str, Any]:

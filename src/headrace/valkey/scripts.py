@@ -32,7 +32,7 @@ REFUSE_MOVING_SLOT = """
 -- its keys itself, so it would read an existing key as absent, or fail after some of its writes. The second key never
 -- exists: this command fails on both nodes for as long as the slot moves, and the script ends before it has written.
 do
-  local answer = redis.pcall('EXISTS', KEYS[1], string.match(KEYS[1], '{[^}]*}') .. ':absent')
+  local answer = redis.pcall('EXISTS', KEYS[1], string.match(KEYS[1], '^[^{]*{[^}]*}') .. ':absent')
   if type(answer) == 'table' and answer.err then
     return redis.error_reply('SLOTMOVING the slot of this shard is being moved to another node')
   end

@@ -129,7 +129,11 @@ for _, other in ipairs(redis.call('SMEMBERS', QUEUES)) do
     numbers.bytes = numbers.bytes + tonumber(redis.call('HGET', P .. 'q:' .. other, 'warm_bytes') or 0)
   end
 end
-redis.call(queue.cold and queue.cold.on == 1 and 'SADD' or 'SREM', COLD, name)
+if queue.cold and queue.cold.on == 1 then
+  redis.call('SADD', COLD, name)
+else
+  redis.call('SREM', COLD, name)
+end
 save_all(ARGV[2])
 redis.call('HDEL', REPAIR, name)
 return { name, redis.call('HLEN', REPAIR) }

@@ -1,5 +1,6 @@
 -- resync: after events were lost, each queue tells its gauges and all its odometers, some queues per call. Changes
--- no number but that of the shard's events. With metrics switched off there is nobody to tell.
+-- no number but that of the shard's events: the pipeline's user needs no right to change queues. With metrics switched
+-- off it does nothing.
 --@flags allow-oom
 --@include keys, state
 -- KEYS[1]    the shard's meta (routes the script)
@@ -16,5 +17,5 @@ for _, name in ipairs(page[2]) do
     told = told + 1
   end
 end
-save_all(ARGV[2])
+emit_events(ARGV[2])
 return { page[1], told }

@@ -313,8 +313,9 @@ local function is_complete(EJ)
   elseif v[1] then
     return true
   end
-  local body = redis.call('GET', body_key(EJ))
-  return body == '' or body == DEAD_ELSEWHERE
+  -- By its length: producers may have no right to read bodies. A body with a job is longer than both.
+  local length = redis.call('STRLEN', body_key(EJ))
+  return length == 0 or length == #DEAD_ELSEWHERE
 end
 
 -- A job waits (again): until it is due, or for its turn. Its TTL, if it has one, counts while it waits.
@@ -630,6 +631,7 @@ local function emit(queue, tally, seq, maxlen, enabled)
   local cold, oldest = queue.cold, queue.oldest
   if cold and cold.oldest and not (oldest and oldest < cold.oldest) then oldest = cold.oldest end
   queue.depth, queue.scheduled, queue.cold_depth, queue.cold_bytes = queue.ready, queue.warm_scheduled, 0, 0
+  queue.bytes = queue.bytes or whole(queue.warm_bytes)
   if cold then
     queue.depth, queue.scheduled = whole(queue.ready + cold.depth), whole(queue.warm_scheduled + cold.scheduled)
     queue.bytes, queue.cold_depth = whole(queue.warm_bytes + cold.bytes), whole(cold.depth)
@@ -641,8 +643,33 @@ local function emit(queue, tally, seq, maxlen, enabled)
   redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
 end
 
--- Write back what the script changed. One event per queue and verb; a queue whose numbers changed without a
--- verb (a limit, a pause), or whose events were lost, gets a `resync`, which counts nothing and tells all its numbers.
+-- Emit the events of the queues that the script has loaded, and write the shard's own numbers. One event per queue and
+-- verb; a queue whose numbers changed without a verb (a limit, a pause), or whose events were lost, gets a `resync`,
+-- which counts nothing and tells all its numbers.
+local function emit_events(maxlen)
+  local events = {}
+  for _, queue in ipairs(touched_queues) do
+    if queue.resync then queue.ops[#queue.ops + 1] = { op = 'resync', n = 0, waits = {}, runs = {} } end
+    for _, tally in ipairs(queue.ops) do events[#events + 1] = { queue, tally } end
+  end
+  -- Before the events: no two scripts may give their events the same numbers. A number without an event is a gap, and
+  -- known as one.
+  if #events > 0 then
+    local numbers = shard_numbers()
+    numbers.seq, numbers.changed = numbers.seq + #events, true
+  end
+  if shard and shard.changed then
+    local fields = { 'seq', shard.seq, 'bytes', shard.bytes, 'delivery', shard.delivery, 'turn', shard.turn }
+    for Q, clock in pairs(class_clocks) do add_scored(fields, 'turn:' .. Q, clock) end
+    redis.call('HSET', META, unpack(fields))
+  end
+  if #events == 0 then return end
+  local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
+  maxlen = stored_bound(4) or maxlen
+  for i, event in ipairs(events) do emit(event[1], event[2], shard.seq - #events + i, maxlen, enabled) end
+end
+
+-- Write back what the script changed, and emit its events.
 local function save_all(maxlen)
   for _, queue in ipairs(touched_queues) do save_ready(queue) end
   for key, members in pairs(left) do in_chunks('ZREM', key, members) end
@@ -674,24 +701,5 @@ local function save_all(maxlen)
       numbers.bytes, numbers.changed = numbers.bytes + queue.warm_bytes - queue.bytes_before, true
     end
   end
-  local events = {}
-  for _, queue in ipairs(touched_queues) do
-    if queue.resync then queue.ops[#queue.ops + 1] = { op = 'resync', n = 0, waits = {}, runs = {} } end
-    for _, tally in ipairs(queue.ops) do events[#events + 1] = { queue, tally } end
-  end
-  -- Before the events: no two scripts may give their events the same numbers. A number without an event is a gap, and
-  -- known as one.
-  if #events > 0 then
-    local numbers = shard_numbers()
-    numbers.seq, numbers.changed = numbers.seq + #events, true
-  end
-  if shard and shard.changed then
-    local fields = { 'seq', shard.seq, 'bytes', shard.bytes, 'delivery', shard.delivery, 'turn', shard.turn }
-    for Q, clock in pairs(class_clocks) do add_scored(fields, 'turn:' .. Q, clock) end
-    redis.call('HSET', META, unpack(fields))
-  end
-  if #events == 0 then return end
-  local enabled = redis.call('GET', METRICS_ENABLED) ~= '0'
-  maxlen = stored_bound(4) or maxlen
-  for i, event in ipairs(events) do emit(event[1], event[2], shard.seq - #events + i, maxlen, enabled) end
+  emit_events(maxlen)
 end

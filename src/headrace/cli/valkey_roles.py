@@ -1,0 +1,207 @@
+"""Users of Valkey with the rights that one part of Headrace needs, and no others.
+
+A script runs with the rights of the user who calls it, so a role has every command that its scripts call; they are read
+from the scripts themselves. What separates the roles is above all the keys: a user who may call scripts can send other
+scripts, with any of the role's commands on any of its keys. docs/how-to/security.md says what that means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.pipeline import lease
+from headrace.queue import keys
+from headrace.queue import scripts as queue_scripts
+from headrace.snapshot import store as snapshot_scripts
+from headrace.streams import scripts as stream_scripts
+from headrace.valkey.lua_source import find_commands
+from headrace.valkey.scripts import Script
+
+SNAPSHOT_PREFIX = snapshot_scripts.StoreOptions().prefix
+
+CONNECTING = frozenset({"ping", "select", "client|setinfo", "client|setname", "command", "cluster|slots", "asking"})
+"""What redis-py sends by itself, also on a cluster."""
+
+CALLING_SCRIPTS = frozenset({"eval", "evalsha"})
+
+READING = frozenset(
+    {"exists", "get", "hget", "hgetall", "hmget", "info", "multi", "exec", "scard", "smembers", "time", "type"}
+    | {"xinfo|groups", "xlen", "xrange", "xrevrange", "zcard", "zcount", "zrange", "zrangebyscore", "zrevrange"}
+    | {"zrevrangebyscore", "zscore"}
+)
+"""What is read outside of scripts."""
+
+@dataclass(frozen=True)
+class Tenants:
+    """Whose jobs a producer may send: all (None), an organisation's, a project's or an environment's."""
+
+    org: str | None = None
+    project: str | None = None
+    env: str | None = None
+
+    def patterns(self) -> tuple[str, str]:
+        """Return patterns of the environment's part of keys: alone, and followed by more."""
+        names = [name for name in (self.org, self.project, self.env) if name is not None]
+        encoded = ":".join(escape(keys.encode(name)) for name in names)
+        within = f"{encoded}:*" if names else "*"
+        return (encoded if len(names) == 3 else within), within
+
+
+@dataclass(frozen=True)
+class Role:
+    name: str
+    purpose: str
+    scripts: Sequence[Script]
+    commands: frozenset[str]  # beside those of its scripts
+    patterns: Sequence[str]  # of keys, as access rules write them
+
+    def all_commands(self) -> list[str]:
+        called = (find_commands(text) for script in self.scripts for text in (script.source, script.cluster_source))
+        return sorted(CONNECTING | self.commands | CALLING_SCRIPTS.union(*called))
+
+    def rules(self) -> list[str]:
+        """Return the rules of the role, to be given after `reset`."""
+        return ["resetchannels", *self.patterns, "-@all", *(f"+{command}" for command in self.all_commands())]
+
+
+def _queue(*names: str) -> list[Script]:
+    return [queue_scripts.script(name) for name in names]
+
+
+def _snapshot(*names: str) -> list[Script]:
+    return [snapshot_scripts.script(name) for name in names]
+
+
+def _stream(*names: str) -> list[Script]:
+    return [stream_scripts.script(name) for name in names]
+
+
+MAINTENANCE = ("maintain", "repair")
+MOVING = ("elect", "room", "refill", "settle", "reopen", "dead", "forget", "settings", "restore", *MAINTENANCE)
+MOVING_COMMANDS = READING | {
+    "bzpopmin",
+    "zpopmin",
+    "hset",
+    "hsetnx",
+    "hdel",
+    "hincrby",
+    "set",
+    "del",
+    "wait",
+    "waitaof",
+}
+
+
+def producer(tenants: Tenants | None = None) -> Role:
+    alone, within = (tenants or Tenants()).patterns()
+    shared = ("meta", "envs", "environments", "queues", "class:*", "scheduled", "expiries", "cold", "hungry", "repair")
+    return Role(
+        "producer",
+        "Sends jobs. Reads no payloads.",
+        _queue("enqueue", "settle"),
+        frozenset({"get", "hget", "hsetnx"}),
+        [
+            *("%R~hr:shards", "%R~hr:{*}:absent", "%W~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
+            *(f"~hr:{{*}}:{key}" for key in shared),
+            *dict.fromkeys((f"~hr:{{*}}:env:{alone}", f"~hr:{{*}}:env:{within}")),
+            *(f"~hr:{{*}}:q:{within}", f"~hr:{{*}}:job:{within}", f"%W~hr:{{*}}:body:{within}"),
+        ],
+    )
+
+
+def worker() -> Role:
+    running = ("dequeue", "begin", "extend", "ack", "nack", "bury", "giveback")
+    return Role(
+        "worker",
+        "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
+        _queue(*running, *MOVING),
+        MOVING_COMMANDS | {"zadd", "zrem"},
+        ["~hr:shards", "~hr:{*}:*", "~hr:workers", "~hr:worker:*"],
+    )
+
+
+def mover() -> Role:
+    return Role(
+        "mover",
+        "Moves jobs between Valkey and PostgreSQL, maintains shards.",
+        _queue(*MOVING),
+        MOVING_COMMANDS,
+        ["~hr:shards", "~hr:{*}:*"],
+    )
+
+
+def pipeline() -> Role:
+    lease_commands = find_commands(lease.TAKE + lease.REMEMBER + lease.LEAVE)
+    return Role(
+        "pipeline",
+        "Reads and trims metric events. Reaches no jobs.",
+        _queue("resync"),
+        lease_commands
+        | {"exists", "xrange", "xrevrange", "xtrim", "xinfo|groups", "xgroup|create", "xgroup|setid", "hget"},
+        [
+            *("%R~hr:shards", "~hr:pipeline:lease", "~hr:pipeline:last"),
+            *("~hr:{*}:meta", "~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
+            *("%R~hr:{*}:absent", "%R~hr:{*}:queues", "%R~hr:{*}:env:*", "%R~hr:{*}:q:*"),
+        ],
+    )
+
+
+def reader(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
+    names = ("meta", "metrics", "metrics:enabled", "envs", "environments", "queues", "class:*", "env:*", "q:*", "cold")
+    more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "repair", "quarantine", "mover")
+    streams = ("stream:*", "streams", "streams:*", "seen", "seen:*")
+    shared = ("shards", "metrics:enabled", "workers", "worker:*", "pipeline:lease", "pipeline:last")
+    return Role(
+        "reader",
+        "Reads counts and states of queues, workers and snapshots. Reads no payloads, changes nothing.",
+        _snapshot("look"),
+        READING,
+        [
+            *(f"%R~hr:{key}" for key in shared),
+            *(f"%R~hr:{{*}}:{key}" for key in (*names, *more, *streams)),
+            f"~{{{escape(snapshot_prefix)}}}:*",  # the keys of a script must be writable, whatever it does with them
+        ],
+    )
+
+
+def api(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
+    return Role(
+        "api",
+        "Serves the API, alerts, snapshots, the autoscaler and the commands of operators.",
+        [
+            *_queue(*queue_scripts.SCRIPTS),
+            *_snapshot(*snapshot_scripts.SCRIPTS),
+            *_stream("tell", "note"),
+        ],
+        MOVING_COMMANDS | {"getrange", "zrem"},
+        ["~hr:*", f"~{{{escape(snapshot_prefix)}}}:*"],
+    )
+
+
+def all_roles(snapshot_prefix: str = SNAPSHOT_PREFIX, tenants: Tenants | None = None) -> dict[str, Role]:
+    roles = (producer(tenants), worker(), mover(), pipeline(), reader(snapshot_prefix), api(snapshot_prefix))
+    return {role.name: role for role in roles}
+
+
+def escape(text: str) -> str:
+    """Return a pattern that matches a part of a key. Access rules cannot hold spaces; `?` matches any byte."""
+    return re.sub(r"\s", "?", re.sub(r"([*?\[\]\\])", r"\\\1", text))
+
+
+def acl_words(role: Role, user: str, password_hash: str | None) -> list[str]:
+    """Return the words of `ACL SETUSER`. Without the SHA-256 of a password the user is made, and cannot sign in."""
+    entry = ["off"] if password_hash is None else ["on", f"#{password_hash}"]
+    return [user, "reset", *entry, *role.rules()]
+
+
+def as_command(words: Iterable[str]) -> str:
+    """Return `ACL SETUSER` as valkey-cli reads it."""
+    escaped = (re.sub(r'(["\\\\])', r"\\\1", word) for word in words)
+    return " ".join(["ACL SETUSER", *(f'"{word}"' if re.search(r"[\\\"']", word) else word for word in escaped)])
+
+
+def as_file_line(words: Iterable[str]) -> str:
+    """Return a line of the file that Valkey's `aclfile` names. Such a file has no quotes."""
+    return " ".join(["user", *words])

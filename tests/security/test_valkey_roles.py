@@ -1,0 +1,475 @@
+"""Each role of Valkey does its real work with its own user, and is refused what it must not do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+from headrace.cli import main
+from headrace.cli.valkey_roles import Role, Tenants, acl_words, all_roles, producer
+from headrace.cold.mover import Mover, MoverOptions
+from headrace.cold.settings import SettingsKeeper
+from headrace.cold.tiers import Tiers
+from headrace.model.job import JobState, LeasedJob, NewJob
+from headrace.model.names import QueueRef
+from headrace.pipeline.lease import Lease
+from headrace.pipeline.positions import group_of, newest_of, shards_of
+from headrace.queue import keys
+from headrace.queue import scripts as queue_scripts
+from headrace.queue.maintenance import REFUSED_PAUSE_S, Maintenance
+from headrace.queue.queue import Client, QueueOptions, SyncClient
+from headrace.queue.registry import Registry, read_workers
+from headrace.queue.resync import resync_shard
+from headrace.queue.scripts import Caps, DeadFilter, Stubs
+from headrace.queue.state import read_states
+from headrace.queue.tasks import Tasks
+from headrace.queue.worker import Worker, WorkerOptions
+from headrace.snapshot.store import Store
+from headrace.valkey import streams
+from headrace.valkey.cluster import form
+from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.scripts import run
+from tests.conftest import ODD_NAMES, READY_S, Servers
+from tests.security.acl_server import PASSWORD, AclCluster, AclValkey
+
+REF = QueueRef("acme", "shop", "prod", "mail")
+OTHER = QueueRef("rival", "shop", "prod", "mail")
+FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001, lease_s=600.0, grace_s=60.0)
+SECRET = b"card number 4000 1234"
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def started(servers: Servers) -> Iterator[AclValkey]:
+    server = AclValkey(servers.folder / AclValkey.name, servers.folder / "log")
+    server.start()
+    try:
+        server.wait_ready(READY_S)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def server(started: AclValkey) -> Iterator[AclValkey]:
+    with started.reset():
+        yield started
+    started.reset().close()
+
+
+@pytest.fixture
+def admin(server: AclValkey) -> Iterator[Valkey]:
+    with connect(server.url) as client:
+        yield client
+
+
+def role_url(server: AclValkey, name: str) -> str:
+    return server.create_user(all_roles()[name])
+
+
+def enqueue_as_admin(server: AclValkey, *jobs: NewJob, ref: QueueRef = REF) -> None:
+    with SyncClient(server.url) as client:
+        client.enqueue_many(ref, jobs)
+
+
+def is_denied(client: Valkey, *command: str | int) -> bool:
+    try:
+        client.execute_command(*command)
+    except NoPermissionError:
+        return True
+    except ResponseError as error:
+        return "NOPERM" in str(error) or "ACL failure" in str(error)
+    return False
+
+
+# The work of each role
+
+
+class TestProducer:
+    def test_sends_jobs_of_all_kinds(self, server: AclValkey, admin: Valkey) -> None:
+        enqueue_as_admin(server, NewJob("send"))
+        with SyncClient(role_url(server, "producer")) as client:
+            jobs = [
+                NewJob("send", SECRET, id="a"),
+                NewJob("send", id="b", delay_ms=HOUR_MS, ttl_ms=HOUR_MS, priority=3),
+            ]
+            assert client.enqueue_many(REF, jobs) == [True, True]
+            assert client.enqueue_many(REF, jobs) == [False, False]
+            assert client.enqueue(ODD_NAMES, NewJob("send", id="a"))
+        assert server.read_denials() == []
+        assert sum(state.depth for state in read_states(admin, 2)) == 3
+
+    def test_sends_a_job_again_whose_id_is_kept_after_its_end(self, server: AclValkey, admin: Valkey) -> None:
+        enqueue_as_admin(server, NewJob("send", SECRET, id="a"))
+        stubs = Stubs(2, 1000)
+        shard = stubs.shard_of(REF)
+        [job] = run(admin, stubs.dequeue(shard, 1, HOUR_MS))
+        run(admin, stubs.ack(shard, [(job, 1)], HOUR_MS))
+        with SyncClient(role_url(server, "producer")) as client:
+            assert client.enqueue(REF, NewJob("send", id="a")) is False
+        assert server.read_denials() == []
+
+    def test_spills_what_does_not_fit(self, server: AclValkey, postgres_url: str) -> None:
+        enqueue_as_admin(server, NewJob("send"))
+        url, options = role_url(server, "producer"), QueueOptions(caps=Caps(items=2))
+        with SyncClient(url, options, Tiers(url, postgres_url, options)) as client:
+            assert all(client.enqueue_many(REF, [NewJob("send") for _ in range(5)]))
+        assert server.read_denials() == []
+
+    def test_reads_no_payload(self, server: AclValkey, admin: Valkey) -> None:
+        enqueue_as_admin(server, NewJob("send", SECRET, id="a"))
+        body = keys.body(REF.environment.shard(2), REF.environment, "a")
+        assert SECRET in (admin.get(body) or b"")  # pyright: ignore[reportOperatorIssue]
+        with connect(role_url(server, "producer")) as client:
+            for script in ("return redis.call('GET', KEYS[1])", "return redis.call('GETRANGE', KEYS[1], 0, -1)"):
+                assert is_denied(client, "EVAL", script, 1, body)
+            copy = "return redis.call('SET', 'x', redis.call('DUMP', ARGV[1]))"
+            assert is_denied(client, "EVAL", copy, 0, body)
+            assert is_denied(client, "GET", body)
+            assert is_denied(client, "COPY", body, "hr:{0}:q:x")
+            assert is_denied(client, "SET", body, "x", "GET")
+        with SyncClient(role_url(server, "producer")) as client, pytest.raises(NoPermissionError):
+            client.get(REF.environment, "a")
+
+    def test_of_a_tenant_reaches_no_other(self, server: AclValkey, admin: Valkey) -> None:
+        enqueue_as_admin(server, NewJob("send", SECRET, id="a"), ref=OTHER)
+        environment = Tenants(REF.org, REF.project, REF.env)
+        for tenants in (Tenants(REF.org), Tenants(REF.org, REF.project), environment):
+            url = server.create_user(producer(tenants))
+            with SyncClient(url) as client:
+                assert client.enqueue(REF, NewJob("send", SECRET))
+                assert server.read_denials() == []
+                with pytest.raises(NoPermissionError):
+                    client.enqueue(OTHER, NewJob("send"))
+                beside = QueueRef(REF.org, REF.project, f"{REF.env}2", REF.queue)
+                if tenants == environment:
+                    with pytest.raises(NoPermissionError):
+                        client.enqueue(beside, NewJob("send"))
+            with connect(url) as client:
+                shard = OTHER.environment.shard(2)
+                for key in (keys.queue(shard, OTHER), keys.job(shard, OTHER.environment, "a")):
+                    assert is_denied(client, "EVAL", "return redis.call('HGETALL', KEYS[1])", 1, key)
+                    assert is_denied(client, "EVAL", "return redis.call('HSET', KEYS[1], 'a', 1)", 1, key)
+            server.read_denials()
+
+    def test_of_a_tenant_with_odd_names(self, server: AclValkey) -> None:
+        enqueue_as_admin(server, NewJob("send"))
+        url = server.create_user(producer(Tenants(ODD_NAMES.org, ODD_NAMES.project, ODD_NAMES.env)))
+        with SyncClient(url) as client:
+            assert client.enqueue(ODD_NAMES, NewJob("send"))
+        assert server.read_denials() == []
+
+
+def test_worker_runs_jobs_reports_and_maintains(server: AclValkey, admin: Valkey) -> None:
+    url = role_url(server, "worker")
+
+    async def scenario() -> None:
+        finished, tasks, done = asyncio.Event(), Tasks(), list[str]()
+
+        @tasks.task()
+        async def flaky(job: LeasedJob) -> None:
+            if job.attempt == 1:
+                raise ValueError("first time")
+            done.append(job.id)
+            if len(done) == 10:
+                finished.set()
+
+        assert flaky
+        stop = asyncio.Event()
+        async with Client(url) as client:
+            registry = Registry(client.redis)
+            await registry.report(tasks, [])
+            worker = Worker(client, tasks, FAST, registry)
+            running = asyncio.create_task(worker.run_forever(stop))
+            await asyncio.wait_for(finished.wait(), 60)
+            stop.set()
+            await asyncio.wait_for(running, 120)
+            await registry.leave()
+
+    enqueue_as_admin(server, *(NewJob("flaky") for _ in range(10)), NewJob("nobody", max_attempts=1))
+    asyncio.run(scenario())
+    assert server.read_denials() == []
+    [state] = read_states(admin, 2)
+    assert (state.odometers["ack"], state.odometers["nack"], state.dead) == (10, 10, 1)
+
+
+@pytest.mark.parametrize("role", ["worker", "mover", "api"])
+def test_maintenance(server: AclValkey, admin: Valkey, role: str) -> None:
+    """With something to do of every kind: a delay, a TTL and a lease that have ended, and a queue to repair."""
+    stubs, shard = Stubs(2, 1000), REF.environment.shard(2)
+    enqueue_as_admin(
+        server, NewJob("send", id="lapsed"), NewJob("send", id="late", delay_ms=1), NewJob("send", ttl_ms=1)
+    )
+    run(admin, stubs.dequeue(shard, 1, 1))
+    admin.hset(keys.repair(shard), keys.queue_part(REF), "lapsed:")
+    maintenance = Maintenance(role_url(server, role), stubs)
+    maintenance.run_once()
+    maintenance.run_once()
+    assert server.read_denials() == []
+    assert not admin.exists(keys.repair(shard))
+    assert maintenance._client is not None  # pyright: ignore[reportPrivateUsage]
+    maintenance._client.close()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("role", ["worker", "mover", "api"])
+def test_moving_between_the_tiers(server: AclValkey, postgres_url: str, role: str) -> None:
+    url, options = role_url(server, role), QueueOptions(shards=2, caps=Caps(items=3))
+    tiers = Tiers(url, postgres_url, options)
+    stubs, shard = options.stubs(), REF.environment.shard(2)
+    mover = Mover(tiers, MoverOptions(lease_s=3600.0))
+    with SyncClient(server.url, options, Tiers(server.url, postgres_url, options)) as client:
+        client.enqueue_many(REF, [NewJob("send", SECRET, max_attempts=1) for _ in range(8)])
+        mover.elect()
+        SettingsKeeper(tiers).restore_if_needed(shard)
+        moved = 0
+        while moved < 8:
+            jobs = run(client.redis, stubs.dequeue(shard, 10, HOUR_MS))
+            run(client.redis, stubs.nack(shard, [(job, 0, "failed") for job in jobs]))
+            moved += len(jobs)
+            mover.sweep(shard)
+        mover.sweep(shard)
+        assert client.remove_dead(REF, DeadFilter()) == 8
+    tiers.close()
+    assert without_config_get(server.read_denials()) == []
+
+
+def without_config_get(denials: Sequence[str]) -> list[str]:
+    """Movers ask for `appendfsync`, and do without the answer where they may not."""
+    return [denial for denial in denials if not denial.endswith("command config|get")]
+
+
+def test_pipeline_reads_trims_and_leads_its_group(server: AclValkey, admin: Valkey) -> None:
+    enqueue_as_admin(server, *(NewJob("send", SECRET) for _ in range(5)))
+    shard = REF.environment.shard(2)
+    stream = keys.metrics(shard)
+    with connect(role_url(server, "pipeline")) as client:
+        lease = Lease(client, "me")
+        assert lease.take()
+        lease.remember()
+        assert lease.replaced_by() is None
+        assert shards_of(client) == 2
+        newest = newest_of(client, 2)[str(shard)]
+        assert len(streams.entries_between(client, stream, "0-0", newest["id"], 100)) > 0
+        streams.move_group(client, stream, "history", newest["id"], 1)
+        streams.move_group(client, stream, "history", newest["id"], 1)
+        assert group_of(client, "history", 2)[str(shard)]["id"] == newest["id"]
+        streams.trim_before(client, stream, newest["id"])
+        assert resync_shard(client, Stubs(2, 1000), shard) == 1
+        lease.leave()
+    assert server.read_denials() == []
+    assert admin.xlen(stream) == 2  # the newest one, and the one that the queue said when asked
+
+
+def test_reader_reads_states_workers_and_snapshots(server: AclValkey) -> None:
+    enqueue_as_admin(server, NewJob("send", SECRET))
+    with connect(role_url(server, "reader")) as client:
+        assert [state.depth for state in read_states(client, 2)] == [1]
+        assert read_workers(client).running == []
+        assert Store(client).look().version == 0
+        assert Store(client).versions() == []
+        for shard in range(2):
+            client.info()
+            client.xlen(keys.metrics(shard))
+    assert server.read_denials() == []
+
+
+def test_reader_passes_over_workers_that_are_gone(server: AclValkey, admin: Valkey) -> None:
+    """Others remove them."""
+    admin.zadd(keys.WORKERS, {"gone": 1})
+    with connect(role_url(server, "reader")) as client:
+        assert read_workers(client).running == []
+    assert admin.zcard(keys.WORKERS) == 1
+
+
+def test_api_operates_queues(server: AclValkey) -> None:
+    url = role_url(server, "api")
+    with SyncClient(url) as client:
+        client.enqueue_many(REF, [NewJob("send", SECRET, id="a"), NewJob("send", id="b")])
+        found = client.get(REF.environment, "a")
+        assert found is not None
+        assert found.payload == SECRET
+        assert client.cancel(REF.environment, "b") is JobState.READY
+        client.pause(REF)
+        client.resume(REF)
+        client.limits(REF, 3)
+        client.limits(REF.environment, 3, 2.0)
+        client.caps(REF, 10, None)
+        assert client.redrive(REF) == 0
+        assert client.remove_dead(REF) == 0
+        store = Store(client.redis)
+        begun = store.begin("me")
+        assert store.renew("me")
+        store.fail("me", begun.number, "a test")
+        store.leave("me")
+        read_workers(client.redis)
+    assert server.read_denials() == []
+
+
+def test_on_a_cluster(servers: Servers) -> None:
+    """Scripts look there first whether their slot moves, and clients ask for the nodes."""
+    server = AclCluster(servers.folder / AclCluster.name, servers.folder / "log")
+    server.start()
+    try:
+        server.wait_ready(READY_S)
+        form([server.url], time.monotonic() + READY_S)
+        with SyncClient(role_url(server, "worker")) as client:
+            client.check_shards()
+        with SyncClient(role_url(server, "producer")) as client:
+            assert client.enqueue(REF, NewJob("send"))
+        with SyncClient(role_url(server, "worker")) as client:
+            assert len(run(client.redis, Stubs(2, 1000).dequeue(REF.environment.shard(2), 1, HOUR_MS))) == 1
+        with SyncClient(role_url(server, "api")) as client:
+            client.pause(REF)
+        with connect(role_url(server, "pipeline")) as client:
+            assert resync_shard(client, Stubs(2, 1000), REF.environment.shard(2)) == 1
+        with connect(role_url(server, "reader")) as client:
+            assert [state.running for state in read_states(client, 2)] == [1]
+        assert server.read_denials() == []
+    finally:
+        server.stop()
+
+
+# What they must not do
+
+DESTRUCTIVE = [
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "dir", "/"),
+    ("KEYS", "*"),
+    ("SCAN", "0"),
+    ("RANDOMKEY",),
+    ("DEBUG", "SLEEP", "0"),
+    ("MODULE", "LIST"),
+    ("SHUTDOWN", "NOSAVE"),
+    ("REPLICAOF", "127.0.0.1", "1"),
+    ("MIGRATE", "127.0.0.1", "1", "hr:shards", "0", "1"),
+    ("ACL", "LIST"),
+    ("ACL", "SETUSER", "x", "on"),
+    ("MONITOR",),
+    ("CLIENT", "LIST"),
+    ("CLIENT", "KILL", "TYPE", "normal"),
+    ("SCRIPT", "FLUSH"),
+    ("FUNCTION", "LIST"),
+    ("SAVE",),
+    ("DUMP", "hr:shards"),
+    ("RESTORE", "hr:shards", "0", "x"),
+    ("RENAME", "hr:shards", "x"),
+    ("SUBSCRIBE", "x"),
+    ("PUBLISH", "x", "y"),
+]
+
+
+@pytest.mark.parametrize("role", all_roles())
+def test_no_role_administrates_or_leaves_its_prefix(server: AclValkey, admin: Valkey, role: str) -> None:
+    admin.set("session:1", "of another application")
+    with connect(role_url(server, role)) as client:
+        assert [command for command in DESTRUCTIVE if not is_denied(client, *command)] == []
+        assert is_denied(client, "EVAL", "return redis.call('GET', 'session:1')", 0)
+        assert is_denied(client, "EVAL", "return redis.call('SET', 'session:1', 'x')", 0)
+        assert is_denied(client, "EVAL", "return redis.call('FLUSHALL')", 0)
+        assert is_denied(client, "GET", "session:1")
+    assert admin.get("session:1") == b"of another application"
+
+
+@pytest.mark.parametrize("role", ["pipeline", "reader"])
+def test_neither_pipeline_nor_reader_reaches_jobs(server: AclValkey, admin: Valkey, role: str) -> None:
+    enqueue_as_admin(server, NewJob("send", SECRET, id="a"))
+    shard = REF.environment.shard(2)
+    before = admin.hgetall(keys.queue(shard, REF))
+    with connect(role_url(server, role)) as client:
+        for key in (keys.body(shard, REF.environment, "a"), keys.job(shard, REF.environment, "a")):
+            for read in ("GET", "HGETALL", "DUMP"):
+                assert is_denied(client, "EVAL", f"return redis.call('{read}', ARGV[1])", 0, key)
+        for write in ("'HSET', ARGV[1], 'ready', 0", "'DEL', ARGV[1]"):
+            assert is_denied(client, "EVAL", f"return redis.call({write})", 0, keys.queue(shard, REF))
+        assert is_denied(client, "EVAL", "return redis.call('SET', 'hr:shards', 7)", 0)
+    assert admin.hgetall(keys.queue(shard, REF)) == before
+
+
+def commands_of(admin: Valkey, category: str) -> set[str]:
+    found: Any = admin.execute_command("ACL", "CAT", category)
+    return {name.decode() for name in found}
+
+
+def test_reader_has_no_command_that_writes(admin: Valkey) -> None:
+    """Whatever keys a script may name."""
+    assert set(all_roles()["reader"].all_commands()) & commands_of(admin, "write") == set()
+
+
+def test_a_process_that_may_not_maintain_leaves_it_to_others(server: AclValkey, admin: Valkey) -> None:
+    enqueue_as_admin(server, NewJob("send", id="late", delay_ms=1))
+    stubs, shard = Stubs(2, 1000), REF.environment.shard(2)
+    refused, permitted = (Maintenance(role_url(server, name), stubs, name) for name in ("pipeline", "worker"))
+    assert refused.maintain(shard) == REFUSED_PAUSE_S
+    assert not any(value for _, values in refused.families() for value in values.values())
+    assert admin.hget(keys.meta(shard), "maintainer") is None
+    permitted.run_once()
+    assert admin.hget(keys.meta(shard), "maintainer") == b"worker"
+    for maintenance in (refused, permitted):
+        assert maintenance._client is not None  # pyright: ignore[reportPrivateUsage]
+        maintenance._client.close()  # pyright: ignore[reportPrivateUsage]
+
+
+def test_nobody_signs_in_before_a_password_is_set(server: AclValkey, admin: Valkey) -> None:
+    for role in all_roles().values():
+        admin.execute_command("ACL", "SETUSER", *acl_words(role, role.name, None))
+        for password in ("", role.name, "nopass"):
+            with (
+                pytest.raises(AuthenticationError),
+                connect(f"redis://{role.name}:{password}@127.0.0.1:{server.port}/0") as client,
+            ):
+                client.ping()
+
+
+def run_acl(*arguments: str) -> list[str]:
+    result = CliRunner().invoke(main.headrace, ["acl", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("as_file", [True, False], ids=["file", "commands"])
+def test_valkey_takes_what_the_command_prints(server: AclValkey, tmp_path: Path, as_file: bool) -> None:
+    """As a file of users, and as commands: valkey-cli splits a line as the server splits an inline command."""
+    enqueue_as_admin(server, NewJob("send"))
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    names = ["--org", ODD_NAMES.org, "--project", ODD_NAMES.project, "--env", ODD_NAMES.env]
+    form = ["--file"] * as_file
+    lines = run_acl("--password-file", str(password), *form)
+    lines += run_acl("producer", "--user", "odd", "--password-file", str(password), *names, *form)
+    assert PASSWORD not in "".join(lines)
+    if as_file:
+        server.load_users(lines)
+    else:
+        server.send_lines(lines)
+    for user in ("headrace-producer", "odd"):
+        with SyncClient(f"redis://{user}:{PASSWORD}@127.0.0.1:{server.port}/0") as client:
+            assert client.enqueue(ODD_NAMES, NewJob("send"))
+    with connect(f"redis://headrace-reader:{PASSWORD}@127.0.0.1:{server.port}/0") as client:
+        assert len(read_states(client, 2)) == 2
+        assert is_denied(client, "SET", "hr:shards", 3)
+    assert server.read_denials() == ["headrace-reader: command set"]
+
+
+def test_the_command_refuses_what_has_no_meaning() -> None:
+    for arguments in (["worker", "--org", "acme"], ["producer", "--project", "shop"], ["--user", "me"], ["nobody"]):
+        assert CliRunner().invoke(main.headrace, ["acl", *arguments]).exit_code == 2
+
+
+def test_every_script_belongs_to_a_role() -> None:
+    known = {script.name for role in all_roles().values() for script in role.scripts}
+    assert set(queue_scripts.SCRIPTS) <= known
+
+
+@pytest.mark.parametrize("role", all_roles().values(), ids=list(all_roles()))
+def test_no_role_has_dangerous_commands(admin: Valkey, role: Role) -> None:
+    """INFO is among them because it tells much; scripts and movers read the server's replication id from it."""
+    assert set(role.all_commands()) & commands_of(admin, "dangerous") <= {"info"}
