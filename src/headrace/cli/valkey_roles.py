@@ -33,6 +33,7 @@ READING = frozenset(
 )
 """What is read outside of scripts."""
 
+
 @dataclass(frozen=True)
 class Tenants:
     """Whose jobs a producer may send: all (None), an organisation's, a project's or an environment's."""
