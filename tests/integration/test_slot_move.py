@@ -116,7 +116,15 @@ class Crowd:
     def enqueue(self) -> None:
         number = next(self._numbers)
         delay_ms, ttl_ms = (0, 50)[number % 3 == 0], (None, LEASE_MS)[number % 2]
-        job = NewJob("task", b"payload", id=str(number), delay_ms=delay_ms, priority=number % 2, ttl_ms=ttl_ms)
+        job = NewJob(
+            "task",
+            b"payload",
+            id=str(number),
+            delay_ms=delay_ms,
+            priority=number % 2,
+            ttl_ms=ttl_ms,
+            max_attempts=1000,  # `nack` may hit the same job again and again, and a dead one would never be done
+        )
         self.client.enqueue(QUEUES[number % len(QUEUES)], job)
         self.accepted.add(job.id)
 
