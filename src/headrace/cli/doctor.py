@@ -14,6 +14,7 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.doctor_bounds import examine_bounds
+from headrace.cli.doctor_security import examine_security
 from headrace.cli.doctor_tiers import examine_tiers
 from headrace.cli.doctor_valkey import examine_valkey
 from headrace.cli.endpoints import SERVERS, configured, probe
@@ -31,11 +32,12 @@ EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
 
 
 @click.command()
+@click.option("--security", is_flag=True, help="Check the hardening checklist instead: passwords, rights, permissions.")
 @json_option
 @pass_invocation
-def doctor(invocation: Invocation, as_json: bool) -> None:
+def doctor(invocation: Invocation, security: bool, as_json: bool) -> None:
     """Check what Headrace needs, and say what to do."""
-    findings = list(examine(invocation.settings))
+    findings = list(examine_security(invocation.loaded) if security else examine(invocation.settings))
     if as_json:
         print_json({"ok": all(one.ok for one in findings), "checks": [asdict(one) for one in findings]})
     else:

@@ -1,0 +1,262 @@
+"""`headrace doctor --security`: the hardening checklist of docs/how-to/security.md, as far as it can be checked.
+
+Settings are judged by `SETTING_RULES`, servers by `SERVER_CHECKS`; a further check is a row in one of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+from headrace.cli.endpoints import SERVERS, find_endpoints, probe
+from headrace.cli.findings import Finding
+from headrace.errors import HeadraceError
+from headrace.postgres.rights import has_credential, is_encrypted, read_hosts, read_role_rights, without_password
+from headrace.settings import SETTINGS, Loaded, Settings
+from headrace.valkey.connect import available, connect
+from headrace.valkey.rights import find_excess_rights
+
+FOR_OTHERS = 0o077  # bits of a mode: what the group and everybody may do
+SECRET_FILES = ("*.key", "*.json")
+"""Files in the data directory that hold keys, passwords or addresses with passwords."""
+
+LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost"})
+ENCRYPTED_SCHEMES = ("rediss", "https", "clickhouses")
+CREDENTIAL_PARAMETERS = frozenset({"user", "username", "password"})
+
+ACL_ADVICE = "Give each process a user of Valkey with the rights of its role: `headrace acl`."
+ROLE_ADVICE = "Use a role that owns this database and nothing else: ALTER ROLE … NOSUPERUSER NOCREATEROLE NOCREATEDB."
+
+
+# Settings
+
+
+@dataclass(frozen=True)
+class SettingRule:
+    key: str
+    is_safe: Callable[[object], bool]
+    advice: str
+    unless: str = ""  # key of a setting that, if it is given, makes every value safe
+
+
+def is_loopback(host: object) -> bool:
+    """Return whether a host is this machine: an address, a name of it, or the directory of a Unix socket."""
+    name = str(host).strip("[]")
+    if name.startswith("/") or name.lower() in LOCAL_NAMES:
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def is_off(value: object) -> bool:
+    return not value
+
+
+SETTING_RULES = (
+    SettingRule(
+        "api.host",
+        is_loopback,
+        "Let the API listen on loopback, behind a proxy that ends TLS.",
+        unless="api.cookie_secure",
+    ),
+    SettingRule(
+        "metrics.host",
+        is_loopback,
+        "Pages of workers and other processes ask for no key: let them listen on loopback.",
+        unless="metrics.token",
+    ),
+    SettingRule("alerts.allow_private", is_off, "Leave it off: tenants choose where messages go."),
+    SettingRule("autoscale.allow_private", is_off, "Leave it off, unless the receiver is in a private network."),
+)
+
+
+def judge_setting(rule: SettingRule, settings: Settings) -> Finding:
+    setting = SETTINGS[rule.key]
+    value = setting.value_in(settings)
+    other = SETTINGS.get(rule.unless)
+    is_safe = rule.is_safe(value) or (other is not None and bool(other.value_in(settings)))
+    return Finding(rule.key, is_safe, setting.show(value), "" if is_safe else rule.advice)
+
+
+# Files
+
+
+def judge_settings_file(loaded: Loaded) -> Finding:
+    """A file that gives a secret must be readable by its owner alone."""
+    secret = {
+        origin.name
+        for key, origin in loaded.origins.items()
+        if origin.source == "file" and SETTINGS[key].secret and SETTINGS[key].value_in(loaded.settings)
+    }
+    if not secret:
+        return Finding("settings file", True, "has no secrets")
+    return _judge_modes("settings file", [Path(name) for name in sorted(secret)])
+
+
+def judge_data_directory(data_dir: Path) -> Finding:
+    if not data_dir.exists():
+        return Finding("data directory", True, f"{data_dir} is not there yet")
+    if data_dir.stat().st_uid not in (os.geteuid(), 0):
+        advice = f"Another user owns it: chown {data_dir}, or choose another with HEADRACE_EMBEDDED_DATA_DIR."
+        return Finding("data directory", False, f"{data_dir} belongs to user {data_dir.stat().st_uid}", advice)
+    return _judge_modes("data directory", [data_dir])
+
+
+def judge_secret_files(data_dir: Path) -> Finding:
+    files = [path for pattern in SECRET_FILES for path in sorted(data_dir.glob(pattern))]
+    return _judge_modes("secret files", files)
+
+
+def _judge_modes(check: str, paths: Sequence[Path]) -> Finding:
+    open_paths = [path for path in paths if path.stat().st_mode & FOR_OTHERS]
+    if not open_paths:
+        found = ", ".join(f"{path.name} {_mode(path)}" for path in paths)
+        return Finding(check, True, found or "none")
+    found = ", ".join(f"{path} {_mode(path)}" for path in open_paths)
+    return Finding(check, False, f"open to other users: {found}", f"chmod go= {' '.join(map(str, open_paths))}")
+
+
+def _mode(path: Path) -> str:
+    return f"{path.stat().st_mode & 0o7777:04o}"
+
+
+def judge_user(user_id: int) -> Finding:
+    if user_id:
+        return Finding("process user", True, f"user {user_id}")
+    return Finding(
+        "process user", True, "root", "Better a user of its own: what is taken over then has its rights only."
+    )
+
+
+# Servers
+
+
+def judge_password(server: str, url: str) -> Finding:
+    parts = urlsplit(url)
+    given = has_credential(url) if server == "postgres" else bool(parts.password or "password" in _parameters(parts))
+    if given:
+        return Finding(f"{server} password", True, "given")
+    if is_local_socket(server, url):
+        return Finding(f"{server} password", True, "none, over a Unix socket")
+    advice = f"Give the server's users passwords, and name one in {server}.url."
+    return Finding(f"{server} password", False, "the URL has none", advice)
+
+
+def judge_encryption(server: str, url: str) -> Finding:
+    check, hosts = f"{server} TLS", hosts_in(server, url)
+    encrypted = is_encrypted(url) if server == "postgres" else url.startswith(ENCRYPTED_SCHEMES)
+    if encrypted:
+        return Finding(check, True, "yes")
+    if all(map(is_loopback, hosts)):
+        return Finding(check, True, "no; the server is on this machine")
+    how = {"redis": "rediss://", "postgres": "?sslmode=verify-full", "clickhouse": "https://"}[server]
+    return Finding(check, False, f"no; the server is on {', '.join(hosts)}", f"Write {how} in {server}.url.")
+
+
+def judge_anonymous(server: str, url: str) -> Finding:
+    """Try to get in as somebody who knows the address only."""
+    check = f"{server} without credentials"
+    if is_local_socket(server, url):
+        return Finding(check, True, "not asked: a Unix socket has permissions")
+    if (version := probe(server, without_credentials(server, url))) is None:
+        return Finding(check, True, "refused")
+    advice = {
+        "redis": "Close the user that needs no password: ACL SETUSER default off (or requirepass).",
+        "postgres": "Replace `trust` in pg_hba.conf by scram-sha-256.",
+        "clickhouse": "Give the user `default` a password, or remove it.",
+    }
+    return Finding(check, False, f"{version} answers", advice[server])
+
+
+def judge_valkey_user(_: str, url: str) -> Finding:
+    user = urlsplit(url).username or "default"
+    try:
+        with available(), connect(url) as client:
+            excess = find_excess_rights(client)
+    except HeadraceError as error:
+        return Finding("redis user", False, "not known", str(error))
+    if excess:
+        return Finding("redis user", False, f"{user} may use {', '.join(excess)}", ACL_ADVICE)
+    return Finding("redis user", True, f"{user}, no administrator")
+
+
+def judge_postgres_role(_: str, url: str) -> Finding:
+    try:
+        rights = read_role_rights(url)
+    except HeadraceError as error:
+        return Finding("postgres role", False, "not known", str(error))
+    if rights.excess:
+        return Finding("postgres role", False, f"{rights.role} has {', '.join(rights.excess)}", ROLE_ADVICE)
+    return Finding("postgres role", True, f"{rights.role}, no administrator")
+
+
+ServerCheck = Callable[[str, str], Finding]
+"""Judges a server by its name in settings and its URL."""
+
+EVERY_SERVER: Mapping[str, ServerCheck] = {
+    "password": judge_password,
+    "TLS": judge_encryption,
+    "without credentials": judge_anonymous,
+}
+SERVER_CHECKS: Mapping[tuple[str, str], ServerCheck] = {
+    **{(server, what): check for server in SERVERS for what, check in EVERY_SERVER.items()},
+    ("redis", "user"): judge_valkey_user,
+    ("postgres", "role"): judge_postgres_role,
+}
+
+CHECKS = (
+    *(rule.key for rule in SETTING_RULES),
+    *("settings file", "data directory", "secret files", "process user"),
+    *(f"{server} {what}" for server, what in SERVER_CHECKS),
+)
+"""The names of all findings; the checklist in docs/how-to/security.md has each of them."""
+
+
+def examine_security(loaded: Loaded) -> Iterator[Finding]:
+    settings = loaded.settings
+    data_dir = settings.embedded.data_dir.absolute()
+    yield from (judge_setting(rule, settings) for rule in SETTING_RULES)
+    yield judge_settings_file(loaded)
+    yield judge_data_directory(data_dir)
+    yield judge_secret_files(data_dir)
+    yield judge_user(os.geteuid())
+    urls = vars(find_endpoints(settings))
+    for (server, what), check in SERVER_CHECKS.items():
+        if url := urls[server]:
+            yield check(server, url)
+        else:
+            yield Finding(f"{server} {what}", True, "no server is known")
+
+
+# What URLs say
+
+
+def hosts_in(server: str, url: str) -> list[str]:
+    if server == "postgres":
+        return read_hosts(url)
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return []
+    return [urlsplit(f"//{host}").hostname or "" for host in parts.netloc.rpartition("@")[2].split(",")]
+
+
+def is_local_socket(server: str, url: str) -> bool:
+    return all(host.startswith("/") for host in hosts_in(server, url))
+
+
+def without_credentials(server: str, url: str) -> str:
+    if server == "postgres":
+        return without_password(url)
+    parts = urlsplit(url)
+    kept = [(name, value) for name, value in parse_qsl(parts.query) if name not in CREDENTIAL_PARAMETERS]
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(kept)))
+
+
+def _parameters(parts: SplitResult) -> dict[str, str]:
+    return dict(parse_qsl(parts.query))
