@@ -55,6 +55,11 @@ class QueueUnavailable(ServiceUnavailable):
     the same job id: it is accepted once."""
 
 
+class NotPermitted(HeadraceError):
+    """The user of this connection has no right to do this in Valkey. Give it the rules of its role: `headrace acl`
+    prints them."""
+
+
 class CheckpointMismatch(HeadraceError):
     """The pipeline's checkpoint and its spool do not belong together. Nothing was touched; see `headrace pipeline
     --help` on --from."""

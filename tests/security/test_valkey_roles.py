@@ -17,6 +17,7 @@ from headrace.cli.valkey_roles import Role, Tenants, acl_words, all_roles, produ
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.settings import SettingsKeeper
 from headrace.cold.tiers import Tiers
+from headrace.errors import NotPermitted
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.lease import Lease
@@ -135,7 +136,7 @@ class TestProducer:
             assert is_denied(client, "GET", body)
             assert is_denied(client, "COPY", body, "hr:{0}:q:x")
             assert is_denied(client, "SET", body, "x", "GET")
-        with SyncClient(role_url(server, "producer")) as client, pytest.raises(NoPermissionError):
+        with SyncClient(role_url(server, "producer")) as client, pytest.raises(NotPermitted):
             client.get(REF.environment, "a")
 
     def test_of_a_tenant_reaches_no_other(self, server: AclValkey, admin: Valkey) -> None:
@@ -146,11 +147,11 @@ class TestProducer:
             with SyncClient(url) as client:
                 assert client.enqueue(REF, NewJob("send", SECRET))
                 assert server.read_denials() == []
-                with pytest.raises(NoPermissionError):
+                with pytest.raises(NotPermitted):
                     client.enqueue(OTHER, NewJob("send"))
                 beside = QueueRef(REF.org, REF.project, f"{REF.env}2", REF.queue)
                 if tenants == environment:
-                    with pytest.raises(NoPermissionError):
+                    with pytest.raises(NotPermitted):
                         client.enqueue(beside, NewJob("send"))
             with connect(url) as client:
                 shard = OTHER.environment.shard(2)
@@ -334,6 +335,14 @@ def test_on_a_cluster(servers: Servers) -> None:
         assert server.read_denials() == []
     finally:
         server.stop()
+
+
+def test_a_command_says_what_its_user_lacks(server: AclValkey) -> None:
+    enqueue_as_admin(server, NewJob("send", id="a"))
+    environ = {"HEADRACE_REDIS_URL": role_url(server, "reader")}
+    result = CliRunner().invoke(main.headrace, ["pause", REF.org, REF.project, REF.env, REF.queue], env=environ)
+    assert result.exit_code == NotPermitted.exit_code
+    assert "headrace acl" in result.output
 
 
 # What they must not do

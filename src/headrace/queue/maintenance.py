@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotPermitted
 from headrace.model.job import new_job_id
 from headrace.queue import keys
 from headrace.queue.scripts import Maintained, Stubs
-from headrace.valkey.connect import ScriptError, Valkey, available, connect, is_not_permitted
+from headrace.valkey.connect import ScriptError, Valkey, available, connect
 from headrace.valkey.scripts import run
 from headrace.vitals.figures import Families, Metric, Numbers
 from headrace.vitals.rounds import one
@@ -124,8 +124,10 @@ class Maintenance:
         call = self._stubs.maintain(shard, self.name, int(OWNERSHIP_S * 1000), BATCH, TICK_MS)
         try:
             answer = run(self._connected(), call)
+        except NotPermitted as error:
+            return self._leave_to_others(error)
         except Exception as error:  # whatever it was: a thread that ended would end the shard's maintenance
-            return self._leave_to_others(error) if is_not_permitted(error) else self._count_failure(shard, error)
+            return self._count_failure(shard, error)
         self._count(shard, answer)
         if answer.to_repair:
             self._repair(shard)
@@ -208,7 +210,7 @@ class Maintenance:
         for op, count in (("expire", answer.expired), ("reclaim", answer.reclaimed), ("release", answer.released)):
             self._jobs.add(count, op)
 
-    def _leave_to_others(self, error: Exception) -> float:
+    def _leave_to_others(self, error: NotPermitted) -> float:
         """Return the seconds until this process looks whether its user may maintain by then."""
         if not self._is_refused:
             log.info("maintenance is left to other processes: %s", error, extra={"action": "maintenance_not_permitted"})

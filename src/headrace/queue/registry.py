@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from headrace.errors import NotPermitted
 from headrace.model.job import LeasedJob, new_job_id
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.tasks import Tasks
-from headrace.valkey.connect import AsyncValkey, ScriptError, Valkey, available, is_not_permitted
+from headrace.valkey.connect import AsyncValkey, Valkey, available
 
 STALE_MS = 30_000
 
@@ -82,11 +83,10 @@ def read_workers(client: Valkey) -> Workers:
             running += [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
         if gone:  # should one be back by now, its next report names it again
             try:
-                client.zrem(keys.WORKERS, *gone)
-            except ScriptError as error:
-                if not is_not_permitted(error):
-                    raise
-                # The user may only read; another process removes them.
+                with available():
+                    client.zrem(keys.WORKERS, *gone)
+            except NotPermitted:
+                pass  # the user may only read; another process removes them
     return Workers(running, plugins)
 
 

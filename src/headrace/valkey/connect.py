@@ -38,6 +38,7 @@ from headrace.errors import (
     HeadraceError,
     MemoryFull,
     MoverFenced,
+    NotPermitted,
     QueueClosed,
     QueueCold,
     QueueFull,
@@ -52,6 +53,11 @@ AsyncValkey = redis.asyncio.Redis
 
 ScriptError = ResponseError
 """A script failed in a way that none of the errors below describes."""
+
+
+class Denied(NotPermitted, ResponseError):
+    """NotPermitted, also for code that handles what a server refuses."""
+
 
 TIMEOUT_S = 10.0
 CLUSTER_RETRIES = 10
@@ -130,6 +136,10 @@ def available() -> Generator[None]:
     except OutOfMemoryError as error:
         raise MemoryFull from error
     except ResponseError as error:
+        if isinstance(error, Denied):
+            raise  # from within
+        if _is_denied(error):
+            raise Denied(f"{NotPermitted()} ({error})") from error
         word = str(error).partition(" ")[0]
         if ours := REFUSALS.get(word):
             raise ours from error
@@ -138,10 +148,8 @@ def available() -> Generator[None]:
         raise
 
 
-def is_not_permitted(error: Exception) -> bool:
-    """Return whether the user of the connection lacks the right to a command or key, also one within a script.
-
-    `headrace acl` prints the rights that each part of Headrace needs."""
+def _is_denied(error: ResponseError) -> bool:
+    """Return whether the user lacks the right to a command or key, also to one within a script."""
     return isinstance(error, NoPermissionError) or "ACL failure in script" in str(error)
 
 

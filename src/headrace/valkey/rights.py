@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.valkey.connect import ScriptError, Valkey, available, is_not_permitted, node_of
+from headrace.errors import NotPermitted
+from headrace.valkey.connect import ScriptError, Valkey, available, node_of
 
 PROBES: Mapping[str, Sequence[str]] = {
     "ACL": ("ACL", "USERS"),
@@ -26,6 +27,8 @@ def _is_answered(node: Any, command: Sequence[str]) -> bool:
     try:
         with available():
             node.execute_command(*command)
+    except NotPermitted:
+        return False
     except ScriptError as error:  # such as that another node of a cluster has the key, which comes after the rights
-        return not is_not_permitted(error) and "unknown command" not in str(error)
+        return "unknown command" not in str(error)
     return True
