@@ -29,12 +29,14 @@ from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.pipeline_batches import PipelineBatch
+from headrace.webhook.guard import AddressPolicy
 from headrace.webhook.signed import signature
 from tests.events import event_table
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 ENV = REF.environment
-LOCAL = SendOptions(timeout_s=240.0, allow_private=True)
+LOOPBACK = AddressPolicy(("127.0.0.1",))
+LOCAL = SendOptions(timeout_s=240.0, policy=LOOPBACK)
 SLOW = OutboxOptions(first_wait_s=3600.0, longest_wait_s=3600.0)
 """A channel that failed is tried again when the test says so, see `Alerting.retry_now`."""
 ANSWER_S = 60

@@ -5,11 +5,12 @@ Whatever is shown can be read back as the same value. Standard library only.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 T = TypeVar("T")
@@ -110,6 +111,35 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
         return "" if value is None else kind.show(value)
 
     return Kind(f"{kind.allowed}; empty = none", parse, show)
+
+
+def several(kind: Kind[str]) -> Kind[tuple[str, ...]]:
+    """A list of values: a list in TOML, text with commas between elsewhere. Repeated values are kept once."""
+
+    def parse(raw: object) -> tuple[str, ...]:
+        parts = cast("list[object]", raw) if isinstance(raw, list) else str(raw).split(",") if raw != "" else []
+        return tuple(dict.fromkeys(kind.parse(part) for part in parts))
+
+    return Kind(f"{kind.allowed}; several with commas between; empty = none", parse, ",".join)
+
+
+_HOST_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+
+
+def host() -> Kind[str]:
+    """A host name, an address or a network, in lower case and in the shortest notation."""
+
+    def parse(raw: object) -> str:
+        value = _text(raw).lower()
+        if "/" in value:
+            return str(ipaddress.ip_network(value))
+        if ":" in value or value.rpartition(".")[2].isdigit():
+            return str(ipaddress.ip_address(value))
+        if not re.fullmatch(rf"{_HOST_LABEL}(\.{_HOST_LABEL})*", value):
+            raise ValueError
+        return value
+
+    return Kind("a host name, an address or a network such as `10.1.0.0/16`", parse)
 
 
 _DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -32,10 +32,12 @@ from headrace.kinds import (
     boolean,
     choice,
     duration,
+    host,
     integer,
     number,
     optional,
     path,
+    several,
     size,
     text,
     url,
@@ -411,7 +413,15 @@ class AlertsSettings:
     keep: Seconds = setting(
         90 * 86400.0, "How long incidents that are over and messages that were sent are kept.", duration("1h", "3650d")
     )
-    allow_private: bool = setting(False, "Channels may lead to private, loopback and link-local addresses.", boolean())
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Where channels and mail may lead besides public addresses. Loopback, link-local, multicast and cloud metadata "
+        "addresses are allowed only by their exact host or address.",
+        several(host()),
+    )
+    allow_private: bool = setting(
+        False, "The same as all private networks in `allowed_hosts`; loopback is none of them.", boolean()
+    )
     smtp_url: str | None = setting(
         None,
         "Server of mail for channels of type email; none = they fail.",
@@ -443,7 +453,15 @@ class AutoscaleSettings:
         secret=True,
     )
     webhook_timeout: Seconds = setting(10.0, "How long a webhook may take.", duration("100ms", "5m"))
-    allow_private: bool = setting(False, "Webhooks may lead to private, loopback and link-local addresses.", boolean())
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Where webhooks may lead besides public addresses. Loopback, link-local, multicast and cloud metadata "
+        "addresses are allowed only by their exact host or address.",
+        several(host()),
+    )
+    allow_private: bool = setting(
+        False, "The same as all private networks in `allowed_hosts`; loopback is none of them.", boolean()
+    )
     metrics_port: int | None = setting(
         None,
         "Port of /metrics and /healthz of `headrace autoscale run`; 0 = any free one, none = neither.",

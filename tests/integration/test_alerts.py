@@ -22,6 +22,7 @@ from headrace.alerts.senders import send
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, connection, open_pool
 from headrace.warehouse.connect import Client
+from headrace.webhook.guard import PUBLIC_ONLY
 from headrace.webhook.post import NotTaken, Rejected
 from tests.alerting import (
     ANSWER_S,
@@ -685,7 +686,7 @@ def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver,
     config = {"url": address, "secret": "0123456789abcdef"}
     message = Message("m-1", "test", _rule(), [])
     with pytest.raises(Exception, match=r"127\.0\.0\.1.*not a public address"):
-        send(kind, config, message, replace(LOCAL, allow_private=False))
+        send(kind, config, message, replace(LOCAL, policy=PUBLIC_ONLY))
     assert receiver.received == []
     send(kind, config, message, LOCAL)
     assert len(receiver.received) == 1

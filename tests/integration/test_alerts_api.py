@@ -278,7 +278,7 @@ class Shell:
         self.folder = folder
         self.env = {
             "HEADRACE_POSTGRES_URL": postgres_url,
-            "HEADRACE_ALERTS_ALLOW_PRIVATE": "true",
+            "HEADRACE_ALERTS_ALLOWED_HOSTS": "127.0.0.1",
             "HEADRACE_ALERTS_SEND_TIMEOUT": "60s",
         }
 

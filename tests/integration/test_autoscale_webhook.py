@@ -14,7 +14,7 @@ from headrace.autoscale.told import ToldWorkers
 from headrace.autoscale.worker_types import InvalidWorkerType, make_type
 from headrace.cli.main import headrace
 from headrace.postgres.connect import Pool, connection, open_pool
-from tests.alerting import Received, Receiver, http_receiver
+from tests.alerting import LOOPBACK, Received, Receiver, http_receiver
 from tests.autoscaling import REF, Autoscaling, mail
 from tests.conftest import wait_until
 from tests.operating import open_world
@@ -30,7 +30,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def workers(receiver: Receiver) -> Iterator[ToldWorkers]:
-    made = ToldWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, allow_private=True, repeat_s=3600.0))
+    made = ToldWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=3600.0))
     yield made
     made.stop()
 
@@ -74,7 +74,7 @@ def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: ToldW
 
 
 def test_it_is_said_again_now_and_then(receiver: Receiver) -> None:
-    workers = ToldWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, allow_private=True, repeat_s=0.01))
+    workers = ToldWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=0.01))
     workers.scale(4)
     first, second, *_ = told(workers, receiver, 2)
     assert first.document == second.document
@@ -108,7 +108,7 @@ def test_decisions_reach_the_receiver_and_its_address_is_not_kept(
     valkey_url: str, postgres_url: str, receiver: Receiver
 ) -> None:
     url = f"{receiver.url}T0KEN"
-    workers = ToldWorkers("mail", To(url, SECRET, timeout_s=60.0, allow_private=True, repeat_s=3600.0))
+    workers = ToldWorkers("mail", To(url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=3600.0))
     pool: Pool
     with open_pool(postgres_url) as pool, open_world(valkey_url, postgres_url) as world:
         scaling = Autoscaling(pool, valkey_url, [mail(webhook=url)], {"mail": workers})

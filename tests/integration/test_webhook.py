@@ -13,6 +13,7 @@ import pytest
 
 from headrace.webhook import post as webhook
 from headrace.webhook.post import NotTaken, post
+from tests.alerting import LOOPBACK
 from tests.conftest import wait_until
 
 BEFORE_EACH_BYTE_S = 0.05
@@ -86,7 +87,7 @@ def told(url: str, limits: list[Limit], late: Event) -> list[BaseException | Non
 
     def tell() -> None:
         try:
-            post(url, b"{}", {}, timeout_s=TIMEOUT_S, allow_private=True)
+            post(url, b"{}", {}, timeout_s=TIMEOUT_S, policy=LOOPBACK)
         except NotTaken as error:
             ended.append(error)
         else:

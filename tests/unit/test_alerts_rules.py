@@ -14,7 +14,7 @@ from headrace.alerts.samples import COARSE, FINE, Measured, cuts
 from headrace.model.names import EnvRef
 from headrace.warehouse.alert_samples import Carried, Piece
 from headrace.webhook import guard
-from headrace.webhook.guard import AddressRefused, checked_address, is_public
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, AddressRefused, checked_address, is_public
 from headrace.webhook.signed import signature
 
 ENV = EnvRef("acme", "shop", "prod")
@@ -191,7 +191,7 @@ def test_the_signature_covers_time_and_body() -> None:
     [
         *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "::1"),
         *("fe80::1", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "224.0.0.1", "255.255.255.255"),
-        "fec0::1",
+        *("fec0::1", "3fff::1", "3fff:fff::1", "5f00::1", "168.63.129.16", "192.0.0.192", "64:ff9b::a83f:8110"),
     ],
 )
 def test_private_addresses_in_every_dress_are_refused(address: str) -> None:
@@ -208,9 +208,11 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch: 
         return [(2, 1, 6, "", ("93.184.216.34", 443)), (2, 1, 6, "", ("10.0.0.1", 443))]
 
     monkeypatch.setattr(guard.socket, "getaddrinfo", resolved)
-    with pytest.raises(AddressRefused, match=r"10\.0\.0\.1.*alerts\.allow_private"):
-        checked_address("rebind.example", 443, allow_private=False)
-    assert checked_address("rebind.example", 443, allow_private=True) == "93.184.216.34"
+    with pytest.raises(AddressRefused, match=r"10\.0\.0\.1.*alerts\.allowed_hosts"):
+        checked_address("rebind.example", 443, PUBLIC_ONLY)
+    listed = [AddressPolicy((each,)) for each in ("10.0.0.0/8", "10.0.0.1", "rebind.example")]
+    for allowed in (AddressPolicy(allow_private=True), *listed):
+        assert checked_address("rebind.example", 443, allowed) == "93.184.216.34"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Sends one message with Apprise: `python -m headrace.alerts.apprise_child`, told what by JSON on standard input.
+"""Sends one message with Apprise: `python -m headrace.alerts.apprise_child`, with JSON on standard input.
 
 Apprise's plugins reach hosts that their URLs name, some follow redirects, some act on the machine itself. Here, in a
-process that does nothing else, every connection passes `guarded`, which lets none through to a private address.
+process that does nothing else, an audit hook sees every connection, whichever library makes it, and refuses those to
+addresses that are not allowed.
 """
 
 from __future__ import annotations
@@ -10,41 +11,58 @@ import json
 import logging
 import socket
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace.alerts.channels import LOCAL_SCHEMES
-from headrace.webhook.guard import AddressRefused, checked_address
+from headrace.webhook.guard import AddressPolicy, refusal
+
+SENDS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+LOCAL = "it would act on the machine of this server"
 
 refused: list[str] = []
 
 
-def install_guard() -> None:
-    """For all sockets that are made from now on, whichever library makes them."""
-    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
-    send_to: Any = socket.socket.sendto
+class ConnectionGuard:
+    """An audit hook that lets connections through to allowed addresses only.
 
-    def guarded(made: socket.socket, address: Any) -> Any:
+    It sees addresses, not names: libraries resolve a name first. Names that the policy lists are noted when they are
+    looked up, and their addresses are allowed.
+    """
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        self._listed: set[str] = set()
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.getaddrinfo" and self._policy.names(_text(arguments[0])):
+            self._listed.add(_text(arguments[0]))
+        elif event in SENDS:
+            self._check(*arguments[:2])
+
+    def _check(self, made: socket.socket, address: Any) -> None:
+        if address is None:  # sendmsg on a socket that is connected
+            return
         if made.family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
-            refused.append("it would act on the machine of this server")
-            raise AddressRefused(refused[-1])
+            self._refuse(LOCAL)
+        host = _text(address[0])
         try:
-            return checked_address(address[0], address[1], allow_private=False), *address[1:]
-        except AddressRefused as error:
-            refused.append(str(error))
-            raise OSError(str(error)) from error
+            is_allowed = self._policy.allows(host)
+        except ValueError:
+            self._refuse(f"{host} is not an address: names must be resolved before a connection is made")
+        if not is_allowed and not any(host in _addresses(name) for name in set(self._listed)):
+            self._refuse(refusal(host, host, self._policy))
 
-    def guarded_connect(self: socket.socket, address: Any) -> None:
-        connect(self, guarded(self, address))
+    def _refuse(self, why: str) -> NoReturn:
+        refused.append(why)
+        raise OSError(why)
 
-    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
-        return connect_ex(self, guarded(self, address))
 
-    def guarded_send_to(self: socket.socket, data: Any, *others: Any) -> int:
-        return send_to(self, data, *others[:-1], guarded(self, others[-1]))
+def _text(host: Any) -> str:
+    return host.decode("ascii", "replace") if isinstance(host, bytes | bytearray) else str(host)
 
-    socket.socket.connect = guarded_connect
-    socket.socket.connect_ex = guarded_connect_ex
-    socket.socket.sendto = guarded_send_to
+
+def _addresses(name: str) -> set[str]:
+    return {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
 
 
 def refuse_redirects() -> None:
@@ -63,15 +81,14 @@ def main() -> int:
     logging.disable()
     import apprise
 
-    if not given["allow_private"]:
-        install_guard()
     refuse_redirects()
+    sys.addaudithook(ConnectionGuard(AddressPolicy(tuple(given["allowed_hosts"]), given["allow_private"])))
     target = apprise.Apprise.instantiate(given["url"])
     if target is None:
         print("it does not know this URL, or a library for it is not installed")
         return 1
     if str(getattr(target, "schema", "")).lower() in LOCAL_SCHEMES:
-        print("it would act on the machine of this server")
+        print(LOCAL)
         return 1
     sender = apprise.Apprise()
     sender.add(target)

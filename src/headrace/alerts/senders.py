@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import smtplib
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.alerts.messages import Message
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, checked_address
 from headrace.webhook.post import NotTaken, Rejected, post
 from headrace.webhook.signed import post_signed
 
@@ -27,7 +29,7 @@ EMOJI = {"info": "ℹ️", "warning": "⚠️", "critical": "🔥"}
 @dataclass(frozen=True)
 class SendOptions:
     timeout_s: float = 10.0
-    allow_private: bool = False
+    policy: AddressPolicy = PUBLIC_ONLY
     public_url: str | None = None
     smtp_url: str | None = field(default=None, repr=False)
     email_from: str = "headrace@localhost"
@@ -45,7 +47,7 @@ def _webhook(config: Mapping[str, Any], message: Message, options: SendOptions) 
         message.id,
         message.document(options.public_url),
         timeout_s=options.timeout_s,
-        allow_private=options.allow_private,
+        policy=options.policy,
     )
 
 
@@ -59,7 +61,7 @@ def _slack(config: Mapping[str, Any], message: Message, options: SendOptions) ->
     ]
     body = json.dumps({"text": _escaped(message.title), "blocks": blocks}).encode()
     headers = {"Content-Type": "application/json", "X-Headrace-Delivery": message.id}
-    post(config["url"], body, headers, timeout_s=options.timeout_s, allow_private=options.allow_private)
+    post(config["url"], body, headers, timeout_s=options.timeout_s, policy=options.policy)
 
 
 def _escaped(text: str) -> str:
@@ -78,7 +80,7 @@ def _email(config: Mapping[str, Any], message: Message, options: SendOptions) ->
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text(options.public_url))
     try:
-        refused = _deliver(mail, options.smtp_url, options.timeout_s)
+        refused = _deliver(mail, options.smtp_url, options)
     except (smtplib.SMTPException, OSError) as error:
         failure = Rejected if _is_permanent(error) else NotTaken
         raise failure(f"The mail server did not take it: {type(error).__name__}: {error}") from error
@@ -99,16 +101,33 @@ def _is_permanent(error: Exception) -> bool:
     return is_answer and not isinstance(error, smtplib.SMTPAuthenticationError) and error.smtp_code >= 500
 
 
-def _deliver(mail: EmailMessage, url: str, timeout_s: float) -> dict[str, tuple[int, bytes]]:
-    """Return the recipients that were refused while others were accepted. The operator chose the server, so it may be a
-    private one."""
+class _PinnedSmtp(smtplib.SMTP):
+    """Connects to the address that was checked, with TLS from the first byte if there is a context; certificates are
+    checked for the host."""
+
+    def __init__(self, address: str, host: str, port: int, timeout_s: float, context: ssl.SSLContext | None) -> None:
+        self._address = address
+        self._context = context
+        super().__init__(host, port, timeout=timeout_s)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        made = socket.create_connection((self._address, port), timeout)
+        return made if self._context is None else self._context.wrap_socket(made, server_hostname=host)
+
+
+def _open_mail_server(url: str, options: SendOptions) -> smtplib.SMTP:
+    """Raises AddressRefused; OSError or SMTPException if the server cannot be reached."""
     parts = urlsplit(url)
-    host = parts.hostname or "localhost"
-    if parts.scheme == "smtps":
-        server = smtplib.SMTP_SSL(host, parts.port or 465, timeout=timeout_s, context=ssl.create_default_context())
-    else:
-        server = smtplib.SMTP(host, parts.port or 25, timeout=timeout_s)
-    with server:
+    host, is_tls = parts.hostname or "localhost", parts.scheme == "smtps"
+    port = parts.port or (465 if is_tls else 25)
+    address = checked_address(host, port, options.policy)
+    return _PinnedSmtp(address, host, port, options.timeout_s, ssl.create_default_context() if is_tls else None)
+
+
+def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tuple[int, bytes]]:
+    """Return the recipients that were refused while others were accepted."""
+    parts = urlsplit(url)
+    with _open_mail_server(url, options) as server:
         server.ehlo()
         if parts.scheme == "smtp" and server.has_extn("starttls"):
             server.starttls(context=ssl.create_default_context())
@@ -125,7 +144,8 @@ def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) 
         "title": message.title,
         "body": "\n".join(message.lines(options.public_url)),
         "kind": "success" if message.kind == "resolved" else _APPRISE_KIND.get(message.rule.severity, "info"),
-        "allow_private": options.allow_private,
+        "allowed_hosts": options.policy.allowed_hosts,
+        "allow_private": options.policy.allow_private,
     }
     command = [sys.executable, "-m", "headrace.alerts.apprise_child"]
     try:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from headrace.errors import HeadraceError
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy
 from headrace.webhook.signed import post_signed
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class Receiver:
     url: str
     secret: str
     timeout_s: float = 10.0
-    allow_private: bool = False
+    policy: AddressPolicy = PUBLIC_ONLY
     repeat_s: float = 60.0
 
 
@@ -102,4 +103,4 @@ class ToldWorkers:
             **{"id": wish.id, "type": self._name, "wanted": wish.wanted},
             **{"sentence": wish.sentence, "at_ms": wish.at_ms},
         }
-        post_signed(to.url, to.secret, wish.id, document, timeout_s=to.timeout_s, allow_private=to.allow_private)
+        post_signed(to.url, to.secret, wish.id, document, timeout_s=to.timeout_s, policy=to.policy)

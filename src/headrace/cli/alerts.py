@@ -38,6 +38,7 @@ from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, connection, open_pool
 from headrace.settings import Settings
 from headrace.warehouse.connect import connect
+from headrace.webhook.guard import AddressPolicy
 
 CONNECTIONS = 16
 MOST_INCIDENTS = 500
@@ -222,7 +223,11 @@ def test_message(env: EnvRef) -> Message:
 def send_options(settings: Settings) -> SendOptions:
     given = settings.alerts
     return SendOptions(
-        given.send_timeout, given.allow_private, settings.api.public_url, given.smtp_url, given.email_from
+        given.send_timeout,
+        AddressPolicy(given.allowed_hosts, given.allow_private),
+        settings.api.public_url,
+        given.smtp_url,
+        given.email_from,
     )
 
 

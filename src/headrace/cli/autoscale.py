@@ -42,6 +42,7 @@ from headrace.postgres.connect import connect as connect_postgres
 from headrace.settings import Settings
 from headrace.valkey.connect import connect
 from headrace.warehouse.connect import connect as connect_clickhouse
+from headrace.webhook.guard import AddressPolicy
 
 FIRST_LOOK_S = 2.0
 ANSWER_S = 7
@@ -184,7 +185,8 @@ def actuators_of(invocation: Invocation, types: Sequence[WorkerType]) -> dict[st
                     f"The worker type {each.name!r} has a webhook, and there is nothing to sign with: set "
                     "autoscale.webhook_secret. Nothing is scaled."
                 )
-            to = Receiver(each.webhook, given.webhook_secret, given.webhook_timeout, given.allow_private)
+            policy = AddressPolicy(given.allowed_hosts, given.allow_private, "autoscale.allowed_hosts")
+            to = Receiver(each.webhook, given.webhook_secret, given.webhook_timeout, policy)
             made[each.name] = ToldWorkers(each.name, to)
     return made
 

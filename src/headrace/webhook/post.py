@@ -11,7 +11,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from headrace.errors import HeadraceError
-from headrace.webhook.guard import checked_address
+from headrace.webhook.guard import AddressPolicy, checked_address
 
 MAX_ANSWER = 4096
 
@@ -55,14 +55,14 @@ class _Pinned(http.client.HTTPConnection):
                 self._wire.shutdown(socket.SHUT_RDWR)
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, allow_private: bool) -> None:
+def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, policy: AddressPolicy) -> None:
     """Raises NotTaken, Rejected, AddressRefused; the words never hold the URL, which may be a secret."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     context = ssl.create_default_context() if parts.scheme == "https" else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        address = checked_address(host, port, allow_private=allow_private)
+        address = checked_address(host, port, policy)
         connection = _Pinned(host, port, address, timeout_s, context)
         status, said = _exchange(connection, path, body, headers, timeout_s)
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.webhook.guard import AddressPolicy
 from headrace.webhook.post import post
 
 
@@ -19,7 +20,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def post_signed(
-    url: str, secret: str, delivery: str, document: Mapping[str, Any], *, timeout_s: float, allow_private: bool
+    url: str, secret: str, delivery: str, document: Mapping[str, Any], *, timeout_s: float, policy: AddressPolicy
 ) -> None:
     """`delivery` is the same at every try. Raises NotTaken, AddressRefused."""
     body = json.dumps(document).encode()
@@ -30,4 +31,4 @@ def post_signed(
         "X-Headrace-Timestamp": timestamp,
         "X-Headrace-Signature": signature(secret, timestamp, body),
     }
-    post(url, body, headers, timeout_s=timeout_s, allow_private=allow_private)
+    post(url, body, headers, timeout_s=timeout_s, policy=policy)
