@@ -392,6 +392,28 @@ class SpoolSettings:
     stop_timeout: Seconds = setting(30.0, "How long a stopping exporter lets sends finish.", duration("0s", "1h"))
 
 
+_APPRISE_SCHEMES = (
+    *("bark", "barks", "betterstack", "cliq", "dingtalk", "discord", "feishu", "firehydrant", "flock", "form", "forms"),
+    *("gchat", "goalert", "goalerts", "gotify", "gotifys", "ifttt", "ilert", "incidentio", "jira", "json", "jsons"),
+    *(
+        "lark",
+        "line",
+        "mmost",
+        "mmosts",
+        "ntfy",
+        "ntfys",
+        "opsgenie",
+        "pagerduty",
+        "pagertree",
+        "pbul",
+        "pover",
+        "prowl",
+    ),
+    *("rocket", "rockets", "ryver", "signl4", "slack", "spike", "splunk", "squadcast", "tgram", "twist", "victorops"),
+    *("webex", "wecombot", "workflow", "workflows", "wxteams", "xml", "xmls", "zulip"),
+)
+
+
 @dataclass(frozen=True)
 class AlertsSettings:
     every: Seconds = setting(30.0, "How often rules are evaluated.", duration("100ms", "1h"))
@@ -421,6 +443,11 @@ class AlertsSettings:
     )
     allow_private: bool = setting(
         False, "The same as all private networks in `allowed_hosts`; loopback is none of them.", boolean()
+    )
+    apprise_schemes: tuple[str, ...] = setting(
+        _APPRISE_SCHEMES,
+        "Services of Apprise that channels may use, by the scheme of their URLs.",
+        several(text("letters and digits", r"[a-z0-9]+")),
     )
     smtp_url: str | None = setting(
         None,

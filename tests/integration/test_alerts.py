@@ -694,8 +694,9 @@ def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver,
 
 @pytest.mark.timeout(LONG_S)
 def test_apprise_says_what_it_does_not_know() -> None:
+    options = replace(LOCAL, channels=replace(LOCAL.channels, apprise_schemes=frozenset({"nosuchservice"})))
     with pytest.raises(NotTaken, match="does not know this URL"):
-        send("apprise", {"url": "nosuchservice://x"}, Message("m", "test", _rule(), []), LOCAL)
+        send("apprise", {"url": "nosuchservice://x"}, Message("m", "test", _rule(), []), options)
 
 
 def _rule() -> Rule:

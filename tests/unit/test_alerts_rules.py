@@ -228,6 +228,7 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch: 
         ({"type": "email", "to": []}, "list of 1 to 20"),
         ({"type": "email", "to": ["a@b.c\r\nBcc: d@e.f"]}, "is not an address"),
         ({"type": "apprise", "url": "syslog://"}, "acts on the machine"),
+        ({"type": "apprise", "url": "mailto://u:p@x"}, "not among the services"),
         ({"type": "apprise", "url": "nothing"}, "must begin with a scheme"),
     ],
 )

@@ -1,25 +1,58 @@
 """Sends one message with Apprise: `python -m headrace.alerts.apprise_child`, with JSON on standard input.
 
-Apprise's plugins reach hosts that their URLs name, some follow redirects, some act on the machine itself. Here, in a
-process that does nothing else, an audit hook sees every connection, whichever library makes it, and refuses those to
-addresses that are not allowed.
+Apprise's plugins reach hosts that their URLs name, some follow redirects, some read files or act on the machine itself.
+They run in this process, which does nothing else: it has no environment and gains no privileges, its resources are
+limited, and audit hooks see every connection, opened file and new process, whichever library makes it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
+import mimetypes
+import os
+import resource
 import socket
+import ssl
 import sys
+import sysconfig
 from typing import Any, NoReturn
 
-from headrace.alerts.channels import LOCAL_SCHEMES
+from headrace.alerts.channel_policy import LOCAL_SCHEMES, find_file_parameter
 from headrace.webhook.guard import AddressPolicy, refusal
 
+PR_SET_NO_NEW_PRIVS = 38
+LIMITS = {
+    resource.RLIMIT_AS: 2**30,
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_CPU: 60,
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_NOFILE: 64,
+}
+"""In bytes, seconds of processor time and open files."""
+
 SENDS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+LOCAL_EVENTS = (
+    *("subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "pty.", "ctypes.dlopen"),
+    *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.chown", "os.truncate"),
+    *("os.kill", "shutil.", "sqlite3.", "tempfile.", "signal."),
+)
+"""What acts on this machine; each stands for all audit events that begin with it."""
 LOCAL = "it would act on the machine of this server"
 
 refused: list[str] = []
+
+
+def limit_process() -> None:
+    """Give up what this process does not need. Raises OSError where the kernel does not know how."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS failed")
+    for limit, most in LIMITS.items():
+        _, hard = resource.getrlimit(limit)
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (allowed, allowed))
 
 
 class ConnectionGuard:
@@ -43,18 +76,46 @@ class ConnectionGuard:
         if address is None:  # sendmsg on a socket that is connected
             return
         if made.family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
-            self._refuse(LOCAL)
+            _refuse(LOCAL)
         host = _text(address[0])
         try:
             is_allowed = self._policy.allows(host)
         except ValueError:
-            self._refuse(f"{host} is not an address: names must be resolved before a connection is made")
+            _refuse(f"{host} is not an address: names must be resolved before a connection is made")
         if not is_allowed and not any(host in _addresses(name) for name in set(self._listed)):
-            self._refuse(refusal(host, host, self._policy))
+            _refuse(refusal(host, host, self._policy))
 
-    def _refuse(self, why: str) -> NoReturn:
-        refused.append(why)
-        raise OSError(why)
+
+class MachineGuard:
+    """An audit hook that refuses new processes, changes of files, and reading of files other than Python's own, those
+    of installed packages, certificates and types of media."""
+
+    def __init__(self) -> None:
+        paths = sysconfig.get_paths()
+        places = [*(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), *filter(None, sys.path)]
+        certificates = ssl.get_default_verify_paths()
+        places += filter(None, (certificates.cafile, certificates.capath, certificates.openssl_cafile))
+        places += [*mimetypes.knownfiles, "/usr/share/zoneinfo"]
+        self._readable = tuple({os.path.realpath(place) for place in places})
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            self._check(arguments[0], arguments[2])
+        elif event.startswith(LOCAL_EVENTS):
+            _refuse(LOCAL)
+
+    def _check(self, path: Any, flags: int) -> None:
+        if isinstance(path, int):  # was opened before
+            return
+        found = os.path.realpath(os.fsdecode(path))
+        is_readable = any(found == place or found.startswith(f"{place}{os.sep}") for place in self._readable)
+        if not is_readable or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            _refuse("it would use a file of this server")
+
+
+def _refuse(why: str) -> NoReturn:
+    refused.append(why)
+    raise PermissionError(why)
 
 
 def _text(host: Any) -> str:
@@ -65,7 +126,8 @@ def _addresses(name: str) -> set[str]:
     return {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
 
 
-def refuse_redirects() -> None:
+def restrict_requests() -> None:
+    """No redirects, and no passwords from the netrc file of the user who runs this."""
     import requests
 
     send = requests.Session.send
@@ -73,22 +135,32 @@ def refuse_redirects() -> None:
     def send_once(self: requests.Session, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         return send(self, request, **{**options, "allow_redirects": False})
 
+    def no_password(*_: Any, **__: Any) -> None: ...
+
     requests.Session.send = send_once
+    setattr(requests.sessions, "get_netrc_auth", no_password)  # noqa: B010 - not exported
 
 
 def main() -> int:
+    limit_process()
     given = json.load(sys.stdin)
     logging.disable()
     import apprise
 
-    refuse_redirects()
+    restrict_requests()
+    apprise.Apprise.instantiate("json://localhost")  # loads all plugins, while files may still be read
+    sys.addaudithook(MachineGuard())
     sys.addaudithook(ConnectionGuard(AddressPolicy(tuple(given["allowed_hosts"]), given["allow_private"])))
+    if (named := find_file_parameter(given["url"])) is not None:
+        print(f"the parameter {named} may name a file of this server")
+        return 1
     target = apprise.Apprise.instantiate(given["url"])
     if target is None:
-        print("it does not know this URL, or a library for it is not installed")
+        print(refused[-1] if refused else "it does not know this URL, or a library for it is not installed")
         return 1
-    if str(getattr(target, "schema", "")).lower() in LOCAL_SCHEMES:
-        print(LOCAL)
+    scheme = str(getattr(target, "schema", "")).lower()
+    if scheme in LOCAL_SCHEMES or scheme not in given["schemes"]:
+        print(LOCAL if scheme in LOCAL_SCHEMES else f"{scheme}:// is not allowed")
         return 1
     sender = apprise.Apprise()
     sender.add(target)

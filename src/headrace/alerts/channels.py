@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.records import Channel
 from headrace.alerts.rules import InvalidRule
 from headrace.model.names import EnvRef, name_problem
@@ -25,12 +26,13 @@ MAX_URL = 2000
 MIN_SECRET, MAX_SECRET = 16, 500
 MAIL = re.compile(r"[^\s@<>,;:\"()\[\]\\]+@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
-# Of Apprise: these act on this very machine.
-LOCAL_SCHEMES = frozenset({"dbus", "kde", "qt", "glib", "gio", "gnome", "macosx", "windows", "syslog", "blink1"})
-
 
 def make_channel(
-    channel_id: str, tenant: EnvRef, given: Mapping[str, Any], before: Channel | None = None
+    channel_id: str,
+    tenant: EnvRef,
+    given: Mapping[str, Any],
+    before: Channel | None = None,
+    policy: ChannelPolicy = DEFAULT_POLICY,
 ) -> tuple[Channel, str | None]:
     """The channel of these fields, and the secret that was made for it, if one was. InvalidRule says what is wrong.
 
@@ -50,6 +52,8 @@ def make_channel(
     if kind == "webhook" and "secret" not in config:
         config["secret"] = made = secrets.token_hex(32)
     _check(given, kind, config)
+    if problem := policy.find_problem(kind, config):
+        raise _wrong(given, problem)
     flags = {flag: given.get(flag, getattr(before, flag) if before else flag == "enabled") for flag in FLAGS}
     if not all(isinstance(flag, bool) for flag in flags.values()):
         raise _wrong(given, "health and enabled must be true or false")
@@ -81,9 +85,7 @@ def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> No
     url: Any = config.get("url")
     if not isinstance(url, str) or not 0 < len(url) <= MAX_URL or not url.isprintable():
         raise _wrong(given, f"url must be text of 1 to {MAX_URL} visible characters")
-    if kind == "apprise":
-        _check_apprise(given, url)
-    else:
+    if kind != "apprise":
         try:
             checked_url(url)
         except ValueError as error:
@@ -91,14 +93,6 @@ def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> No
     secret: Any = config.get("secret", "x" * MIN_SECRET)
     if not isinstance(secret, str) or not MIN_SECRET <= len(secret) <= MAX_SECRET or not secret.isprintable():
         raise _wrong(given, f"secret must be text of {MIN_SECRET} to {MAX_SECRET} visible characters")
-
-
-def _check_apprise(given: Mapping[str, Any], url: str) -> None:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
-    if not scheme:
-        raise _wrong(given, "url must begin with a scheme that Apprise knows, as in tgram://")
-    if scheme[1].lower() in LOCAL_SCHEMES:
-        raise _wrong(given, f"{scheme[1]}:// acts on the machine of this server, which is not allowed")
 
 
 def _wrong(given: Mapping[str, Any], why: str) -> InvalidRule:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.channels import make_channel
 from headrace.alerts.records import (
     Channel,
@@ -62,11 +63,13 @@ def read_plan(file: Path) -> dict[str, list[dict[str, Any]]]:
     return {table: list(found.get(table, [])) for table in TABLES}
 
 
-def diff(conn: Connection, plan: Mapping[str, list[dict[str, Any]]], *, prune: bool) -> list[Change]:
+def diff(
+    conn: Connection, plan: Mapping[str, list[dict[str, Any]]], *, prune: bool, policy: ChannelPolicy = DEFAULT_POLICY
+) -> list[Change]:
     """What must be done so that the file is true. `prune`: remove what its environments have and it has not."""
     channels = {(each.environment, each.name): each for each in list_channels(conn)}
     rules = {(each.environment, each.name): each for each in list_rules(conn)}
-    changes = [_channel_change(given, channels) for given in plan["channel"]]
+    changes = [_channel_change(given, channels, policy) for given in plan["channel"]]
     ids = {name: each.id for name, each in channels.items()}
     ids |= {(each.env, each.name): each.row.id for each in changes if each.row}
     changes += [_rule_change(given, rules, ids) for given in plan["rule"]]
@@ -97,10 +100,10 @@ def apply(conn: Connection, changes: list[Change]) -> None:
             put_channel(conn, row)
 
 
-def _channel_change(given: dict[str, Any], known: Mapping[Name, Channel]) -> Change:
+def _channel_change(given: dict[str, Any], known: Mapping[Name, Channel], policy: ChannelPolicy) -> Change:
     env, rest = _environment("channel", given)
     before = known.get((env, str(rest.get("name"))))
-    made, secret = make_channel(before.id if before else new_id("channel"), env, rest, before)
+    made, secret = make_channel(before.id if before else new_id("channel"), env, rest, before, policy)
     if before is None:
         return Change("add", "channel", env, made.name, row=made, secret=secret)
     told = ("type", "target", "config", "health", "enabled")

@@ -18,6 +18,7 @@ from email.message import EmailMessage
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.messages import Message
 from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, checked_address
 from headrace.webhook.post import NotTaken, Rejected, post
@@ -33,10 +34,13 @@ class SendOptions:
     public_url: str | None = None
     smtp_url: str | None = field(default=None, repr=False)
     email_from: str = "headrace@localhost"
+    channels: ChannelPolicy = DEFAULT_POLICY
 
 
 def send(kind: str, config: Mapping[str, Any], message: Message, options: SendOptions) -> str | None:
     """Return a note on a partial delivery; None if the message reached everyone."""
+    if problem := options.channels.find_problem(kind, config):
+        raise NotTaken(f"Nothing was sent: {problem}.")
     return SENDERS[kind](config, message, options)
 
 
@@ -138,25 +142,35 @@ def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tu
 
 
 def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
-    """In a process of its own: its plugins open connections themselves, and there every one of them is checked."""
+    """Send in a process of its own, without environment: what plugins do there is checked (`apprise_child`)."""
     given = {
         "url": config["url"],
         "title": message.title,
         "body": "\n".join(message.lines(options.public_url)),
         "kind": "success" if message.kind == "resolved" else _APPRISE_KIND.get(message.rule.severity, "info"),
+        "schemes": sorted(options.channels.apprise_schemes),
         "allowed_hosts": options.policy.allowed_hosts,
         "allow_private": options.policy.allow_private,
     }
-    command = [sys.executable, "-m", "headrace.alerts.apprise_child"]
+    command = [sys.executable, "-I", "-B", "-m", "headrace.alerts.apprise_child"]
     try:
         done = subprocess.run(
-            command, input=json.dumps(given).encode(), capture_output=True, timeout=options.timeout_s + 10, check=False
+            command,
+            input=json.dumps(given).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=options.timeout_s + 10,
+            check=False,
+            env={},
+            cwd="/",
         )
     except subprocess.TimeoutExpired:
         raise NotTaken(f"Apprise did not finish within {options.timeout_s + 10:g} s.") from None
     if done.returncode:
         said = done.stdout.decode(errors="replace").strip().splitlines()
-        raise NotTaken(f"Apprise could not send it: {said[-1] if said else 'it said nothing'}")
+        raise NotTaken(
+            f"Apprise could not send it: {said[-1] if said else f'its process ended with {done.returncode}'}"
+        )
 
 
 _APPRISE_KIND = {"info": "info", "warning": "warning", "critical": "failure"}

@@ -10,13 +10,14 @@ from threading import BoundedSemaphore
 
 from fastapi import Request
 
+from headrace.alerts.channel_policy import ChannelPolicy
 from headrace.api.keys import KeyRing
 from headrace.api.queue_access import QueueAccess
 from headrace.api.rate import Buckets
 from headrace.api.readiness import Readiness
 from headrace.postgres.connect import Pool, open_pool
 from headrace.queue.queue import NEW_SHARDS, read_stored_shards
-from headrace.settings import ApiSettings, QueueSnapshotSettings
+from headrace.settings import AlertsSettings, ApiSettings, QueueSnapshotSettings
 from headrace.snapshot.reader import Reader, ReaderOptions
 from headrace.snapshot.store import Store, StoreOptions
 from headrace.valkey.connect import Valkey
@@ -47,6 +48,7 @@ class Services:
     settings: ApiSettings = field(default_factory=ApiSettings)
     queue: QueueAccess = field(default_factory=QueueAccess)
     snapshot: QueueSnapshotSettings = field(default_factory=QueueSnapshotSettings)
+    alerts: AlertsSettings = field(default_factory=AlertsSettings)
 
     @cached_property
     def valkey(self) -> Valkey:
@@ -94,6 +96,10 @@ class Services:
     def failures(self) -> Buckets:
         """Per address that sends keys that are not valid."""
         return Buckets(FAILURES_PER_S, FAILURES_BURST)
+
+    @cached_property
+    def channel_policy(self) -> ChannelPolicy:
+        return ChannelPolicy.of(self.alerts)
 
     @cached_property
     def trials(self) -> BoundedSemaphore:

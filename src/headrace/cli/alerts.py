@@ -14,6 +14,7 @@ from uuid import uuid4
 import click
 
 from headrace.alerts import records
+from headrace.alerts.channel_policy import ChannelPolicy
 from headrace.alerts.evaluator import Evaluator, EvaluatorOptions
 from headrace.alerts.lease import Lease
 from headrace.alerts.messages import Message
@@ -127,7 +128,7 @@ def apply_file(invocation: Invocation, file: Path, dry_run: bool, prune: bool, a
     """Make rules and channels as a file says."""
     plan = read_plan(file)
     with _transaction(invocation.settings) as conn:
-        changes = diff(conn, plan, prune=prune)
+        changes = diff(conn, plan, prune=prune, policy=ChannelPolicy.of(invocation.settings.alerts))
         if not dry_run:
             apply(conn, changes)
             done = Counter(f"{change.what}s_{change.verb}" for change in changes if change.verb != "keep")
@@ -228,6 +229,7 @@ def send_options(settings: Settings) -> SendOptions:
         settings.api.public_url,
         given.smtp_url,
         given.email_from,
+        ChannelPolicy.of(given),
     )
 
 

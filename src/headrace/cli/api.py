@@ -41,6 +41,7 @@ def services_of(settings: Settings) -> Services:
         settings.api,
         queue_access(settings),
         settings.metrics.queue_snapshot,
+        settings.alerts,
     )
 
 

@@ -180,7 +180,8 @@ def add_channel(tenant: AdminTenant, to: To, auditor: Auditor, given: NewChannel
         auditor.record("alerts.channel.add", tenant, name=given.name, type=given.type) as entry,
         _transaction(to) as conn,
     ):
-        channel, secret = make_channel(records.new_id("channel"), tenant, given.model_dump(exclude_none=True))
+        fields = given.model_dump(exclude_none=True)
+        channel, secret = make_channel(records.new_id("channel"), tenant, fields, policy=to.channel_policy)
         records.put_channel(conn, channel)
         entry.note(id=channel.id)
     return made_channel(channel, secret)
@@ -204,7 +205,7 @@ def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: Chan
         _transaction(to) as conn,
     ):
         before = _reached(records.lock_channel(conn, id), "channel", id, by, Level.ADMIN)
-        channel, secret = make_channel(id, before.environment, said, before)
+        channel, secret = make_channel(id, before.environment, said, before, to.channel_policy)
         records.put_channel(conn, channel)
     return made_channel(channel, secret)
 

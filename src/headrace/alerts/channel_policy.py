@@ -1,0 +1,58 @@
+"""What the operator allows channels to do.
+
+Checked when a channel is made, and again whenever a message is sent: a channel may be older than the settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from headrace.settings import AlertsSettings
+
+LOCAL_SCHEMES = frozenset({"dbus", "kde", "qt", "glib", "gio", "gnome", "macosx", "windows", "syslog", "blink1"})
+"""Schemes of Apprise that act on the machine itself; no setting allows them."""
+
+FILE_PARAMETERS = frozenset({"template", "keyfile", "subfile"})
+"""Parameters of Apprise's URLs that name files in some plugin, besides those that begin with `pgp`."""
+
+
+@dataclass(frozen=True)
+class ChannelPolicy:
+    apprise_schemes: frozenset[str]
+
+    @classmethod
+    def of(cls, settings: AlertsSettings) -> ChannelPolicy:
+        return cls(frozenset(settings.apprise_schemes))
+
+    def find_problem(self, kind: str, config: Mapping[str, Any]) -> str | None:
+        """Return why a channel of this type and configuration is not allowed; None if it is."""
+        return self._apprise_problem(config["url"]) if kind == "apprise" else None
+
+    def _apprise_problem(self, url: str) -> str | None:
+        found = re.match(r"([A-Za-z0-9]+)://", url)
+        if not found:
+            return "url must begin with a scheme that Apprise knows, as in tgram://"
+        scheme = found[1].lower()
+        if scheme in LOCAL_SCHEMES:
+            return f"{scheme}:// acts on the machine of this server, which is not allowed"
+        if scheme not in self.apprise_schemes:
+            return f"{scheme}:// is not among the services that the operator allows (alerts.apprise_schemes)"
+        if (named := find_file_parameter(url)) is not None:
+            return f"the parameter {named} may name a file of this server, which is not allowed"
+        return None
+
+
+DEFAULT_POLICY = ChannelPolicy.of(AlertsSettings())
+
+
+def find_file_parameter(url: str) -> str | None:
+    """Return the first parameter of an Apprise URL that may name a file."""
+    for part in re.split(r"[?&;]", url)[1:]:
+        name = unquote(part.partition("=")[0]).strip().lower().lstrip("+-:")
+        if name in FILE_PARAMETERS or name.startswith("pgp"):
+            return name
+    return None
