@@ -8,13 +8,14 @@ import socketserver
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
 from headrace.alerts import records
+from headrace.alerts.channel_policy import DEFAULT_POLICY
 from headrace.alerts.channels import make_channel
 from headrace.alerts.evaluator import Evaluator, EvaluatorOptions, Round
 from headrace.alerts.lease import Lease
@@ -36,7 +37,8 @@ from tests.events import event_table
 REF = QueueRef("acme", "shop", "prod", "emails")
 ENV = REF.environment
 LOOPBACK = AddressPolicy(("127.0.0.1",))
-LOCAL = SendOptions(timeout_s=240.0, policy=LOOPBACK)
+ANY_MAIL = replace(DEFAULT_POLICY, email_domains={"*": {"*"}})
+LOCAL = SendOptions(timeout_s=240.0, policy=LOOPBACK, channels=ANY_MAIL)
 SLOW = OutboxOptions(first_wait_s=3600.0, longest_wait_s=3600.0)
 """A channel that failed is tried again when the test says so, see `Alerting.retry_now`."""
 ANSWER_S = 60
@@ -108,7 +110,7 @@ class Alerting:
             conn.execute("UPDATE leases SET until = '-infinity'")
 
     def add_channel(self, given: dict[str, Any], env: EnvRef = ENV) -> Channel:
-        made, _ = make_channel(records.new_id("channel"), env, {"name": uuid4().hex, **given})
+        made, _ = make_channel(records.new_id("channel"), env, {"name": uuid4().hex, **given}, policy=ANY_MAIL)
         with connection(self.pool) as conn:
             records.put_channel(conn, made)
         return made
@@ -206,6 +208,7 @@ def http_receiver() -> Generator[Receiver]:
 class Mailbox:
     url: str
     letters: list[str] = field(default_factory=list[str])
+    commands: list[str] = field(default_factory=list[str])
     refuses: bool = False
     recipients: dict[str, str] = field(default_factory=dict[str, str])
     """Address → what the server answers to it; others are accepted."""
@@ -223,6 +226,7 @@ def mail_server() -> Generator[Mailbox]:
             self.say("220 here")
             while line := self.rfile.readline().strip():
                 verb = line[:4].upper()
+                mailbox.commands.append(line.decode())
                 if verb == b"DATA":
                     self.say("354 go on")
                     letter = b""

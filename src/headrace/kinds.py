@@ -6,6 +6,7 @@ Whatever is shown can be read back as the same value. Standard library only.
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -140,6 +141,21 @@ def host() -> Kind[str]:
         return value
 
     return Kind("a host name, an address or a network such as `10.1.0.0/16`", parse)
+
+
+def lists_by_name(kind: Kind[str]) -> Kind[Mapping[str, tuple[str, ...]]]:
+    """A list of values per name: a table of lists in TOML, a JSON object elsewhere."""
+
+    def parse(raw: object) -> Mapping[str, tuple[str, ...]]:
+        table: object = raw if isinstance(raw, dict) else json.loads(_text(raw))
+        if not isinstance(table, dict):
+            raise ValueError
+        lists = cast("dict[str, object]", table)
+        if not all(isinstance(values, list) for values in lists.values()):
+            raise ValueError
+        return {name: several(kind).parse(values) for name, values in lists.items()}
+
+    return Kind(f"a table (as text, JSON) of lists of {kind.allowed}", parse, json.dumps)
 
 
 _DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -34,6 +34,7 @@ from headrace.kinds import (
     duration,
     host,
     integer,
+    lists_by_name,
     number,
     optional,
     path,
@@ -455,7 +456,18 @@ class AlertsSettings:
         optional(url("smtp", "smtps")),
         secret=True,
     )
+    smtp_starttls: str | None = setting(
+        None,
+        "Whether an `smtp://` server must offer STARTTLS; none = `required`, and `optional` for a server on loopback.",
+        optional(choice("required", "optional")),
+    )
     email_from: str = setting("headrace@localhost", "Sender of mail.", text("an address of mail", r"[^\s@]+@[^\s@]+"))
+    email_domains: Mapping[str, tuple[str, ...]] | None = setting(
+        None,
+        "Domains that channels of each organisation may send mail to; `*` as an organisation stands for all that are "
+        "not named, as a domain for any. None = the domain of `email_from`.",
+        optional(lists_by_name(text("domains, or `*`", r"\*|[^\s@,]+"))),
+    )
     metrics_port: int | None = setting(
         None, "Port of /metrics and /healthz of `headrace alerts run`; 0 = any free one, none = neither.", _PAGES_PORT
     )

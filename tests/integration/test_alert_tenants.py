@@ -23,7 +23,7 @@ PREFIX = "/api/v1/alerts"
 HERE = Scope(REF.org, REF.project, REF.env)
 ENDS_AT = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 RULE = {"name": "new", "metric": "BACKLOG", "threshold": 5}
-CHANNEL = {"name": "new", "type": "email", "to": ["a@b.example"]}
+CHANNEL = {"name": "new", "type": "email", "to": ["a@localhost"]}
 TABLES = (
     *("alert_channels", "alert_rules", "alert_states", "alert_incidents", "alert_silences", "alert_outbox"),
     *("alert_transitions", "audit_log"),

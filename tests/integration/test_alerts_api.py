@@ -138,7 +138,7 @@ def test_an_address_of_mail_holds_visible_characters(api: TestClient, raw: str) 
 
 
 def test_a_rule_whose_channel_is_gone_can_be_changed(api: TestClient) -> None:
-    mail = {"type": "email", "to": ["ops@example.com"]}
+    mail = {"type": "email", "to": ["ops@localhost"]}
     gone, kept = (made(api.post(f"{PATH}/channels", json={"name": name, **mail}))["id"] for name in ("gone", "kept"))
     rule = made(api.post(f"{PATH}/rules", json={**RULE, "channels": [gone, kept]}))
     assert api.delete(f"{PATH}/channels/{gone}").status_code == 204
@@ -150,7 +150,7 @@ def test_a_rule_whose_channel_is_gone_can_be_changed(api: TestClient) -> None:
 
 def test_another_tenant_sees_nothing_and_a_reader_changes_nothing(api: TestClient, services: Services) -> None:
     rule = made(api.post(f"{PATH}/rules", json=RULE))
-    channel = made(api.post(f"{PATH}/channels", json={"name": "c", "type": "email", "to": ["a@b.example"]}))
+    channel = made(api.post(f"{PATH}/channels", json={"name": "c", "type": "email", "to": ["a@localhost"]}))
     ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     silence = made(api.post(f"{PATH}/silences", json={"ends_at": ends_at}))
     other = client_with_key(services, Scope("evil", "shop", "prod"))
@@ -167,7 +167,9 @@ def test_another_tenant_sees_nothing_and_a_reader_changes_nothing(api: TestClien
     assert reader.get(f"{PATH}/rules/{rule['id']}").status_code == 200
     assert reader.delete(f"{PATH}/rules/{rule['id']}").status_code == 403
     operator = client_with_key(services, HERE, Level.OPERATE)
-    assert operator.post(f"{PATH}/channels", json={"name": "d", "type": "email", "to": ["a@b.c"]}).status_code == 403
+    assert (
+        operator.post(f"{PATH}/channels", json={"name": "d", "type": "email", "to": ["a@localhost"]}).status_code == 403
+    )
 
 
 def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
@@ -237,7 +239,7 @@ def test_a_reason_may_hold_anything(api: TestClient) -> None:
 
 
 def test_few_channels_are_tested_at_once(api: TestClient, services: Services) -> None:
-    mail = {"name": "ops", "type": "email", "to": ["ops@example.com"]}
+    mail = {"name": "ops", "type": "email", "to": ["ops@localhost"]}
     path = f"{PATH}/channels/{made(api.post(f'{PATH}/channels', json=mail))['id']}/test"
     with ExitStack() as held:
         for _ in range(MOST_TRIALS):

@@ -64,9 +64,9 @@ def test_services_that_the_operator_does_not_allow_are_refused(scheme: str) -> N
 def test_the_operator_widens_the_list_but_not_to_the_machine_itself() -> None:
     flags = {"alerts.apprise_schemes": ["slack", "mailto", *LOCAL_SCHEMES]}
     policy = ChannelPolicy.of(load(flags, {}, None).settings.alerts)
-    assert policy.find_problem("apprise", {"url": "mailto://user:pass@example.org"}) is None
+    assert policy.find_problem("apprise", {"url": "mailto://user:pass@example.org"}, "acme") is None
     for scheme in LOCAL_SCHEMES:
-        assert "acts on the machine" in str(policy.find_problem("apprise", {"url": f"{scheme}://"}))
+        assert "acts on the machine" in str(policy.find_problem("apprise", {"url": f"{scheme}://"}, "acme"))
 
 
 @pytest.mark.timeout(LONG_S)

@@ -6,7 +6,7 @@ Checked when a channel is made, and again whenever a message is sent: a channel 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -19,18 +19,37 @@ LOCAL_SCHEMES = frozenset({"dbus", "kde", "qt", "glib", "gio", "gnome", "macosx"
 FILE_PARAMETERS = frozenset({"template", "keyfile", "subfile"})
 """Parameters of Apprise's URLs that name files in some plugin, besides those that begin with `pgp`."""
 
+ANY = "*"
+
 
 @dataclass(frozen=True)
 class ChannelPolicy:
     apprise_schemes: frozenset[str]
+    email_domains: Mapping[str, Collection[str]]  # organisation → domains in lower case; ANY stands for all others
 
     @classmethod
     def of(cls, settings: AlertsSettings) -> ChannelPolicy:
-        return cls(frozenset(settings.apprise_schemes))
+        domains = settings.email_domains
+        if domains is None:
+            domains = {ANY: (settings.email_from.rpartition("@")[2],)}
+        lowered = {org: frozenset(domain.lower() for domain in named) for org, named in domains.items()}
+        return cls(frozenset(settings.apprise_schemes), lowered)
 
-    def find_problem(self, kind: str, config: Mapping[str, Any]) -> str | None:
-        """Return why a channel of this type and configuration is not allowed; None if it is."""
-        return self._apprise_problem(config["url"]) if kind == "apprise" else None
+    def find_problem(self, kind: str, config: Mapping[str, Any], org: str) -> str | None:
+        """Return why an organisation may not have a channel of this type and configuration; None if it may."""
+        if kind == "apprise":
+            return self._apprise_problem(config["url"])
+        return self._email_problem(config["to"], org) if kind == "email" else None
+
+    def _email_problem(self, recipients: Sequence[str], org: str) -> str | None:
+        allowed = self.email_domains.get(org, self.email_domains.get(ANY, ()))
+        refused = [each for each in recipients if each.rpartition("@")[2].lower() not in allowed]
+        if not refused or ANY in allowed:
+            return None
+        return (
+            f"mail to {refused[0]} is not allowed: the operator allows this organisation "
+            f"{', '.join(sorted(allowed)) or 'no domain'} (alerts.email_domains)"
+        )
 
     def _apprise_problem(self, url: str) -> str | None:
         found = re.match(r"([A-Za-z0-9]+)://", url)

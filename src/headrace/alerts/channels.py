@@ -52,7 +52,9 @@ def make_channel(
     if kind == "webhook" and "secret" not in config:
         config["secret"] = made = secrets.token_hex(32)
     _check(given, kind, config)
-    if problem := policy.find_problem(kind, config):
+    # One that is no longer allowed can still be renamed and switched off; what it would send is refused then.
+    is_new = before is None or before.type != kind or before.config != config
+    if is_new and (problem := policy.find_problem(kind, config, tenant.org)):
         raise _wrong(given, problem)
     flags = {flag: given.get(flag, getattr(before, flag) if before else flag == "enabled") for flag in FLAGS}
     if not all(isinstance(flag, bool) for flag in flags.values()):

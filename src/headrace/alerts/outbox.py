@@ -26,7 +26,7 @@ from headrace.webhook.post import Rejected
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[str, dict[str, Any], Message], str | None]
+Send = Callable[[str, dict[str, Any], Message, str], str | None]
 
 MAX_ERROR = 500
 
@@ -48,6 +48,7 @@ class Due:
     message: dict[str, Any]
     attempts: int
     channel_id: str
+    org: str
     type: str
     config: dict[str, Any] = field(repr=False)
     failures: int
@@ -58,7 +59,7 @@ class Outbox:
     def __init__(self, pool: Pool, send_options: SendOptions, options: OutboxOptions | None = None) -> None:
         self._pool = pool
         self._options = options or OutboxOptions()
-        self._send: Send = lambda kind, config, message: send(kind, config, message, send_options)
+        self._send: Send = lambda kind, config, message, org: send(kind, config, message, send_options, org)
         self._working = ThreadPoolExecutor(self._options.threads, "alerts-send")
         self._failing = ThreadPoolExecutor(self._options.threads_for_failing, "alerts-retry")
         self._in_hand: dict[str, Future[None]] = {}
@@ -101,7 +102,7 @@ class Outbox:
 
     def _try(self, due: Due) -> None:
         try:
-            note = self._send(due.type, due.config, message_of(due.message))
+            note = self._send(due.type, due.config, message_of(due.message), due.org)
         except Exception as error:  # whatever a channel does, it is this channel's trouble alone
             self._note_failed(due, error)
         else:

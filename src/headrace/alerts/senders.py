@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.messages import Message
-from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, checked_address
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, checked_address, is_loopback
 from headrace.webhook.post import NotTaken, Rejected, post
 from headrace.webhook.signed import post_signed
 
@@ -35,11 +35,17 @@ class SendOptions:
     smtp_url: str | None = field(default=None, repr=False)
     email_from: str = "headrace@localhost"
     channels: ChannelPolicy = DEFAULT_POLICY
+    starttls: str | None = None  # required or optional; None: optional for a server on loopback
 
 
-def send(kind: str, config: Mapping[str, Any], message: Message, options: SendOptions) -> str | None:
-    """Return a note on a partial delivery; None if the message reached everyone."""
-    if problem := options.channels.find_problem(kind, config):
+def send(
+    kind: str, config: Mapping[str, Any], message: Message, options: SendOptions, org: str | None = None
+) -> str | None:
+    """Return a note on a partial delivery; None if the message reached everyone.
+
+    `org` is the organisation that the channel belongs to; None: that of the message's rule.
+    """
+    if problem := options.channels.find_problem(kind, config, message.rule.org if org is None else org):
         raise NotTaken(f"Nothing was sent: {problem}.")
     return SENDERS[kind](config, message, options)
 
@@ -110,16 +116,21 @@ class _PinnedSmtp(smtplib.SMTP):
     checked for the host."""
 
     def __init__(self, address: str, host: str, port: int, timeout_s: float, context: ssl.SSLContext | None) -> None:
-        self._address = address
+        self.address = address
         self._context = context
         super().__init__(host, port, timeout=timeout_s)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        made = socket.create_connection((self._address, port), timeout)
+        made = socket.create_connection((self.address, port), timeout)
         return made if self._context is None else self._context.wrap_socket(made, server_hostname=host)
 
 
-def _open_mail_server(url: str, options: SendOptions) -> smtplib.SMTP:
+def must_encrypt(starttls: str | None, address: str) -> bool:
+    """Return True if nothing may be sent to the mail server at this address without TLS."""
+    return not is_loopback(address) if starttls is None else starttls == "required"
+
+
+def _open_mail_server(url: str, options: SendOptions) -> _PinnedSmtp:
     """Raises AddressRefused; OSError or SMTPException if the server cannot be reached."""
     parts = urlsplit(url)
     host, is_tls = parts.hostname or "localhost", parts.scheme == "smtps"
@@ -133,6 +144,12 @@ def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tu
     parts = urlsplit(url)
     with _open_mail_server(url, options) as server:
         server.ehlo()
+        is_required = parts.scheme == "smtp" and must_encrypt(options.starttls, server.address)
+        if is_required and not server.has_extn("starttls"):
+            raise NotTaken(
+                "The mail server offers no encryption (STARTTLS). Neither password nor message was sent. Use smtps://, "
+                "or set alerts.smtp_starttls = optional."
+            )
         if parts.scheme == "smtp" and server.has_extn("starttls"):
             server.starttls(context=ssl.create_default_context())
             server.ehlo()

@@ -210,7 +210,7 @@ def send_test(invocation: Invocation, env: EnvRef, channel: str, as_json: bool) 
     if channel not in known:
         raise HeadraceError(f"There is no channel {channel!r} in {_where(env)}. It has: {', '.join(known) or 'none'}.")
     message = test_message(env)
-    send(known[channel].type, known[channel].config, message, send_options(invocation.settings))
+    send(known[channel].type, known[channel].config, message, send_options(invocation.settings), env.org)
     if as_json:
         print_json({"id": message.id})
     else:
@@ -230,6 +230,7 @@ def send_options(settings: Settings) -> SendOptions:
         given.smtp_url,
         given.email_from,
         ChannelPolicy.of(given),
+        given.smtp_starttls,
     )
 
 
