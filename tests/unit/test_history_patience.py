@@ -14,6 +14,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi import Request
 
 from headrace.api import asking
+from headrace.api.callers import EVERYTHING, Caller, Level
 from headrace.api.patience import while_waited_for
 from headrace.api.services import Services
 from headrace.errors import ServiceUnavailable
@@ -26,6 +27,7 @@ from headrace.warehouse.reads import (
     readable,
 )
 
+BY = Caller("key_1", "test", EVERYTHING, Level.READ)
 SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
 
 
@@ -43,7 +45,7 @@ def request(client_leaves: bool) -> Request:
 
 
 async def ask(client_leaves: bool, work: Any, cancel: Any) -> Any:
-    return await while_waited_for(request(client_leaves), CapacityLimiter(2), work, cancel)
+    return await while_waited_for(request(client_leaves), (CapacityLimiter(2),), work, cancel)
 
 
 def test_the_answer_of_whoever_stays() -> None:
@@ -65,12 +67,12 @@ def test_whoever_left_before_its_turn_asks_nothing(monkeypatch: pytest.MonkeyPat
     """All turns are taken when the client leaves; when one is free, there is nobody to ask for."""
     limiter, left = CapacityLimiter(1), threading.Event()
 
-    def watched(request: Request, _: CapacityLimiter, work: Any, cancel: Any) -> Any:
+    def watched(request: Request, _: Any, work: Any, cancel: Any) -> Any:
         def leave() -> None:
             cancel()
             left.set()
 
-        return while_waited_for(request, limiter, work, leave)
+        return while_waited_for(request, (limiter,), work, leave)
 
     monkeypatch.setattr(asking, "while_waited_for", watched)
     nobody = Services("redis://127.0.0.1:1", "http://127.0.0.1:1", "x", 1)
@@ -78,7 +80,7 @@ def test_whoever_left_before_its_turn_asks_nothing(monkeypatch: pytest.MonkeyPat
     async def leave_while_waiting() -> None:
         await limiter.acquire()
         leaving = asyncio.ensure_future(
-            asking.asked(request(client_leaves=True), nobody, lambda _: pytest.fail("it asks"))
+            asking.asked(request(client_leaves=True), nobody, BY, lambda _: pytest.fail("it asks"))
         )
         assert await asyncio.to_thread(left.wait, 60), "nobody noticed"
         limiter.release()

@@ -1,4 +1,5 @@
-"""Sends what waits in the outbox: per channel in order, one at a time, and no channel waits for another.
+"""Sends what waits in the outbox: per channel in order, one at a time. A tenant has as many sends under way as
+`OutboxOptions` allows, so that slow channels delay messages of their own tenant only.
 
 A message is noted as delivered after its receiver took it. A process that dies in between leaves it to be sent again,
 with the same id. A channel that fails is tried again later and later; until then its messages wait behind each other,
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
+from operator import attrgetter
 from threading import Event, Lock
 from typing import Any
 
@@ -20,6 +22,8 @@ from headrace.alerts.lease import SQL
 from headrace.alerts.messages import Message, message_of
 from headrace.alerts.senders import SendOptions, send
 from headrace.errors import HeadraceError
+from headrace.model.names import EnvRef
+from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, class_row, connection
 from headrace.postgres.queries import load_query
 from headrace.webhook.post import Rejected
@@ -30,6 +34,10 @@ Send = Callable[[str, dict[str, Any], Message, str], str | None]
 
 MAX_ERROR = 500
 
+SLOTS = SlotLimits(environment=6, organisation=8, total=64)
+FAILING_SLOTS = SlotLimits(environment=2, organisation=3, total=16)
+"""Channels that failed before have slots of their own, so that those that hang leave the others alone."""
+
 
 @dataclass(frozen=True)
 class OutboxOptions:
@@ -37,8 +45,8 @@ class OutboxOptions:
     longest_wait_s: float = 900.0
     give_up_s: float = 3 * 86_400.0
     rejections: int = 3  # tries after which a message that is rejected for good is given up
-    threads: int = 32  # for channels that work
-    threads_for_failing: int = 8  # so that those that hang leave the others alone
+    slots: SlotLimits = SLOTS  # for channels that work
+    failing_slots: SlotLimits = FAILING_SLOTS
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,24 @@ class Due:
     attempts: int
     channel_id: str
     org: str
+    project: str
+    env: str
     type: str
     config: dict[str, Any] = field(repr=False)
     failures: int
     age_s: float
+
+    @property
+    def environment(self) -> EnvRef:
+        return EnvRef(self.org, self.project, self.env)
+
+
+class _Lane:
+    """Threads for sending, and which tenants use them."""
+
+    def __init__(self, limits: SlotLimits, name: str) -> None:
+        self.slots = TenantSlots(limits)
+        self.threads = ThreadPoolExecutor(limits.total, name)
 
 
 class Outbox:
@@ -60,24 +82,28 @@ class Outbox:
         self._pool = pool
         self._options = options or OutboxOptions()
         self._send: Send = lambda kind, config, message, org: send(kind, config, message, send_options, org)
-        self._working = ThreadPoolExecutor(self._options.threads, "alerts-send")
-        self._failing = ThreadPoolExecutor(self._options.threads_for_failing, "alerts-retry")
+        self._working = _Lane(self._options.slots, "alerts-send")
+        self._failing = _Lane(self._options.failing_slots, "alerts-retry")
         self._in_hand: dict[str, Future[None]] = {}
         self._lock = Lock()
         self.done = Event()  # something was sent, or failed: there may be more to do
 
     def run_once(self) -> int:
-        """Begin to send what is due; returns how many messages."""
+        """Begin to send what is due, oldest first, as far as tenants have slots; returns how many messages."""
         with connection(self._pool) as conn:
             with self._lock:
                 in_hand = list(self._in_hand)
             cursor = conn.cursor(row_factory=class_row(Due))
             due = cursor.execute(load_query(SQL, "due_messages"), {"in_hand": in_hand}).fetchall()
-        for each in due:
-            pool = self._failing if each.failures else self._working
-            with self._lock:
-                self._in_hand[each.channel_id] = pool.submit(self._deliver, each)
-        return len(due)
+        return sum(self._begin(each) for each in sorted(due, key=attrgetter("seq")))
+
+    def _begin(self, due: Due) -> bool:
+        lane = self._failing if due.failures else self._working
+        if not lane.slots.take(due.environment):
+            return False
+        with self._lock:
+            self._in_hand[due.channel_id] = lane.threads.submit(self._deliver, due, lane.slots)
+        return True
 
     def settle(self, timeout_s: float) -> None:
         """Wait for what is under way."""
@@ -87,10 +113,10 @@ class Outbox:
 
     def close(self) -> None:
         """What is under way ends by its own time limit; what has not begun is sent after the next start."""
-        self._working.shutdown(wait=False, cancel_futures=True)
-        self._failing.shutdown(wait=False, cancel_futures=True)
+        for lane in (self._working, self._failing):
+            lane.threads.shutdown(wait=False, cancel_futures=True)
 
-    def _deliver(self, due: Due) -> None:
+    def _deliver(self, due: Due, slots: TenantSlots) -> None:
         try:
             self._try(due)
         except HeadraceError as error:  # PostgreSQL is away: it will be sent again, with the same id
@@ -98,6 +124,7 @@ class Outbox:
         finally:
             with self._lock:
                 self._in_hand.pop(due.channel_id, None)
+            slots.release(due.environment)
             self.done.set()
 
     def _try(self, due: Due) -> None:

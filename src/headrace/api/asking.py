@@ -8,24 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Event
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter
 from fastapi import Request
 
+from headrace.api.callers import Caller
 from headrace.api.patience import while_waited_for
 from headrace.api.services import Services
 from headrace.warehouse.reads import HistoryWithdrawn, Reads
 
-MAX_AT_ONCE = 16
+MAX_AT_ONCE = 24
 """Requests of one process that ask."""
 
+MAX_PER_ORG = 6
+"""Of those, with keys of one organisation; keys that reach everything count as one more."""
+
 _limiter = CapacityLimiter(MAX_AT_ONCE)
+_org_limiters: WeakValueDictionary[str | None, CapacityLimiter] = WeakValueDictionary()
 
 T = TypeVar("T")
 
 
-async def asked(request: Request, to: Services, answer: Callable[[Reads], T]) -> T:
-    """ClickHouse is not bothered any longer than somebody waits, and than `api.query_timeout`."""
+async def asked(request: Request, to: Services, by: Caller, answer: Callable[[Reads], T]) -> T:
+    """ClickHouse is not bothered any longer than somebody waits, and than `api.query_timeout`. Slow questions of one
+    organisation delay only its own."""
     reads: list[Reads] = []
     gone = Event()
 
@@ -44,4 +51,5 @@ async def asked(request: Request, to: Services, answer: Callable[[Reads], T]) ->
         for each in reads:
             each.cancel()
 
-    return await while_waited_for(request, _limiter, work, cancel)
+    of_org = _org_limiters.setdefault(by.scope.org, CapacityLimiter(MAX_PER_ORG))
+    return await while_waited_for(request, (of_org, _limiter), work, cancel)

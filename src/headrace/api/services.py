@@ -6,7 +6,6 @@ import math
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import BoundedSemaphore
 
 from fastapi import Request
 
@@ -15,6 +14,7 @@ from headrace.api.keys import KeyRing
 from headrace.api.queue_access import QueueAccess
 from headrace.api.rate import Buckets
 from headrace.api.readiness import Readiness
+from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, open_pool
 from headrace.queue.queue import NEW_SHARDS, read_stored_shards
 from headrace.settings import AlertsSettings, ApiSettings, QueueSnapshotSettings
@@ -31,7 +31,8 @@ STATEMENT_TIMEOUT_S = 5.0
 SNAPSHOT_TIMEOUT_S = 1.0
 """A scrape waits no longer for Valkey: the last good copy is in memory."""
 
-MOST_TRIALS = 4
+TEST_SLOTS = SlotLimits(environment=2, organisation=4, total=16)
+"""Channels that are tested at once: each test takes a thread for seconds, and the other routes need some."""
 
 FAILURES_PER_S = 0.2
 FAILURES_BURST = 20
@@ -102,9 +103,8 @@ class Services:
         return ChannelPolicy.of(self.alerts)
 
     @cached_property
-    def trials(self) -> BoundedSemaphore:
-        """Channels that are tried at once: each takes a thread for seconds, and the other routes need some."""
-        return BoundedSemaphore(MOST_TRIALS)
+    def channel_tests(self) -> TenantSlots:
+        return TenantSlots(TEST_SLOTS)
 
     @cached_property
     def snapshots(self) -> Reader:

@@ -47,7 +47,7 @@ from headrace.api.models import Name
 from headrace.api.pages import MAX_PAGE, Cursor, CursorText
 from headrace.api.problems import RETRY_AFTER_S, Problem, responses
 from headrace.api.segments import SegmentRoute
-from headrace.api.services import MOST_TRIALS, Services, services
+from headrace.api.services import Services, services
 from headrace.api.within import Where
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, DuplicateKey, connection
@@ -224,7 +224,7 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
     """Send a message to a channel by the way that all take, and wait up to ten seconds for it. Needs level operate."""
     with _transaction(to) as conn:
         found = _channel(conn, id, by, Level.OPERATE)
-    with _trial(to), auditor.record("alerts.channel.test", found.environment, id=id) as entry:
+    with _test_slot(to, found.environment), auditor.record("alerts.channel.test", found.environment, id=id) as entry:
         with _transaction(to) as conn:
             message_id = manual.add_test_message(conn, found)
         deadline = time.monotonic() + TEST_WAIT_S
@@ -241,14 +241,14 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
 
 
 @contextmanager
-def _trial(to: Services) -> Generator[None]:
-    if not to.trials.acquire(blocking=False):
-        detail = f"{MOST_TRIALS} channels are being tested, as many as may be at once. Nothing was sent; try again."
+def _test_slot(to: Services, env: EnvRef) -> Generator[None]:
+    if not to.channel_tests.take(env):
+        detail = "As many channels are being tested as may be at once. Nothing was sent; try again."
         raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
     try:
         yield
     finally:
-        to.trials.release()
+        to.channel_tests.release(env)
 
 
 def _channel(conn: Connection, id: str, by: Caller, level: Level = Level.READ) -> Channel:

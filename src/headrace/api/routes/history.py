@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from headrace.api.asking import asked
 from headrace.api.auth import Part, ReadTenant, SignedIn
+from headrace.api.callers import Caller
 from headrace.api.history_documents import EnvironmentHistory, QueueHistory, TopQueues
 from headrace.api.problems import Problem
 from headrace.api.segments import SegmentRoute
@@ -83,7 +84,9 @@ Environment = Annotated[EnvRef, Depends(_environment)]
 
 
 @router.get("/queues/{queue}/metrics", response_model=QueueHistory)
-async def queue_metrics(request: Request, queue: str, tenant: ReadTenant, window: Asked, to: To) -> Response:
+async def queue_metrics(
+    request: Request, queue: str, tenant: ReadTenant, by: SignedIn, window: Asked, to: To
+) -> Response:
     """History of one queue: a point per step, without gaps, and the numbers of the whole range."""
     ref = QueueRef(tenant.org, tenant.project, tenant.env, queue)
     check_queue(ref)
@@ -94,11 +97,11 @@ async def queue_metrics(request: Request, queue: str, tenant: ReadTenant, window
             raise Problem(404, f"There is no history of a queue {queue!r} in {_place(tenant)}.")
         return present_queue(queue, found)
 
-    return await _answered(request, to, answer)
+    return await _answered(request, to, by, answer)
 
 
 @router.get("/environments/{environment}/queue-metrics", response_model=EnvironmentHistory)
-async def environment_metrics(request: Request, tenant: Environment, window: Asked, to: To) -> Response:
+async def environment_metrics(request: Request, tenant: Environment, by: SignedIn, window: Asked, to: To) -> Response:
     """History of all queues of an environment together, in the shape of that of a queue."""
 
     def answer(reads: Reads) -> bytes:
@@ -107,13 +110,14 @@ async def environment_metrics(request: Request, tenant: Environment, window: Ask
             raise Problem(404, f"There is no history of queues in {_place(tenant)}.")
         return present_environment(tenant.env, found)
 
-    return await _answered(request, to, answer)
+    return await _answered(request, to, by, answer)
 
 
 @router.get("/environments/{environment}/top-queues", response_model=TopQueues)
 async def rank_queues(
     request: Request,
     tenant: Environment,
+    by: SignedIn,
     to: To,
     metric: Annotated[Metric, Query(description="By what they are ranked, highest first.")] = "depth",
     period: Annotated[str, Query(description="How long, up to now.", examples=["1h"])] = DEFAULT_PERIOD,
@@ -125,11 +129,11 @@ async def rank_queues(
     def answer(reads: Reads) -> bytes:
         return present_top(tenant.env, top_queues(reads, tenant, metric, window, to.now_ms(), limit))
 
-    return await _answered(request, to, answer)
+    return await _answered(request, to, by, answer)
 
 
-async def _answered(request: Request, to: Services, answer: Callable[[Reads], bytes]) -> Response:
-    return Response(await asked(request, to, answer), media_type="application/json")
+async def _answered(request: Request, to: Services, by: Caller, answer: Callable[[Reads], bytes]) -> Response:
+    return Response(await asked(request, to, by, answer), media_type="application/json")
 
 
 def _place(ref: EnvRef) -> str:

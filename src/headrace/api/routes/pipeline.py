@@ -123,7 +123,7 @@ async def show_pipeline(
     """How far and how fast the pipeline is, what it lost, and what happened to servers. Needs ClickHouse; what happened
     to servers is null without PostgreSQL."""
     events = await run_in_threadpool(_read_events, to, by.scope)
-    return await asked(request, to, lambda reads: _pipeline(reads, to.now_ms(), limit, events))
+    return await asked(request, to, by, lambda reads: _pipeline(reads, to.now_ms(), limit, events))
 
 
 def _pipeline(reads: Reads, now_ms: int, limit: int, events: list[ServerEventDocument] | None) -> Pipeline:
