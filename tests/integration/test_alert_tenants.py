@@ -55,7 +55,7 @@ ROUTES: dict[tuple[str, str], Ask] = {  # in an order in which all of them can s
     ("GET", "/channels"): READ,
     ("GET", "/channels/{id}"): READ,
     ("POST", "/channels"): Ask(CHANNEL, Level.ADMIN, 201),
-    ("PATCH", "/channels/{id}"): Ask({"health": True}, Level.ADMIN),
+    ("PATCH", "/channels/{id}"): Ask({"enabled": True}, Level.ADMIN),
     ("POST", "/channels/{id}/test"): Ask(None, Level.OPERATE),
     ("GET", "/silences"): READ,
     ("POST", "/silences"): Ask({"ends_at": ENDS_AT}, Level.OPERATE, 201),

@@ -351,7 +351,7 @@ export interface Channel extends Tenant {
   type: ChannelType;
   /** Where it leads, without what is secret. */
   target: string;
-  /** Is told too when rules cannot be evaluated. */
+  /** Is told too of incidents of Headrace itself. */
   health: boolean;
   enabled: boolean;
   /** Tries in a row that failed. */

@@ -90,15 +90,17 @@ def _live_channels(conn: Connection) -> dict[str, bool]:
 def _told_channels(
     conn: Connection, transitions: Sequence[tuple[Rule, Transition]], live: Mapping[str, bool]
 ) -> dict[str, list[str]]:
-    """Transition → channels. Whoever was told that it fires is told that it is over."""
+    """Return the channels of each transition, by its id. A channel that was sent the beginning of an incident is sent
+    its end; of Headrace's own health only if the operator still lets it be told."""
     over = [made.incident for _, made in transitions if made.kind == Phase.RESOLVED]
     found = conn.execute("SELECT id, channels FROM alert_incidents WHERE id = ANY(%s)", [over]).fetchall()
     before = {str(row[0]): [str(channel) for channel in row[1]] for row in found}
     told: dict[str, list[str]] = {}
     for rule, made in transitions:
+        is_health = rule.id.startswith(PREFIX)
         if made.kind == Phase.RESOLVED:
-            told[made.id] = before.get(made.incident or "", [])
-        elif rule.id.startswith(PREFIX):
+            told[made.id] = [each for each in before.get(made.incident or "", []) if not is_health or live.get(each)]
+        elif is_health:
             told[made.id] = [channel for channel, health in live.items() if health]
         else:
             told[made.id] = list(rule.channels)

@@ -80,7 +80,10 @@ class ChannelFields(Asked):
     url: str | None = Field(None, description="Of slack, webhook and apprise. Never shown again.")
     to: list[Visible] | None = Field(None, description="Of email: addresses.")
     secret: str | None = Field(None, description="Of webhook: what messages are signed with; made if left out.")
-    health: bool | None = Field(None, description="Is told too when rules cannot be evaluated.")
+    health: bool | None = Field(
+        None,
+        description="Is told too of incidents of Headrace itself. Only keys that reach everything set it.",
+    )
     enabled: bool | None = None
 
 

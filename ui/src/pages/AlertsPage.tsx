@@ -4,7 +4,7 @@ import { openWords, parseAlerts, SHOWN, type Shown } from "../alerts";
 import { useLive, useTitle, type Live } from "../live";
 import { href, tenantKey } from "../place";
 import type { ServerClock } from "../queues";
-import { mayAdminister, mayOperate } from "../session";
+import { mayAdminister, mayOperate, reachesEverything } from "../session";
 import type { Channel, Incident, IncidentList, Rule, Silence, Tenant, Who } from "../shapes";
 import { Channels } from "../components/alerts/Channels";
 import { Incidents } from "../components/alerts/Incidents";
@@ -63,7 +63,7 @@ function AllAlerts({ tenant, who, open, health, clock, show, made, operate }: Pr
       {made.data !== null && (
         <>
           {show === "rules" && <Rules tenant={tenant} rules={made.data.rules} channels={made.data.channels} operate={operate} onDone={made.refresh} />}
-          {show === "channels" && <Channels tenant={tenant} channels={made.data.channels} operate={operate} administer={mayAdminister(who)} onDone={made.refresh} />}
+          {show === "channels" && <Channels tenant={tenant} channels={made.data.channels} operate={operate} administer={mayAdminister(who)} everywhere={reachesEverything(who)} onDone={made.refresh} />}
           {show === "silences" && <Silences tenant={tenant} silences={made.data.silences} rules={made.data.rules} operate={operate} onDone={made.refresh} />}
         </>
       )}

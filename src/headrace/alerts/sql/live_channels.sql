@@ -1,1 +1,1 @@
-SELECT id, health FROM alert_channels WHERE enabled
+SELECT id, health_by_operator FROM alert_channels WHERE enabled

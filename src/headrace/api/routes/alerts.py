@@ -174,8 +174,9 @@ def list_channels(where: Where, to: To) -> ChannelList:
 
 
 @router.post("/channels", status_code=201, responses=responses(409, 413))
-def add_channel(tenant: AdminTenant, to: To, auditor: Auditor, given: NewChannel) -> MadeChannel:
-    """Make a channel. Needs level admin."""
+def add_channel(tenant: AdminTenant, by: SignedIn, to: To, auditor: Auditor, given: NewChannel) -> MadeChannel:
+    """Make a channel. Needs level admin; `health` needs a key that reaches everything."""
+    _refuse_health(bool(given.health), by)
     with (
         auditor.record("alerts.channel.add", tenant, name=given.name, type=given.type) as entry,
         _transaction(to) as conn,
@@ -196,15 +197,18 @@ def show_channel(id: Name, by: SignedIn, to: To) -> ChannelDocument:
 
 @router.patch("/channels/{id}", responses=responses(409, 413))
 def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: ChannelChange) -> MadeChannel:
-    """Change a channel; it is tried again at once. Needs level admin."""
+    """Change a channel; it is tried again at once. Needs level admin; one with `health` needs a key that reaches
+    everything."""
     with _transaction(to) as conn:
         found = _channel(conn, id, by, Level.ADMIN)
+    _refuse_health(found.health or bool(given.health), by)
     said = given.model_dump(exclude_none=True)
     with (
         auditor.record("alerts.channel.change", found.environment, id=id, fields=sorted(said)),
         _transaction(to) as conn,
     ):
         before = _reached(records.lock_channel(conn, id), "channel", id, by, Level.ADMIN)
+        _refuse_health(before.health, by)
         channel, secret = make_channel(id, before.environment, said, before, to.channel_policy)
         records.put_channel(conn, channel)
     return made_channel(channel, secret)
@@ -212,9 +216,11 @@ def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: Chan
 
 @router.delete("/channels/{id}", status_code=204)
 def remove_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
-    """Remove a channel, and what waits to be sent there. Needs level admin."""
+    """Remove a channel, and what waits to be sent there. Needs level admin; one with `health` needs a key that reaches
+    everything."""
     with _transaction(to) as conn:
         found = _channel(conn, id, by, Level.ADMIN)
+    _refuse_health(found.health, by)
     with auditor.record("alerts.channel.remove", found.environment, id=id, name=found.name), _transaction(to) as conn:
         records.remove_channel(conn, id)
 
@@ -238,6 +244,16 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
     if not delivered and error is None:
         error = "It still waits to be sent: does `headrace alerts run` run, and is the channel enabled?"
     return Tested(id=message_id, delivered=delivered, error=error)
+
+
+def _refuse_health(is_health: bool, by: Caller) -> None:
+    """Incidents of Headrace's own health name tenants: operators alone decide who is told of them, and where."""
+    if is_health and not by.scope.is_everything:
+        raise Problem(
+            403,
+            "Channels with health are told of incidents of all tenants: they are made, changed and removed with keys "
+            f"that reach everything. The key {by.name!r} reaches {by.scope}. Nothing was changed.",
+        )
 
 
 @contextmanager

@@ -19,11 +19,13 @@ const URL_HINTS: Record<Exclude<ChannelType, "email">, string> = {
 
 interface Props {
   tenant: Tenant;
+  /** The key reaches everything, so it may let the channel hear of incidents of Headrace itself. */
+  everywhere: boolean;
   onMade: (made: MadeChannel) => void;
   onClose: () => void;
 }
 
-export function ChannelDialog({ tenant, onMade, onClose }: Props) {
+export function ChannelDialog({ tenant, everywhere, onMade, onClose }: Props) {
   const [name, setName] = useState("");
   const [type, setType] = useState<ChannelType>("slack");
   const [url, setUrl] = useState("");
@@ -49,7 +51,7 @@ export function ChannelDialog({ tenant, onMade, onClose }: Props) {
           <TextField label="URL; never shown again" wide required placeholder={URL_HINTS[type]} value={url} onInput={setUrl} testId="field-url" />
         )}
         {type === "webhook" && <TextField label="Secret that messages are signed with; empty: one is made" wide value={secret} onInput={setSecret} testId="field-secret" />}
-        <CheckField label="Is told too when rules cannot be evaluated" checked={health} onCheck={setHealth} />
+        {everywhere && <CheckField label="Is told too of incidents of Headrace itself" checked={health} onCheck={setHealth} />}
       </div>
     </Dialog>
   );

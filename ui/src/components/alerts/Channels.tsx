@@ -16,10 +16,11 @@ interface Props {
   channels: readonly Channel[];
   operate: boolean;
   administer: boolean;
+  everywhere: boolean;
   onDone: () => void;
 }
 
-export function Channels({ tenant, channels, operate, administer, onDone }: Props) {
+export function Channels({ tenant, channels, operate, administer, everywhere, onDone }: Props) {
   const [making, setMaking] = useState(false);
   const [made, setMade] = useState<MadeChannel | null>(null);
   return (
@@ -35,7 +36,7 @@ export function Channels({ tenant, channels, operate, administer, onDone }: Prop
       </header>
       <ul data-testid="channels" data-count={channels.length}>
         {channels.map((channel) => (
-          <ChannelItem key={channel.id} channel={channel} operate={operate} administer={administer} onDone={onDone} />
+          <ChannelItem key={channel.id} channel={channel} operate={operate} administer={administer} everywhere={everywhere} onDone={onDone} />
         ))}
       </ul>
       {channels.length === 0 && (
@@ -46,6 +47,7 @@ export function Channels({ tenant, channels, operate, administer, onDone }: Prop
       {making && (
         <ChannelDialog
           tenant={tenant}
+          everywhere={everywhere}
           onMade={setMade}
           onClose={() => {
             setMaking(false);
@@ -58,7 +60,7 @@ export function Channels({ tenant, channels, operate, administer, onDone }: Prop
   );
 }
 
-function ChannelItem({ channel, operate, administer, onDone }: Omit<Props, "tenant" | "channels"> & { channel: Channel }) {
+function ChannelItem({ channel, operate, administer, everywhere, onDone }: Omit<Props, "tenant" | "channels"> & { channel: Channel }) {
   const [removing, setRemoving] = useState(false);
   return (
     <Item
@@ -74,7 +76,7 @@ function ChannelItem({ channel, operate, administer, onDone }: Omit<Props, "tena
       actions={
         <>
           {operate && <TestButton channel={channel} onDone={onDone} />}
-          {administer && (
+          {administer && (everywhere || !channel.health) && (
             <button type="button" class="button small" aria-label={`Remove ${channel.name}`} data-testid="remove-channel" onClick={() => setRemoving(true)}>
               Remove
             </button>
@@ -83,7 +85,7 @@ function ChannelItem({ channel, operate, administer, onDone }: Omit<Props, "tena
       }
     >
       <code>{channel.target}</code>
-      {channel.health && <span>told too when rules cannot be evaluated</span>}
+      {channel.health && <span>told too of incidents of Headrace itself</span>}
       <span>
         {channel.last_sent_at === null ? (
           "nothing sent yet"
