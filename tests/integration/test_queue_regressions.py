@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 LEASE_MS = 60_000
 A, B = QueueRef("o", "p", "e", "a"), QueueRef("o", "p", "e", "b")
+SENT = LeasedJob(A, "id", "send", b"", 1, 1, "lease", 0, 0)
 
 
 class Shard:
@@ -138,12 +139,14 @@ def test_workers_are_seen_whatever_the_clocks_say(
 
     async def report() -> None:
         async with Client(valkey_url) as client:
-            await Registry(client.redis, "w").report(tasks, [])
+            registry = Registry(client.redis, "w")
+            registry.note_served(SENT)
+            await registry.report(tasks, [])
 
     with monkeypatch.context() as behind:
         behind.setattr("time.time_ns", lambda: 0)
         asyncio.run(report())
-    assert read_workers(valkey).plugins == {"send": "mail:1"}
+    assert read_workers(valkey).plugins == {(SENT.queue.environment, "send"): {"mail:1"}}
     valkey.delete(keys.worker("w"))  # as its end does
     assert read_workers(valkey).plugins == {}
     assert valkey.zcard(keys.WORKERS) == 0

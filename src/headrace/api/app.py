@@ -13,7 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.api import openapi, problems
-from headrace.api.auth import caller
+from headrace.api.auth import AuthenticateBeforeBody, caller
 from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
 from headrace.api.instruments import CountRequests, Instruments
 from headrace.api.problems import Problem, responses
@@ -26,6 +26,9 @@ DASHBOARD = Path(__file__).parent / "static"
 
 PAGE = re.compile(r"/(queue-metrics|streams|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
 """Addresses that the dashboard itself understands (ui/src/place.ts): each loads it."""
+
+HIDDEN = re.compile(r"(^|[/\\])\.")
+"""Names of files that are not served: those that begin with a dot, such as the build's own record."""
 
 GUARDED: list[APIRouter] = [
     queues.router,
@@ -71,6 +74,7 @@ def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
     problems.install(app)
     openapi.install(app)
     # The one that is added last is outermost.
+    app.add_middleware(AuthenticateBeforeBody, to=services, open_routes=ANYBODY)
     app.add_middleware(LimitBody, max_bytes=services.settings.max_body)
     app.add_middleware(CatchErrors)
     app.add_middleware(CountRequests, instruments=app.state.instruments)
@@ -96,8 +100,9 @@ def _dashboard() -> ASGIApp:
     files = StaticFiles(directory=DASHBOARD, html=True) if DASHBOARD.is_dir() else None
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if files is None or scope["path"].startswith("/api/"):
-            raise Problem(404, f"There is no route {scope['path']}. GET /openapi.json lists those there are.")
-        await files({**scope, "path": "/"} if PAGE.fullmatch(scope["path"]) else scope, receive, send)
+        path: str = scope["path"]
+        if files is None or path.startswith("/api/") or HIDDEN.search(path):
+            raise Problem(404, f"There is no route {path}. GET /openapi.json lists those there are.")
+        await files({**scope, "path": "/"} if PAGE.fullmatch(path) else scope, receive, send)
 
     return serve

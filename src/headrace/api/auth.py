@@ -10,12 +10,14 @@ A key comes as `Authorization: Bearer hr_…`, or as the cookie that `POST /api/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from headrace.api import sessions
 from headrace.api.callers import EVERYTHING, Caller, Level, Scope, unknown_tenant
@@ -28,6 +30,7 @@ __all__ = [
     "CHALLENGE",
     "EVERYTHING",
     "AdminTenant",
+    "AuthenticateBeforeBody",
     "Caller",
     "Level",
     "OperateTenant",
@@ -59,6 +62,38 @@ async def caller(
     _cookie: Annotated[str | None, Security(COOKIE)],  # for OpenAPI: its real name has the port in it
 ) -> Caller:
     """Whoever holds the key that came with the request; 401 without a valid one, 429 when it asks too often."""
+    return await _authenticate(request, to, bearer)
+
+
+class AuthenticateBeforeBody:
+    """Refuses requests without a valid key before any of their body is read: FastAPI parses a body before it solves the
+    dependencies of a route."""
+
+    def __init__(self, app: ASGIApp, to: Services, open_routes: Container[tuple[str, str]]) -> None:
+        self._app = app
+        self._to = to
+        self._open_routes = open_routes
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/api/"):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        is_open = (request.method, scope["path"]) in self._open_routes
+
+        async def guarded_receive() -> Message:
+            if not is_open:
+                await _authenticate(request, self._to, await BEARER(request))
+            return await receive()
+
+        await self._app(scope, guarded_receive, send)
+
+
+async def _authenticate(request: Request, to: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller:
+    """Return who sends the request; found out once. Raises Problem."""
+    known: Caller | None = getattr(request.state, "caller", None)
+    if known is not None:
+        return known
     found = await _key_of(request, to, bearer)
     if found is None and bearer is not None:
         raise refusal(request, to)
@@ -67,6 +102,7 @@ async def caller(
     request.state.rate = spent = to.rates.spend(found.id)
     spent.refuse_excess(f"The key {found.name!r}")
     to.used.add(found.id)
+    request.state.caller = found.caller
     return found.caller
 
 

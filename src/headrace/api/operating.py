@@ -9,10 +9,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from headrace.api.callers import Scope
 from headrace.api.feeds import Hub
 from headrace.api.recent import Recent
 from headrace.api.services import Services
-from headrace.api.within import Within
+from headrace.api.within import Within, narrowed
 from headrace.cold.details import FlowDetail, join_details
 from headrace.cold.tiers import Tiers
 from headrace.model.names import QueueRef
@@ -32,6 +33,10 @@ class Details:
     warm: list[Detail]
     cold: list[Detail]
     at_ms: int
+
+    def only(self, where: Within) -> Details:
+        warm, cold = ([each for each in tier if where.covers(each.ref.environment)] for tier in (self.warm, self.cold))
+        return Details(warm, cold, self.at_ms)
 
     @cached_property
     def joined(self) -> list[FlowDetail]:
@@ -65,7 +70,7 @@ class Operating:
             return []
         if (env := where.environment) is not None:
             return read_environment(self.to.valkey, self.to.shards, env)
-        return read_states(self.to.valkey, self.to.shards, where.covers)
+        return read_states(self.to.valkey, self.to.shards, where.covers, where.prefix)
 
     def state(self, ref: QueueRef) -> QueueState:
         found = read_state(self.to.valkey, self.to.shards, ref)
@@ -73,15 +78,17 @@ class Operating:
         assert found is not None
         return found
 
-    def details(self, where: Within) -> Details:
-        """At most some seconds old."""
-        return self._details.get(where, lambda: self._read_details(where))
+    def details(self, scope: Scope, where: Within) -> Details:
+        """Return what waits there, at most some seconds old. Read once for all that the key reaches: whatever else a
+        request asks for is chosen from that, so that no parameter makes the servers work more often."""
+        if where.nothing:
+            return Details([], [], self.to.now_ms())
+        reached = narrowed(scope, Within())
+        return self._details.get(reached, lambda: self._read_details(reached)).only(where)
 
     def _read_details(self, where: Within) -> Details:
         at_ms = self.to.now_ms()
-        if where.nothing:
-            return Details([], [], at_ms)
-        warm = read_details(self.to.valkey, self.to.shards, where.covers)
+        warm = read_details(self.to.valkey, self.to.shards, where.covers, where.prefix)
         return Details(warm, self.tiers.store.details(**where.parts), at_ms)
 
     @property

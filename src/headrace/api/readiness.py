@@ -1,7 +1,12 @@
-"""Do the servers answer? Each is asked beside the others, with little patience, and not more than once a second."""
+"""Do the servers answer? Each is asked beside the others, with little patience, and not more than once a second.
+
+However many requests wait for the answer, they share one round of questions, and none of them holds a thread or a lock
+meanwhile.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -35,18 +40,22 @@ class Readiness:
             "postgres": lambda: postgres_version(postgres_url),
             "clickhouse": lambda: _clickhouse_version(clickhouse_url),
         }
-        self._threads = ThreadPoolExecutor(len(self._asks), "readiness")
+        self._threads = ThreadPoolExecutor(len(self._asks) + 1, "readiness")
         self._asked: dict[str, Future[Answer]] = {}
-        self._lock = Lock()
-        self._found: dict[str, Answer] = {}
+        self._lock = Lock()  # held for no longer than it takes to begin a round
+        self._round: Future[Mapping[str, Answer]] | None = None
         self._found_at = float("-inf")
 
-    def look(self) -> Mapping[str, Answer]:
+    async def look(self) -> Mapping[str, Answer]:
+        """Return what the servers answered within the last second, or within PATIENCE_S from now."""
+        return await asyncio.shield(asyncio.wrap_future(self._current_round()))
+
+    def _current_round(self) -> Future[Mapping[str, Answer]]:
         with self._lock:
-            if time.monotonic() - self._found_at >= KEEP_S:
-                self._found = self._ask_all()
-                self._found_at = time.monotonic()
-            return self._found
+            is_over = self._round is None or self._round.done()
+            if self._round is None or (is_over and time.monotonic() - self._found_at >= KEEP_S):
+                self._round = self._threads.submit(self._ask_all)
+            return self._round
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -57,6 +66,7 @@ class Readiness:
             if name not in self._asked or self._asked[name].done():
                 self._asked[name] = self._threads.submit(_timed, ask)
         answered, _ = wait(self._asked.values(), PATIENCE_S)
+        self._found_at = time.monotonic()
         return {name: one.result() if one in answered else Answer(False, None) for name, one in self._asked.items()}
 
 

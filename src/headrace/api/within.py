@@ -13,6 +13,7 @@ from fastapi import Depends, Query
 from headrace.api.auth import SignedIn
 from headrace.api.callers import Scope
 from headrace.model.names import EnvRef
+from headrace.queue.keys import part_prefix
 from headrace.queue.validate import check_name
 
 
@@ -32,6 +33,11 @@ class Within:
     @property
     def parts(self) -> dict[str, str | None]:
         return {"org": self.org, "project": self.project, "env": self.env}
+
+    @property
+    def prefix(self) -> str:
+        """How names in Valkey begin that this covers, as far as that is known."""
+        return part_prefix(self.org, self.project)
 
     @property
     def environment(self) -> EnvRef | None:

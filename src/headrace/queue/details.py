@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
+from headrace.queue.state import read_parts
 from headrace.valkey.connect import Valkey, available
 
 PAGE = 500
@@ -25,10 +26,12 @@ class Detail:
     oldest_ms: float | None
 
 
-def read_details(client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True) -> list[Detail]:
-    """Of the warm tier. Two round trips per page of queues, nothing is scanned."""
+def read_details(
+    client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True, prefix: str = ""
+) -> list[Detail]:
+    """Of the warm tier. Two round trips per page of queues. `prefix`: as in read_states."""
     with available():
-        found = [detail for shard in range(shards) for detail in _read_shard(client, shard, wanted)]
+        found = [detail for shard in range(shards) for detail in _read_shard(client, shard, wanted, prefix)]
     return _in_order(found)
 
 
@@ -42,8 +45,8 @@ def _in_order(found: list[Detail]) -> list[Detail]:
     return sorted(found, key=lambda detail: (detail.ref, detail.task, detail.flow, detail.flow_type))
 
 
-def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool]) -> list[Detail]:
-    parts = sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
+def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool], prefix: str) -> list[Detail]:
+    parts = read_parts(client, shard, prefix)
     refs = [ref for ref in (keys.queue_of_part(part.decode()) for part in parts) if wanted(ref.environment)]
     pages = [refs[start : start + PAGE] for start in range(0, len(refs), PAGE)]
     return [detail for page in pages for detail in _read_page(client, shard, page)]

@@ -52,7 +52,7 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:pipeline:lease          string  who reads the metric streams; ends with its lease (pipeline/lease.py)
     hr:pipeline:last           string  who read them last
     hr:workers                 zset    worker → when it last reported
-    hr:worker:W                string  what a worker runs (JSON)
+    hr:worker:W                string  what a worker runs, and for which environments it ran tasks (JSON)
 
 E is org:project:env, Q the queue, J the job id; in each part `%` and `:` are percent-encoded, so
 that parts cannot run into each other. A job in `leases`, `scheduled` and `expiries` is written E:J.
@@ -149,6 +149,12 @@ def env_part(ref: EnvRef) -> str:
 
 def queue_part(ref: QueueRef) -> str:
     return f"{env_part(ref.environment)}:{encode(ref.queue)}"
+
+
+def part_prefix(org: str | None, project: str | None) -> str:
+    """Return how the parts of all queues of an organisation or a project begin; '' for those of everything."""
+    names = [] if org is None else [org] if project is None else [org, project]
+    return "".join(f"{encode(name)}:" for name in names)
 
 
 def env(shard: int, ref: EnvRef) -> str:

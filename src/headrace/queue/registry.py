@@ -6,18 +6,21 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.errors import NotPermitted
 from headrace.model.job import LeasedJob, new_job_id
-from headrace.model.names import QueueRef
+from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.tasks import Tasks
 from headrace.valkey.connect import AsyncValkey, Valkey, available
 
 STALE_MS = 30_000
+
+MOST_SERVED = 200
+"""Pairs of environment and task that one worker reports as served: those it ran first most recently."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,11 @@ class ReportedTask:
 
 @dataclass(frozen=True)
 class Workers:
+    """What all live workers reported. Plugins are known per environment: workers of two tenants may have tasks of the
+    same name."""
+
     running: Sequence[ReportedTask]
-    plugins: dict[str, str]  # task → the artifact that provides it
+    plugins: Mapping[tuple[EnvRef, str], frozenset[str]]  # environment and task → artifacts whose workers ran it there
 
 
 class Registry:
@@ -49,11 +55,21 @@ class Registry:
     def __init__(self, client: AsyncValkey, name: str | None = None) -> None:
         self.worker_id = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
         self._client = client
+        self._served: dict[tuple[str, str, str, str], None] = {}
+
+    def note_served(self, job: LeasedJob) -> None:
+        """Remember that this worker runs a task for the environment of a job."""
+        pair = (job.queue.org, job.queue.project, job.queue.env, job.task)
+        if pair not in self._served:
+            self._served[pair] = None
+            if len(self._served) > MOST_SERVED:
+                del self._served[next(iter(self._served))]
 
     async def report(self, tasks: Tasks, running: Iterable[RunningTask]) -> None:
         entry = {
             "plugin": tasks.plugin,
             "tasks": tasks.names(),
+            "served": list(self._served),
             "running": [[*_names(task.job.queue), task.job.id, task.job.task, task.started_at_ms] for task in running],
         }
         with available():
@@ -70,7 +86,7 @@ def read_workers(client: Valkey) -> Workers:
     """Every worker that reported within the last 30 seconds, by the server's clock: its entry ends then. An entry that
     cannot be read is passed over: one broken worker must not hide the others."""
     running: list[ReportedTask] = []
-    plugins: dict[str, str] = {}
+    plugins: dict[tuple[EnvRef, str], set[str]] = {}
     gone: list[bytes] = []
     with available():
         for name in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
@@ -79,15 +95,18 @@ def read_workers(client: Valkey) -> Workers:
                 gone.append(name)
                 continue
             entry = _entry(found)
-            plugins |= {task: entry["plugin"] for task in entry["tasks"] if entry["plugin"]}
-            running += [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
+            tasks = [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
+            running += tasks
+            if entry["plugin"]:
+                for pair in _served(entry, tasks):
+                    plugins.setdefault(pair, set()).add(entry["plugin"])
         if gone:  # should one be back by now, its next report names it again
             try:
                 with available():
                     client.zrem(keys.WORKERS, *gone)
             except NotPermitted:
                 pass  # the user may only read; another process removes them
-    return Workers(running, plugins)
+    return Workers(running, {pair: frozenset(found) for pair, found in plugins.items()})
 
 
 def _names(ref: QueueRef) -> tuple[str, str, str, str]:
@@ -103,9 +122,24 @@ def _task(fields: Any, worker: str) -> ReportedTask | None:
             return None
 
 
+def _served(entry: dict[str, Any], running: Iterable[ReportedTask]) -> Iterator[tuple[EnvRef, str]]:
+    """Yield the environments and tasks that a worker has run. Older workers report only what runs now."""
+    provided = set(map(str, entry["tasks"]))
+    for task in running:
+        if task.task in provided:
+            yield task.queue.environment, task.task
+    for fields in entry["served"]:
+        match fields:
+            case [str(org), str(project), str(env), str(task)] if task in provided:
+                yield EnvRef(org, project, env), task
+            case _:
+                pass
+
+
 def _entry(raw: Any) -> dict[str, Any]:
     try:
         entry: Any = json.loads(raw)
-        return {"plugin": str(entry["plugin"]), "tasks": list(entry["tasks"]), "running": list(entry["running"])}
-    except (ValueError, KeyError, TypeError):
-        return {"plugin": "", "tasks": [], "running": []}
+        told = {"plugin": str(entry["plugin"]), "tasks": list(entry["tasks"]), "running": list(entry["running"])}
+        return {**told, "served": list(entry.get("served", []))}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {"plugin": "", "tasks": [], "running": [], "served": []}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ from headrace.queue import keys
 from headrace.valkey.connect import Valkey, available
 
 PAGE = 500
+SCAN_COUNT = 5000
+"""Names that the server looks at per round trip where only some are wanted."""
 ODOMETER = b"o:"
 
 _COLD_FIELDS = (
@@ -51,11 +54,27 @@ class EnvLimits:
     burst: float | None  # by what factor the environment as a whole may go beyond it; None: not at all
 
 
-def read_states(client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True) -> list[QueueState]:
-    """Every queue of the wanted environments that was ever used, ordered by name."""
+def read_states(
+    client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True, prefix: str = ""
+) -> list[QueueState]:
+    """Every queue of the wanted environments that was ever used, ordered by name. `prefix` (see keys.part_prefix) keeps
+    the names of other queues in the server."""
     with available():
-        states = [state for shard in range(shards) for state in _read_shard(client, shard, wanted)]
+        states = [state for shard in range(shards) for state in _read_shard(client, shard, wanted, prefix)]
     return sorted(states, key=lambda state: state.ref)
+
+
+def read_parts(client: Valkey, shard: int, prefix: str = "") -> list[bytes]:
+    """Return the queues of a shard whose part of the key begins with `prefix`, ordered."""
+    if not prefix:
+        return sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
+    found = client.sscan_iter(keys.queues(shard), match=f"{escape_glob(prefix)}*", count=SCAN_COUNT)
+    return sorted(set(cast(Iterable[bytes], found)))
+
+
+def escape_glob(text: str) -> str:
+    """Return a pattern that matches this text alone."""
+    return re.sub(r"([\\*?\[\]^-])", r"\\\1", text)
 
 
 def read_environment(client: Valkey, shards: int, env: EnvRef) -> list[QueueState]:
@@ -117,8 +136,8 @@ def read_due_times(client: Valkey, shards: int, until_ms: float, at_most: int) -
     return found
 
 
-def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool]) -> list[QueueState]:
-    parts = sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
+def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool], prefix: str) -> list[QueueState]:
+    parts = read_parts(client, shard, prefix)
     return _read_pages(client, shard, [part for part in parts if wanted(keys.queue_of_part(part.decode()).environment)])
 
 

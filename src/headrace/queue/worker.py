@@ -289,6 +289,8 @@ class Worker:
         task: Task | None = None
         try:
             task = self._tasks.find(job.task)
+            if self._registry is not None:
+                self._registry.note_served(job)
             await call_handler(task, job, self._threads)
         except Bury:
             self._shard_of(job).results.buried.append((job, short_traceback()))

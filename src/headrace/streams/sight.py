@@ -15,6 +15,7 @@ from typing import Any, cast
 from headrace.errors import NoSuchGroup, NotAStream, ServiceUnavailable
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.keys import queue_of_part, queue_part
+from headrace.queue.state import SCAN_COUNT, escape_glob
 from headrace.streams import keys
 from headrace.streams.consumers import Consumer, Holders
 from headrace.streams.ids import time_of
@@ -109,12 +110,21 @@ def note(shard: int, ref: QueueRef, group: GroupKeys, sight: Sight | None, why: 
     return Call(script("note"), [keys.seen_of(shard, ref), keys.seen(shard)], args, int)
 
 
-def seen_refs(client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True) -> list[QueueRef]:
-    """The groups that somebody watches, or did lately, ordered by name."""
+def seen_refs(
+    client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True, prefix: str = ""
+) -> list[QueueRef]:
+    """The groups that somebody watches, or did lately, ordered by name. `prefix`: as in queue.state.read_states."""
     with available():
-        parts = [part for shard in range(shards) for part in cast(list[bytes], client.zrange(keys.seen(shard), 0, -1))]
+        parts = {part for shard in range(shards) for part in _read_parts(client, shard, prefix)}
     refs = (queue_of_part(part.decode()) for part in parts)
     return sorted(ref for ref in refs if wanted(ref.environment))
+
+
+def _read_parts(client: Valkey, shard: int, prefix: str) -> list[bytes]:
+    if not prefix:
+        return cast(list[bytes], client.zrange(keys.seen(shard), 0, -1))
+    found = client.zscan_iter(keys.seen(shard), match=f"{escape_glob(prefix)}*", count=SCAN_COUNT)
+    return [part for part, _ in cast(Iterable[tuple[bytes, float]], found)]
 
 
 def read_seen(client: Valkey, shards: int, refs: Iterable[QueueRef]) -> list[Seen]:

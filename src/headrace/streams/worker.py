@@ -180,6 +180,8 @@ class StreamWorker:
         task: Task | None = None
         try:
             task = self._tasks.find(job.task)
+            if self._registry is not None:
+                self._registry.note_served(job)
             await call_handler(task, job, self._threads)
         except Bury:
             self._results.buried.append((held, short_traceback()))

@@ -32,9 +32,9 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz")
-def readyz(to: To, by: Somebody) -> JSONResponse:
+async def readyz(to: To, by: Somebody) -> JSONResponse:
     """Do all servers answer? Which do not is told to those who have a key."""
-    found = to.readiness.look()
+    found = await to.readiness.look()
     ready = all(answer.up for answer in found.values())
     body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
     if by is not None:

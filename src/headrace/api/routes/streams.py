@@ -40,7 +40,7 @@ def list_streams(
     group that no watcher looked at for a day is forgotten."""
     after = CURSOR.place("streams", cursor)
     now_ms = clock_ms(to.valkey)
-    found = [] if where.nothing else seen_refs(to.valkey, to.shards, where.covers)
+    found = [] if where.nothing else seen_refs(to.valkey, to.shards, where.covers, where.prefix)
     matching = [ref for ref in found if name in ref.queue]
     page, more = page_of(matching, _names, after, limit)
     return WatchedStreamList(

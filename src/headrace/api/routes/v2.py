@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from headrace.api.action_documents import ActionQueue, ActionTask, DetailedQueues, RunningTasks
+from headrace.api.auth import SignedIn
 from headrace.api.operating import Op
 from headrace.api.within import Where
 from headrace.history.presenter import iso
@@ -24,10 +25,10 @@ Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows of each li
 
 
 @router.get("/detailed")
-def detailed_queues(where: Where, op: Op, limit: Rows = MAX_ROWS) -> DetailedQueues:
+def detailed_queues(by: SignedIn, where: Where, op: Op, limit: Rows = MAX_ROWS) -> DetailedQueues:
     """What waits in each tier, by action class, flow and action. Read at most every 5 s per scope. Needs Valkey and
     PostgreSQL."""
-    found = op.details(where)
+    found = op.details(by.scope, where)
     return DetailedQueues(
         warmQueues=[_queue(detail) for detail in _largest(found.warm, limit)],
         coldQueues=[_queue(detail) for detail in _largest(found.cold, limit)],
@@ -40,16 +41,18 @@ def detailed_queues(where: Where, op: Op, limit: Rows = MAX_ROWS) -> DetailedQue
     "/action-plugins",
     responses={200: {"content": {"application/json": {"example": {"org.example.MyTransform": "my-plugin:1.0.0"}}}}},
 )
-def action_plugins(where: Where, op: Op) -> dict[str, str]:
+def action_plugins(by: SignedIn, where: Where, op: Op) -> dict[str, str]:
     """Action class → the plugin that provides its actions, as workers report it. Of action classes where something
-    waits or runs; if several plugins do, they are separated by commas."""
-    found = op.details(where)
-    pairs = {(detail.ref.queue, detail.task) for detail in (*found.warm, *found.cold)}
-    pairs |= {(task.queue.queue, task.task) for task in op.workers.running if where.covers(task.queue.environment)}
+    waits or runs and whose environment a worker of the plugin has run the action for; if several plugins do, they are
+    separated by commas."""
+    found = op.details(by.scope, where)
+    workers = op.workers
+    pairs = {(detail.ref, detail.task) for detail in (*found.warm, *found.cold)}
+    pairs |= {(task.queue, task.task) for task in workers.running if where.covers(task.queue.environment)}
     plugins: dict[str, set[str]] = {}
-    for queue, task in pairs:
-        if plugin := op.workers.plugins.get(task):
-            plugins.setdefault(queue, set()).add(plugin)
+    for ref, task in pairs:
+        if provided := workers.plugins.get((ref.environment, task)):
+            plugins.setdefault(ref.queue, set()).update(provided)
     return {queue: ", ".join(sorted(plugins[queue])) for queue in sorted(plugins)[:MAX_ROWS]}
 
 
