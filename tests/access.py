@@ -6,6 +6,8 @@ api = client_with_key(services, Scope("acme", "shop", "prod"), Level.READ)
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi.testclient import TestClient
 
 from headrace.api import services as services_module
@@ -30,10 +32,22 @@ def make_key(
         return add_key(conn, name, scope, level, expires_s)[1]
 
 
-def client(services: Services, key: str | None = None) -> TestClient:
+def client(services: Services, key: str | None = None, address: str = "testclient", **options: Any) -> TestClient:
     """`with client(…)` also runs what an API process does on the side."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    return TestClient(create_app(services), raise_server_exceptions=False, headers=headers, follow_redirects=False)
+    return TestClient(
+        create_app(services),
+        raise_server_exceptions=False,
+        headers=headers,
+        follow_redirects=False,
+        client=(address, 50000),
+        **options,
+    )
+
+
+def local_client(services: Services) -> TestClient:
+    """A client on this machine without a key."""
+    return client(services, address="127.0.0.1", base_url="http://127.0.0.1")
 
 
 def client_with_key(services: Services, scope: Scope = EVERYTHING, level: Level = Level.ADMIN) -> TestClient:

@@ -266,6 +266,12 @@ class MetricsSettings:
         "Address that /metrics and /healthz of workers, mover, refresher, evaluator, autoscaler and watcher listen on.",
         text("a host name or address"),
     )
+    token: str | None = setting(
+        None,
+        "Token for /metrics of processes other than the API; none = direct requests from this machine only.",
+        optional(text("16 to 256 visible characters", r"[!-~]{16,256}")),
+        secret=True,
+    )
     queue_snapshot: QueueSnapshotSettings = field(default_factory=QueueSnapshotSettings)
 
 

@@ -41,7 +41,7 @@ from headrace.settings import ApiSettings
 from headrace.valkey import probe as valkey_probe
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
-from tests.access import client, client_with_key, make_key
+from tests.access import client, client_with_key, local_client, make_key
 from tests.conftest import POSTGRES_ROOMS, READY_S, QuickPostgres, wait_until
 from tests.ports import reserved_port
 
@@ -696,10 +696,10 @@ def test_metrics_count_requests_by_route(services: Services) -> None:
 @pytest.mark.parametrize(
     ("host", "wanted", "stranger", "tenant", "everybody"),
     [
-        ("127.0.0.1", None, 200, 200, 200),
+        ("127.0.0.1", None, 401, 200, 200),
         ("127.0.0.1", False, 404, 404, 404),
         ("0.0.0.0", None, 404, 404, 404),
-        ("0.0.0.0", True, 401, 403, 200),
+        ("0.0.0.0", True, 401, 200, 200),
     ],
 )
 def test_metrics_are_for_this_machine_unless_wanted(
@@ -707,6 +707,7 @@ def test_metrics_are_for_this_machine_unless_wanted(
 ) -> None:
     to = with_settings(services, host=host, metrics=wanted)
     assert client(to).get("/metrics").status_code == stranger
+    assert local_client(to).get("/metrics").status_code == everybody
     assert client_with_key(to, Scope("acme")).get("/metrics").status_code == tenant
     assert client_with_key(to).get("/metrics").status_code == everybody
 

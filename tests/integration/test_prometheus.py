@@ -26,7 +26,7 @@ from headrace.snapshot import reader
 from headrace.snapshot.queues import ALL, Naming
 from headrace.snapshot.sources import Sources
 from headrace.valkey.connect import Valkey
-from tests.access import client
+from tests.access import local_client
 from tests.conftest import ODD_NAMES, wait_until
 from tests.operating import NOBODY, Server
 from tests.ports import reserved_port
@@ -81,7 +81,7 @@ def promtool(text: str) -> list[str]:
 
 @pytest.mark.usefixtures("published")
 def test_a_scrape_needs_no_database(without_databases: Services) -> None:
-    told = parsed(page(client(without_databases)))
+    told = parsed(page(local_client(without_databases)))
     assert max(told["headrace_queue_jobs"].values()) == 3
     assert told["shop_orders_total"] == {(("kind", HARD),): 5}
     assert told["headrace_queue_metrics_snapshot_served"] == {(): 1}
@@ -89,7 +89,7 @@ def test_a_scrape_needs_no_database(without_databases: Services) -> None:
 
 @pytest.mark.usefixtures("published")
 def test_the_page_as_openmetrics(without_databases: Services) -> None:
-    api = client(without_databases)
+    api = local_client(without_databases)
     api.get("/healthz")
     accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
     answer = api.get("/metrics", headers={"accept": accept})
@@ -100,7 +100,7 @@ def test_the_page_as_openmetrics(without_databases: Services) -> None:
     assert found["headrace_api_requests"].type == "counter"
     assert found["shop_orders_total"].type == "gauge"
     assert found["shop_orders_total"].samples[0].labels == {"kind": HARD}
-    assert answer.headers["vary"] == "Accept, Accept-Encoding"
+    assert answer.headers["vary"] == "Accept, Accept-Encoding, Authorization, Cookie"
 
 
 @pytest.mark.usefixtures("published")
@@ -119,25 +119,25 @@ def test_the_page_compressed_and_not(without_databases: Services) -> None:
 
 @pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x.y", "text/plain;version=,", ";;,="])
 def test_whatever_is_accepted_there_is_an_answer(without_databases: Services, accept: str) -> None:
-    assert "# EOF" not in page(client(without_databases), accept=accept)
+    assert "# EOF" not in page(local_client(without_databases), accept=accept)
 
 
 def test_settings_reach_the_page(valkey: Valkey, valkey_url: str) -> None:
     found = sources(valkey)
     refresher(valkey, found, prefix="other").run_once()
     given = replace(OLD_IS_FINE, redis_prefix="other", presets="headrace,convoy")
-    told = parsed(page(client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=given))))
+    told = parsed(page(local_client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=given))))
     assert told["convoy_queue_metrics_snapshot_age_seconds"][()] >= 0
     assert "headrace_queues" in told
     shadow = replace(OLD_IS_FINE, redis_prefix="other", shadow=True)
-    told = parsed(page(client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=shadow))))
+    told = parsed(page(local_client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=shadow))))
     assert "headrace_queues" not in told
     assert "headrace_queue_metrics_snapshot_age_seconds" in told
 
 
 @pytest.mark.usefixtures("published")
 def test_promtool_has_nothing_to_say(without_databases: Services) -> None:
-    api = client(without_databases)
+    api = local_client(without_databases)
     api.get("/healthz")
     # A gauge called _total was asked for; of ours nothing may be wrong.
     complaints = [line for line in promtool(page(api)) if not line.startswith("shop_orders_total ")]
@@ -146,7 +146,7 @@ def test_promtool_has_nothing_to_say(without_databases: Services) -> None:
 
 @pytest.mark.usefixtures("published")
 def test_what_is_served_is_documented(without_databases: Services) -> None:
-    names = {each.name for each in text_string_to_metric_families(page(client(without_databases)))}
+    names = {each.name for each in text_string_to_metric_families(page(local_client(without_databases)))}
     documented = set(re.findall(r"^\| `(\w+)`", DOCUMENTED, re.MULTILINE))
     documented |= {name.removesuffix("_total") for name in documented}
     assert {name for name in names - documented if not name.startswith(("shop_", "headrace_api_"))} == set()

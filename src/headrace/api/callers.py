@@ -50,6 +50,12 @@ class Scope:
     def covers(self, ref: EnvRef) -> bool:
         return self.org in (None, ref.org) and self.project in (None, ref.project) and self.env in (None, ref.env)
 
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        """The labels of metrics that are about what this covers."""
+        parts = (("org", self.org), ("project", self.project), ("env", self.env))
+        return tuple((label, name) for label, name in parts if name is not None)
+
     def __str__(self) -> str:
         return " / ".join(part for part in (self.org, self.project, self.env) if part is not None) or "everything"
 

@@ -43,7 +43,7 @@ def own_pages(
     from headrace.vitals.pages import served
 
     host = settings.metrics.host
-    with served(port, registry_of(*sources), health, host) as chosen:
+    with served(port, registry_of(*sources), health, host, settings.metrics.token) as chosen:
         shown = f"[{host}]" if ":" in host else host
         log.info("serves http://%s:%s/metrics", shown, chosen, extra={"action": "serves_metrics"})
         yield

@@ -82,6 +82,7 @@ def options(settings: Settings) -> PipelineOptions:
         send_timeout_s=settings.spool.send_timeout,
         stop_timeout_s=settings.spool.stop_timeout,
         metrics_port=settings.pipeline.metrics_port,
+        metrics_token=settings.metrics.token,
         trigger_s=settings.pipeline.trigger,
         max_events_per_trigger=settings.pipeline.max_events_per_trigger,
         events_per_partition=settings.pipeline.events_per_partition,

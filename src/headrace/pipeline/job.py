@@ -81,7 +81,8 @@ def exporting(options: PipelineOptions, *sources: Callable[[], Families]) -> Gen
     pipeline.monitor.registry.register(FigureCollector(sources))
     try:
         exporter.start()
-        pages = served(options.metrics_port, pipeline.monitor.registry, lambda: _health(pipeline))
+        registry, token = pipeline.monitor.registry, options.metrics_token
+        pages = served(options.metrics_port, registry, lambda: _health(pipeline), token=token)
         with pages, reporting(exporter, options.report_problem):
             yield pipeline
     finally:

@@ -27,6 +27,7 @@ class PipelineOptions:
     send_timeout_s: float = 60.0
     stop_timeout_s: float = 30.0
     metrics_port: int | None = None
+    metrics_token: str | None = field(default=None, repr=False)
     trigger_s: float = 1.0
     max_events_per_trigger: int = 500_000
     events_per_partition: int = 250_000

@@ -46,6 +46,19 @@ def write(family: Family) -> Written:
     return Written(described.name, described.help, described.type, "".join(f"{line}\n" for line in lines))
 
 
+def only(family: Written, labels: Iterable[tuple[str, str]]) -> Written:
+    """Return the family with the series that carry all these labels."""
+    # A quote inside a value is escaped, so what follows `name="` up to the next bare quote is the label's whole value.
+    marks = [f'{name}="{escaped(value)}"' for name, value in labels]
+
+    def carries(line: str) -> bool:
+        return all("{" + mark in line or "," + mark in line for mark in marks)
+
+    lines = "".join(f"{line}\n" for line in family.lines.split("\n") if carries(line))
+    aged = tuple((begin, at) for begin, at in family.aged if carries(begin))
+    return Written(family.name, family.help, family.type, lines, aged)
+
+
 def page(families: Iterable[Written], now_s: float, openmetrics: bool) -> str:
     """A family without series is left out."""
     return "".join(each.announced(openmetrics) + each.text(now_s) for each in families if each.lines or each.aged)

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import TypeAlias
 
 from headrace.snapshot.health import DAMAGED, MISSING, SHADOW, STALE, UNREACHABLE, health
-from headrace.snapshot.lines import OPENMETRICS_END, Written, page, write
+from headrace.snapshot.lines import OPENMETRICS_END, Written, only, page, write
 from headrace.snapshot.pages import NOTHING, Fixed, fixed, gzipped
 from headrace.snapshot.payload import Meta, SnapshotDamaged
 from headrace.snapshot.store import Look, Store
@@ -26,6 +27,12 @@ SHARE_S = 0.25
 RETRY_S = 1.0
 PATIENCE_S = 1.0
 """Of the one scrape that looks; the others serve what is here, unless there is nothing yet."""
+
+
+MOST_CHOICES = 64
+"""Choices of series that are kept in memory beside a version."""
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,23 @@ class Held:
     meta: Meta
     families: Sequence[Written]
     _fixed: dict[bool, Fixed] = field(default_factory=dict[bool, Fixed])
+    _within: dict[Labels, Sequence[Written]] = field(default_factory=dict[Labels, Sequence[Written]])
 
     def fixed(self, openmetrics: bool) -> Fixed:
         if openmetrics not in self._fixed:
             text = page((each for each in self.families if not each.aged), 0.0, openmetrics)
             self._fixed[openmetrics] = fixed(text.encode())
         return self._fixed[openmetrics]
+
+    def within(self, labels: Labels) -> Sequence[Written]:
+        """Return the families with the series that carry these labels alone."""
+        found = self._within.get(labels)
+        if found is None:
+            found = [only(family, labels) for family in self.families]
+            if len(self._within) >= MOST_CHOICES:
+                self._within.clear()
+            self._within[labels] = found
+        return found
 
     def ages(self, now_s: float, openmetrics: bool) -> str:
         return page((each for each in self.families if each.aged), now_s, openmetrics)
@@ -103,6 +121,16 @@ class Reader:
                 made = Made(self._make(own(), openmetrics, gzip), self._clock())
                 self._made[openmetrics, gzip] = made
             return made.body
+
+    def body_within(self, labels: Labels, *, openmetrics: bool, gzip: bool) -> bytes:
+        """A page of the series of the snapshot that carry these labels, and of nothing else."""
+        self.refresh()
+        held, now_s = self._held, self._now_s()
+        trouble = self._trouble(held, self._seen and self._seen.look, now_s)
+        is_served = held is not None and not trouble & {STALE, SHADOW}
+        text = page(held.within(labels), now_s, openmetrics) if held is not None and is_served else ""
+        body = text.encode() + (OPENMETRICS_END if openmetrics else b"")
+        return gzipped(NOTHING, body) if gzip else body
 
     def _make(self, own: bytes, openmetrics: bool, gzip: bool) -> bytes:
         large, small = self._parts(openmetrics)
@@ -178,8 +206,7 @@ class Reader:
 
     def _parts(self, openmetrics: bool) -> tuple[Fixed, bytes]:
         held, seen = self._held, self._seen
-        # By Valkey's clock, as far as it is known.
-        now_s = 0.0 if seen is None else seen.look.now_s + self._clock() - seen.asked_at
+        now_s = self._now_s()
         look = seen and seen.look
         trouble = self._trouble(held, look, now_s)
         said = health(held and held.meta, look and look.attempts, now_s, trouble, convoy=self._options.convoy)
@@ -187,6 +214,11 @@ class Reader:
         if held is None or trouble & {STALE, SHADOW}:
             return NOTHING, about.encode()
         return held.fixed(openmetrics), (held.ages(now_s, openmetrics) + about).encode()
+
+    def _now_s(self) -> float:
+        """Return the time by Valkey's clock, as far as it is known."""
+        seen = self._seen
+        return 0.0 if seen is None else seen.look.now_s + self._clock() - seen.asked_at
 
     def _trouble(self, held: Held | None, look: Look | None, now_s: float) -> frozenset[str]:
         found = {

@@ -16,10 +16,16 @@ from headrace.api.problems import RETRY_AFTER_S, Problem
 from headrace.api.readiness import Answer
 from headrace.api.services import Services, services
 from headrace.settings import ApiSettings
+from headrace.vitals.access import is_direct_loopback
 
 router = APIRouter(include_in_schema=False)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+VARY = "Accept, Accept-Encoding, Authorization, Cookie"
+STRANGER = (
+    "Metrics need a key, unless they are asked for directly from this machine, at a loopback address: send "
+    "`Authorization: Bearer hr_…`."
+)
 
 To = Annotated[Services, Depends(services)]
 Somebody = Annotated[Caller | None, Depends(maybe_caller)]
@@ -44,16 +50,26 @@ async def readyz(to: To, by: Somebody) -> JSONResponse:
 
 @router.get("/metrics")
 def metrics(request: Request, to: To, by: Somebody) -> Response:
-    """Of all queues, as the newest snapshot has them, and of this process; for Prometheus."""
+    """Of the queues that the key reaches, as the newest snapshot has them; and of this process, for keys that reach
+    everything and for direct requests from this machine. For Prometheus."""
     if not is_served(to.settings):
         raise Problem(404, "Not Found")
-    if to.settings.host not in LOOPBACK:
-        _refuse_strangers(by)
+    if by is not None:
+        request.state.rate = spent = to.rates.spend(by.key_id)
+        spent.refuse_excess(f"The key {by.name!r}")
+    elif not _is_direct(request):
+        raise Problem(401, STRANGER, {"WWW-Authenticate": CHALLENGE})
     openmetrics = _wants_openmetrics(request.headers.get("accept", ""))
     gzip = gzip_accepted(request.headers.get("accept-encoding", ""))
     instruments: Instruments = request.app.state.instruments
-    body = to.snapshots.body(lambda: instruments.page(openmetrics), openmetrics=openmetrics, gzip=gzip)
-    headers = {"Vary": "Accept, Accept-Encoding", **({"Content-Encoding": "gzip"} if gzip else {})}
+    if by is None or by.scope.is_everything:
+        body = to.snapshots.body(lambda: instruments.page(openmetrics), openmetrics=openmetrics, gzip=gzip)
+    else:
+        body = to.snapshots.body_within(by.scope.labels, openmetrics=openmetrics, gzip=gzip)
+    headers = {
+        "Vary": VARY,
+        **({"Content-Encoding": "gzip"} if gzip else {}),
+    }
     return Response(body, 200, headers, CONTENT_TYPE_OPENMETRICS if openmetrics else CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -69,12 +85,11 @@ def is_served(settings: ApiSettings) -> bool:
     return settings.host in LOOPBACK if settings.metrics is None else settings.metrics
 
 
-def _refuse_strangers(by: Caller | None) -> None:
-    if by is None:
-        detail = "Elsewhere than on loopback, metrics need a key: send `Authorization: Bearer hr_…`."
-        raise Problem(401, detail, {"WWW-Authenticate": CHALLENGE})
-    if not by.scope.is_everything:
-        raise Problem(403, f"Metrics of the API need a key that reaches everything; {by.name!r} reaches {by.scope}.")
+def _is_direct(request: Request) -> bool:
+    """Whether it comes from this machine and through no proxy. Where the address is not that of the connection, but one
+    that a proxy told, the header that told it is itself a reason to refuse."""
+    peer = request.client.host if request.client else None
+    return is_direct_loopback(peer, request.headers.getlist("host"), request.headers.keys())
 
 
 def _told(found: Mapping[str, Answer]) -> dict[str, Any]:
