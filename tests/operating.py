@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 
 from headrace.api.app import create_app
 from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.serve import SERVER
 from headrace.api.services import Services
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.tiers import Tiers
@@ -89,7 +90,7 @@ class Server:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.app = create_app(services)
-        self._server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_config=None, timeout_graceful_shutdown=1))
+        self._server = uvicorn.Server(uvicorn.Config(self.app, port=0, timeout_graceful_shutdown=1, **SERVER))
         self._thread = threading.Thread(target=self._server.run)
 
     def __enter__(self) -> Self:

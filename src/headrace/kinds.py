@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
@@ -100,6 +101,16 @@ def url(*schemes: str) -> Kind[str]:
         return value
 
     return Kind("a URL that starts with " + ", ".join(f"`{scheme}://`" for scheme in schemes), parse)
+
+
+def networks() -> Kind[tuple[str, ...]]:
+    """Addresses and networks. A TOML file may also write a list of texts."""
+
+    def parse(raw: object) -> tuple[str, ...]:
+        parts = cast("list[object]", raw) if isinstance(raw, list) else _text(raw).split(",")
+        return tuple(str(ip_network(_text(part))) for part in parts)
+
+    return Kind("IP addresses and networks (`10.0.0.0/8`), separated by commas", parse, ", ".join)
 
 
 def optional(kind: Kind[T]) -> Kind[T | None]:

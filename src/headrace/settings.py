@@ -35,6 +35,7 @@ from headrace.kinds import (
     host,
     integer,
     lists_by_name,
+    networks,
     number,
     optional,
     path,
@@ -123,6 +124,16 @@ class ApiSettings:
     streams_per_key: int = setting(10, "Of those, with one key.", integer(1, 10_000))
     metrics: bool | None = setting(
         None, "Serve /metrics of the API; none = only where `host` is loopback.", optional(boolean())
+    )
+    cookie_secure: bool | None = setting(
+        None,
+        "Send the session cookie over HTTPS only and answer with HSTS; none = if the request came over HTTPS.",
+        optional(boolean()),
+    )
+    trusted_proxies: tuple[str, ...] | None = setting(
+        None,
+        "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; none = nobody's.",
+        optional(networks()),
     )
     public_url: str | None = setting(
         None,

@@ -162,6 +162,12 @@ class TestBadValues:
             ("warehouse.database", "head-race"),
             ("log.level", "LOUD"),
             ("api.host", "a b"),
+            ("api.trusted_proxies", "proxy.example"),
+            ("api.trusted_proxies", "10.0.0.1/8"),
+            ("api.trusted_proxies", "*"),
+            ("api.trusted_proxies", "127.0.0.1,,::1"),
+            ("metrics.token", "short"),
+            ("metrics.token", "with a blank in it"),
         ],
     )
     def test_refused(self, key: str, raw: object) -> None:
@@ -178,6 +184,9 @@ class TestBadValues:
             ("embedded.valkey_server", "/opt/my valkey/valkey-server"),
             ("pipeline.master", "k8s://https://h:443"),
             ("queue.lease", " 90 s\n"),
+            ("api.trusted_proxies", "127.0.0.1, ::1,10.0.0.0/8"),
+            ("api.trusted_proxies", ""),
+            ("metrics.token", "a-token-of-some-length"),
         ],
     )
     def test_accepted(self, key: str, raw: str) -> None:

@@ -17,7 +17,8 @@ from headrace.api.auth import AuthenticateBeforeBody, caller
 from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
 from headrace.api.instruments import CountRequests, Instruments
 from headrace.api.problems import Problem, responses
-from headrace.api.routes import alerts, audit, autoscale, health, history, pipeline, queues, session, streams
+from headrace.api.proxies import ReadForwarded
+from headrace.api.routes import alerts, audit, autoscale, health, history, pipeline, queues, session, sessions, streams
 from headrace.api.services import Services
 from headrace.api.upkeep import upkeep
 from headrace.vitals.figures import Families
@@ -38,6 +39,7 @@ GUARDED: list[APIRouter] = [
     autoscale.router,
     pipeline.router,
     audit.router,
+    sessions.router,
 ]
 """Every route of these needs a key, whether it says so or not. New routers belong here."""
 
@@ -75,10 +77,11 @@ def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
     openapi.install(app)
     # The one that is added last is outermost.
     app.add_middleware(AuthenticateBeforeBody, to=services, open_routes=ANYBODY)
-    app.add_middleware(LimitBody, max_bytes=services.settings.max_body)
+    app.add_middleware(LimitBody, max_bytes=services.settings.max_body, open_routes=ANYBODY)
     app.add_middleware(CatchErrors)
     app.add_middleware(CountRequests, instruments=app.state.instruments)
-    app.add_middleware(AddHeaders)
+    app.add_middleware(AddHeaders, settings=services.settings)
+    app.add_middleware(ReadForwarded, trusted=services.settings.trusted_proxies)
     for router in GUARDED:
         app.include_router(
             router, dependencies=[Depends(caller)], responses=responses(400, 401, 403, 404, 429, 500, 503)

@@ -74,7 +74,7 @@ class Recorder:
 
     @contextmanager
     def record(
-        self, action: str, tenant: EnvRef | None = None, queue: str | None = None, **details: Any
+        self, action: str, tenant: EnvRef | Scope | None = None, queue: str | None = None, **details: Any
     ) -> Generator[Entry]:
         """The block is the operation. 503 before it begins if the log cannot be written."""
         entry = Entry(self._begin(action, tenant, queue, details))
@@ -86,7 +86,7 @@ class Recorder:
             raise
         self._end(entry, "done")
 
-    def _begin(self, action: str, tenant: EnvRef | None, queue: str | None, details: Mapping[str, Any]) -> int:
+    def _begin(self, action: str, tenant: EnvRef | Scope | None, queue: str | None, details: Mapping[str, Any]) -> int:
         try:
             with connection(self.pool) as conn:
                 by = {"key_id": self.key_id, "key_name": self.key_name, "address": self.address}

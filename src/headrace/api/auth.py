@@ -11,6 +11,8 @@ A key comes as `Authorization: Bearer hr_…`, or as the cookie that `POST /api/
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Security
@@ -21,7 +23,7 @@ from starlette.types import Scope as AsgiScope
 
 from headrace.api import sessions
 from headrace.api.callers import EVERYTHING, Caller, Level, Scope, unknown_tenant
-from headrace.api.keys import Key
+from headrace.api.keys import Key, Session
 from headrace.api.problems import Problem
 from headrace.api.services import Services, services
 from headrace.model.names import EnvRef
@@ -40,7 +42,9 @@ __all__ = [
     "address_of",
     "caller",
     "find_key",
+    "find_session",
     "maybe_caller",
+    "network_of",
     "refusal",
     "unknown_tenant",
 ]
@@ -94,33 +98,35 @@ async def _authenticate(request: Request, to: Services, bearer: HTTPAuthorizatio
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
-    found = await _key_of(request, to, bearer)
+    found = await _caller_of(request, to, bearer)
     if found is None and bearer is not None:
         raise refusal(request, to)
     if found is None:
         raise Problem(401, STRANGER, {"WWW-Authenticate": CHALLENGE})
-    request.state.rate = spent = to.rates.spend(found.id)
+    request.state.rate = spent = to.rates.spend(found.key_id)
     spent.refuse_excess(f"The key {found.name!r}")
-    to.used.add(found.id)
-    request.state.caller = found.caller
-    return found.caller
+    to.used.add(found.key_id)
+    if found.session_id is not None:
+        to.used_sessions.add(found.session_id)
+    request.state.caller = found
+    return found
 
 
 async def maybe_caller(request: Request, to: Annotated[Services, Depends(services)], bearer: Bearer) -> Caller | None:
     """For routes that answer anybody, and more to those with a key."""
     try:
-        found = await _key_of(request, to, bearer)
+        found = await _caller_of(request, to, bearer)
     except Problem:
         return None
     if found is None and bearer is not None:
-        to.failures.spend(address_of(request))
-    return found and found.caller
+        to.failures.spend(network_of(request))
+    return found
 
 
 async def find_key(request: Request, to: Services, text: str) -> Key | None:
     """The key of this text, if it is valid. One that is not known may be new: the copy is read again, unless this
     address has sent too many that were wrong."""
-    if not to.keys.loaded or (to.keys.find(text) is None and to.failures.look(address_of(request)).allowed):
+    if not to.keys.loaded or (to.keys.find(text) is None and to.failures.look(network_of(request)).allowed):
         await run_in_threadpool(to.keys.refresh_if_old)
     _refuse_unloaded(to)
     return to.keys.find(text)
@@ -128,7 +134,7 @@ async def find_key(request: Request, to: Services, text: str) -> Key | None:
 
 def refusal(request: Request, to: Services) -> Problem:
     """A 401; or a 429 for an address that sends one wrong key after the other. A valid key is never held up by it."""
-    to.failures.spend(address_of(request)).refuse_excess("This address")
+    to.failures.spend(network_of(request)).refuse_excess("This address")
     detail = "The key is not valid: it is malformed, unknown, revoked or expired. Use another one."
     return Problem(401, detail, {"WWW-Authenticate": f'{CHALLENGE}, error="invalid_token"'})
 
@@ -137,18 +143,43 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-async def _key_of(request: Request, to: Services, bearer: HTTPAuthorizationCredentials | None) -> Key | None:
-    if bearer is not None:
-        return await find_key(request, to, bearer.credentials)
+def network_of(request: Request) -> str:
+    """Whose wrong keys are counted together: an IPv4 address, or a network of IPv6, which providers give away whole."""
+    address = address_of(request)
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(ip_network((found, 64), strict=False)) if found.version == 6 else address
+
+
+async def find_session(request: Request, to: Services) -> Session | None:
+    """The live session of the cookie that came with the request. One that is not known may have begun in another
+    process: the copy is read again, unless this address has sent too much that was wrong."""
     if (cookie := sessions.cookie_of(request)) is None:
         return None
     if not to.keys.loaded:
         await run_in_threadpool(to.keys.refresh_if_old)
     _refuse_unloaded(to)
-    found = sessions.key_of(cookie, to.keys)
-    if found is not None:
-        sessions.refuse_foreign(request)
+    found = to.keys.find_session(cookie)
+    if found is None and to.failures.look(network_of(request)).allowed:
+        await run_in_threadpool(to.keys.refresh_if_old, 0.0)
+        found = to.keys.find_session(cookie)
+        if found is None:
+            to.failures.spend(network_of(request))
     return found
+
+
+async def _caller_of(request: Request, to: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller | None:
+    if bearer is not None:
+        key = await find_key(request, to, bearer.credentials)
+        return key and key.caller
+    session = await find_session(request, to)
+    key = session and to.keys.find_id(session.key_id)
+    if session is None or key is None:
+        return None
+    sessions.refuse_foreign(request)
+    return replace(key.caller, session_id=session.id)
 
 
 def _refuse_unloaded(to: Services) -> None:

@@ -69,6 +69,7 @@ class Caller:
     name: str
     scope: Scope
     level: Level
+    session_id: str | None = None  # None: a key was sent
 
     def tenant(self, org: str | None, project: str | None, env: str | None, level: Level = Level.READ) -> EnvRef:
         """The environment that a request is about: what the URL says, else what the key's scope fixes."""

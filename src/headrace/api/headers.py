@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.problems import Problem, document, unexpected
+from headrace.api.sessions import is_secure
+from headrace.settings import ApiSettings
 
 # The dashboard is one origin's own scripts and styles; uPlot sets inline styles on its elements.
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+MAX_OPEN_BODY = 4096
+"""Bytes of a body where no key is needed: it holds a key."""
+HSTS = "max-age=31536000"
+"""Browsers ask over HTTPS only, for a year from the last answer."""
 NOT_STORED = ("/api/", "/login/", "/readyz", "/healthz", "/metrics", "/openapi.json")
 """What is true now, or meant for one caller; the dashboard's files may be kept."""
 
 
 class AddHeaders:
-    """Outermost, so that answers of the layers below, errors too, carry them."""
+    """Outside the layers that answer, so that their answers, errors too, carry them."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
+        self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,7 +45,7 @@ class AddHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_headers(scope))
+                MutableHeaders(scope=message).update(_headers(scope, self._settings))
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -70,19 +78,22 @@ class CatchErrors:
 
 
 class LimitBody:
-    """A body larger than this is not read."""
+    """A body larger than `max_bytes` is not read, nor a large one where no key is needed."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, open_routes: Container[tuple[str, str]]) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._open_routes = open_routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        is_open = (scope["method"], scope["path"]) in self._open_routes
+        most = min(MAX_OPEN_BODY, self._max_bytes) if is_open else self._max_bytes
         announced = Headers(scope=scope).get("content-length", "0")
-        if announced.isdecimal() and int(announced) > self._max_bytes:
-            await document(413, self._too_large(), {"Connection": "close"})(scope, receive, send)
+        if announced.isdecimal() and int(announced) > most:
+            await document(413, _too_large(most), {"Connection": "close"})(scope, receive, send)
             return
         seen = 0
 
@@ -90,20 +101,24 @@ class LimitBody:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > self._max_bytes:
-                raise Problem(413, self._too_large(), {"Connection": "close"})
+            if seen > most:
+                raise Problem(413, _too_large(most), {"Connection": "close"})
             return message
 
         await self._app(scope, counted_receive, send)
 
-    def _too_large(self) -> str:
-        return f"The body is larger than {self._max_bytes} bytes (api.max_body). Nothing was done. Send less at a time."
+
+def _too_large(most: int) -> str:
+    """`api.max_body` is named where it is what was exceeded."""
+    setting = "" if most == MAX_OPEN_BODY else " (api.max_body)"
+    return f"The body is larger than {most} bytes{setting}. Nothing was done. Send less at a time."
 
 
-def _headers(scope: Scope) -> Mapping[str, str]:
+def _headers(scope: Scope, settings: ApiSettings) -> Mapping[str, str]:
     spent = scope.get("state", {}).get("rate")
     return {
         **SECURITY_HEADERS,
+        **({"Strict-Transport-Security": HSTS} if is_secure(scope["scheme"], settings) else {}),
         **({"Cache-Control": "no-store"} if scope["path"].startswith(NOT_STORED) else {}),
         **(spent.headers if spent is not None else {}),
     }

@@ -39,8 +39,6 @@ LOOK_AGAIN_S = 0.1
 
 PATIENCE_S = 2.0
 
-SIGNING = "session"
-
 
 def new_text() -> str:
     return f"hr_{secrets.token_hex(ID_BYTES)}_{secrets.token_hex(SECRET_BYTES)}"
@@ -143,15 +141,31 @@ def mark_used(pool: Pool, ids: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
+class Session:
+    """A browser that is signed in."""
+
+    id: str
+    hash: bytes = field(repr=False)
+    key_id: str
+    expires_at: datetime
+
+    def is_over(self, now: datetime) -> bool:
+        return self.expires_at <= now
+
+    def is_secret(self, text: str) -> bool:
+        return hmac.compare_digest(self.hash, digest(text))
+
+
+@dataclass(frozen=True)
 class Copy:
-    """All live keys as they were at a moment, and what sessions are signed with."""
+    """All live keys and sessions as they were at a moment."""
 
     keys: Mapping[str, Key]
-    signing_secret: bytes = field(repr=False)
+    sessions: Mapping[str, Session]
 
 
 class KeyRing:
-    """Checks keys without asking PostgreSQL: it holds a copy of all live ones, read again every few seconds.
+    """Checks keys and sessions without asking PostgreSQL: it holds a copy of all live ones, read every few seconds.
 
     While PostgreSQL is away the last good copy stays, so that requests go on; an expiry is kept to all the same.
     """
@@ -177,18 +191,28 @@ class KeyRing:
         found = self._copy.keys.get(key_id) if self._copy else None
         return None if found is None or found.is_over(datetime.now(UTC)) else found
 
-    @property
-    def signing_secret(self) -> bytes:
-        assert self._copy is not None, "asked only when loaded"
-        return self._copy.signing_secret
+    def find_session(self, cookie: str) -> Session | None:
+        """The live session of this cookie."""
+        session_id, _, secret = cookie.partition(".")
+        found = self._find_session(session_id)
+        return found if found is not None and found.is_secret(secret) else None
 
-    def refresh_if_old(self) -> None:
+    def is_live(self, by: Caller) -> bool:
+        """Whether the key, and the session if it is one, may still be used."""
+        has_session = by.session_id is None or self._find_session(by.session_id) is not None
+        return has_session and self.find_id(by.key_id) is not None
+
+    def _find_session(self, session_id: str) -> Session | None:
+        found = self._copy.sessions.get(session_id) if self._copy else None
+        return None if found is None or found.is_over(datetime.now(UTC)) else found
+
+    def refresh_if_old(self, look_again_s: float = LOOK_AGAIN_S) -> None:
         """Read again, unless that was begun a moment ago. Whoever is at it already is waited for, but not for long: a
         PostgreSQL that is silent must not take the threads of those who do not need it."""
         if not self._reading.acquire(timeout=PATIENCE_S):
             return
         try:
-            if time.monotonic() - self._tried >= LOOK_AGAIN_S:
+            if time.monotonic() - self._tried >= look_again_s:
                 self._read()
         finally:
             self._reading.release()
@@ -212,15 +236,5 @@ class KeyRing:
     def _read_copy(self) -> Copy:
         with connection(self._pool) as conn:
             keys = conn.cursor(row_factory=class_row(Key)).execute(load_query(SQL, "live_keys")).fetchall()
-            return Copy({key.id: key for key in keys}, _signing_secret(conn))
-
-
-def _signing_secret(conn: Connection) -> bytes:
-    """The same for all processes: whoever comes first makes it."""
-    secret = conn.execute(load_query(SQL, "secret"), {"name": SIGNING}).fetchone()
-    if secret is None:
-        fresh = {"name": SIGNING, "value": secrets.token_bytes(SECRET_BYTES)}
-        conn.execute(load_query(SQL, "add_secret"), fresh)
-        secret = conn.execute(load_query(SQL, "secret"), {"name": SIGNING}).fetchone()
-    assert secret is not None, "it was just added, by this process or by another"
-    return bytes(secret[0])
+            sessions = conn.cursor(row_factory=class_row(Session)).execute(load_query(SQL, "live_sessions")).fetchall()
+        return Copy({key.id: key for key in keys}, {session.id: session for session in sessions})

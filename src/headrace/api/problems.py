@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
+LOGIN = "/login/"
 
 STATUS: dict[type[HeadraceError], int] = {
     InvalidName: 400,
@@ -113,9 +114,15 @@ def document(status: int, detail: str, headers: dict[str, str] | None = None, **
 def unexpected(request: Request, error: Exception) -> JSONResponse:
     """A bug: the log gets everything, the caller an id to ask about."""
     error_id = uuid4()
-    log.error("%s %s failed: error %s", request.method, request.url.path, error_id, exc_info=error)
+    log.error("%s %s failed: error %s", request.method, _logged_path(request), error_id, exc_info=error)
     detail = f"Headrace failed at this request and has logged why, as error {error_id}. Please report it."
     return document(500, detail, instance=f"urn:uuid:{error_id}", error_id=str(error_id))
+
+
+def _logged_path(request: Request) -> str:
+    """Return the path for a log line: without the token of a link, which may still sign in."""
+    path = request.url.path
+    return f"{LOGIN}…" if path.startswith(LOGIN) else path
 
 
 def _http_problem(request: Request, error: Exception) -> JSONResponse:
@@ -150,7 +157,7 @@ def _headrace_problem(request: Request, error: Exception) -> JSONResponse:
         return unexpected(request, error)
     if status != 503:
         return document(status, str(error))
-    log.warning("%s %s was refused: %s", request.method, request.url.path, error)
+    log.warning("%s %s was refused: %s", request.method, _logged_path(request), error)
     return document(503, _told(error), {"Retry-After": str(RETRY_AFTER_S)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 
@@ -11,6 +12,12 @@ from headrace.api.services import Services
 from headrace.vitals.figures import Families
 
 GRACE_S = 3
+SERVER: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,  # paths hold the tokens of links
+    "server_header": False,
+    "proxy_headers": False,  # see proxies.py
+}
 
 
 def serve(services: Services, host: str, port: int, *sources: Callable[[], Families]) -> None:
@@ -19,8 +26,6 @@ def serve(services: Services, host: str, port: int, *sources: Callable[[], Famil
         create_app(services, *sources),
         host=host,
         port=port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
         timeout_graceful_shutdown=GRACE_S,
+        **SERVER,
     )

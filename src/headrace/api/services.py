@@ -89,13 +89,18 @@ class Services:
         return set()
 
     @cached_property
+    def used_sessions(self) -> set[str]:
+        """The same of sessions."""
+        return set()
+
+    @cached_property
     def rates(self) -> Buckets:
         """Per key."""
         return Buckets(self.settings.rate, self.settings.burst)
 
     @cached_property
     def failures(self) -> Buckets:
-        """Per address that sends keys that are not valid."""
+        """Per address that sends keys, cookies or links that are not valid."""
         return Buckets(FAILURES_PER_S, FAILURES_BURST)
 
     @cached_property

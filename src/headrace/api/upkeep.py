@@ -45,14 +45,23 @@ class Upkeep:
             self.tidy()
 
     def note_used(self) -> None:
-        used = {self._to.used.pop() for _ in range(len(self._to.used))}
+        used = _emptied(self._to.used)
+        used_sessions = _emptied(self._to.used_sessions)
         if used:
             keys.mark_used(self._to.postgres, used)
+        if used_sessions:
+            with connection(self._to.postgres) as conn:
+                sessions.mark_used(conn, used_sessions)
 
     def tidy(self) -> None:
         with connection(self._to.postgres) as conn:
-            sessions.tidy_links(conn)
+            sessions.tidy(conn)
             audit.tidy(conn, self._to.settings.audit_keep)
+
+
+def _emptied(names: set[str]) -> set[str]:
+    """Take all out, while others put more in."""
+    return {names.pop() for _ in range(len(names))}
 
 
 @contextmanager

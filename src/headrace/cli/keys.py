@@ -55,7 +55,7 @@ def create(
 ) -> None:
     """Make a key and print it, once."""
     scope = _scope(name, org, project, env)
-    with _transaction(invocation.settings) as conn:
+    with transaction(invocation.settings) as conn:
         key_id, text = add_key(conn, name, scope, Level.of(level), None if expires is None else expires / 1000)
         audit.record_command(conn, "key.create", scope, id=key_id, name=name, level=level)
     if as_json:
@@ -71,7 +71,7 @@ def create(
 def list_all(invocation: Invocation, as_json: bool) -> None:
     """Show all keys, without their secrets."""
     now = datetime.now(UTC)
-    with _transaction(invocation.settings) as conn:
+    with transaction(invocation.settings) as conn:
         found = list_keys(conn)
     if as_json:
         print_json({"keys": [_document(key, now) for key in found]})
@@ -94,7 +94,7 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
 @pass_invocation
 def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
     """Let a key and its sessions in no more, within seconds."""
-    with _transaction(invocation.settings) as conn:
+    with transaction(invocation.settings) as conn:
         if (revoked := revoke_key(conn, key_id)) is None:
             raise HeadraceError(f"There is no key {key_id!r} that could be revoked. `headrace keys list` shows them.")
         scope = Scope(revoked["org"], revoked["project"], revoked["env"])
@@ -119,7 +119,7 @@ def link(invocation: Invocation, key_id: str | None, url: str | None, as_json: b
             f"There is no key in {settings.embedded.data_dir}, so no stack was started there. Say which key the link "
             "shall stand for, with --key; `headrace keys list` shows them."
         )
-    with _transaction(settings) as conn:
+    with transaction(settings) as conn:
         made = make_link(conn, chosen, url or _dashboard(settings))
     if as_json:
         print_json({"link": made})
@@ -144,7 +144,8 @@ def _scope(name: str, org: str | None, project: str | None, env: str | None) -> 
 
 
 @contextmanager
-def _transaction(settings: Settings) -> Generator[Connection]:
+def transaction(settings: Settings) -> Generator[Connection]:
+    """One transaction in PostgreSQL."""
     with open_pool(find_endpoints(settings, "postgres").postgres, max_size=1) as pool, connection(pool) as conn:
         yield conn
 

@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "api": ("headrace.cli.api:api", "Serve the API and the dashboard until stopped."),
     "keys": ("headrace.cli.keys:keys", "Make, list and revoke the keys of the API."),
     "acl": ("headrace.cli.acl:acl", "Print users of Valkey with the rights that each ROLE needs."),
+    "sessions": ("headrace.cli.sessions:sessions", "List and revoke sessions of browsers."),
     "alerts": ("headrace.cli.alerts:alerts", "Evaluate rules over history, and tell people."),
     "snapshot": ("headrace.cli.snapshot:snapshot", "Refresh the metrics of /metrics, and look at them."),
     "autoscale": (

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field
 
-from headrace.api import sessions
-from headrace.api.auth import Caller, SignedIn, address_of, find_key, maybe_caller, refusal
+from headrace.api import keys, sessions
+from headrace.api.auth import (
+    Caller,
+    SignedIn,
+    address_of,
+    find_key,
+    find_session,
+    maybe_caller,
+    network_of,
+    refusal,
+)
 from headrace.api.problems import responses
 from headrace.api.services import Services, services
 from headrace.postgres.connect import connection
@@ -18,6 +29,10 @@ from headrace.postgres.connect import connection
 router = APIRouter()
 
 To = Annotated[Services, Depends(services)]
+
+_suspects = CapacityLimiter(2)
+"""Links from addresses that sent much that was wrong are looked up by few at a time, so that they take no threads from
+others; none is refused unseen."""
 
 USED_LINK = """<!doctype html>
 <html lang="en">
@@ -42,8 +57,10 @@ async def sign_in(given: SignIn, request: Request, response: Response, to: To) -
     key = await find_key(request, to, given.key)
     if key is None:
         raise refusal(request, to)
-    sessions.give_cookie(request, response, key, to.keys, to.settings.session)
-    return who(key.caller)
+    to.rates.spend(key.id).refuse_excess(f"The key {key.name!r}")
+    cookie = await run_in_threadpool(_begin, request, to, key.id)
+    sessions.give_cookie(request, response, cookie, to.settings)
+    return who(replace(key.caller, session_id=cookie.partition(".")[0]))
 
 
 @router.get("/api/v1/session", responses=responses(401, 429, 500, 503))
@@ -58,34 +75,57 @@ async def is_signed_in(by: Annotated[Caller | None, Depends(maybe_caller)]) -> d
     return {"signed_in": by is not None}
 
 
-@router.delete("/api/v1/session", status_code=204, responses=responses(403, 500))
-async def sign_out(request: Request, response: Response) -> None:
-    """Forget the session. Without one there is nothing to do."""
-    if sessions.cookie_of(request) is not None:
-        sessions.refuse_foreign(request)
-        sessions.take_cookie(request, response)
+@router.delete("/api/v1/session", status_code=204, responses=responses(403, 500, 503))
+async def sign_out(request: Request, response: Response, to: To) -> None:
+    """End the session: its cookie is worth nothing from then on. Without one there is nothing to do."""
+    if sessions.cookie_of(request) is None:
+        return
+    sessions.refuse_foreign(request)
+    session = await find_session(request, to)
+    if session is not None:
+        await run_in_threadpool(_end, to, session.id)
+    sessions.take_cookie(request, response, to.settings)
 
 
 @router.get("/login/{token}", include_in_schema=False)
 async def use_link(token: str, request: Request, to: To) -> Response:
-    """A link that `headrace up` or `headrace keys link` printed."""
-    to.failures.look(address_of(request)).refuse_excess("This address")
-    key_id = await run_in_threadpool(_use, to, token)
-    key = to.keys.find_id(key_id) if key_id is not None else None
-    if key is None:
-        to.failures.spend(address_of(request))
+    """A link that `headrace up` or `headrace keys link` printed. A valid one signs in whatever else its address has
+    sent: others may share the address."""
+    is_suspect = not to.failures.look(network_of(request)).allowed
+    cookie = None
+    if sessions.LINK.fullmatch(token):
+        cookie = await to_thread.run_sync(_use, request, to, token, limiter=_suspects if is_suspect else None)
+    if cookie is None:
+        to.failures.spend(network_of(request)).refuse_excess("This address")
         return HTMLResponse(USED_LINK, 404)
     response = RedirectResponse("/", 303)
-    sessions.give_cookie(request, response, key, to.keys, to.settings.session)
+    sessions.give_cookie(request, response, cookie, to.settings)
     return response
 
 
-def _use(to: Services, token: str) -> str | None:
+def _use(request: Request, to: Services, token: str) -> str | None:
+    """Return the cookie of a new session; None if the link is not valid."""
     with connection(to.postgres) as conn:
         key_id = sessions.use_link(conn, token)
-    if key_id is not None and to.keys.find_id(key_id) is None:
-        to.keys.refresh()  # its key may be as new as the link
-    return key_id
+        if key_id is None or keys.find_key(conn, key_id) is None:
+            return None
+        cookie = sessions.begin_session(conn, request, key_id, "link", address_of(request), to.settings.session)
+    to.keys.refresh()
+    return cookie
+
+
+def _begin(request: Request, to: Services, key_id: str) -> str:
+    """Return the cookie of a new session."""
+    with connection(to.postgres) as conn:
+        cookie = sessions.begin_session(conn, request, key_id, "key", address_of(request), to.settings.session)
+    to.keys.refresh()
+    return cookie
+
+
+def _end(to: Services, session_id: str) -> None:
+    with connection(to.postgres) as conn:
+        sessions.end_session(conn, session_id)
+    to.keys.refresh()
 
 
 def who(caller: Caller) -> dict[str, Any]:
@@ -95,4 +135,5 @@ def who(caller: Caller) -> dict[str, Any]:
         "name": caller.name,
         "level": caller.level.word,
         "scope": {"org": scope.org, "project": scope.project, "env": scope.env},
+        "session_id": caller.session_id,
     }

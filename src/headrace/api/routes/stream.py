@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.api.auth import SignedIn
+from headrace.api.auth import Caller, SignedIn
 from headrace.api.feeds import Feed, Reading
 from headrace.api.operating import Op, Operating
 from headrace.api.queue_documents import live
@@ -22,7 +22,7 @@ from headrace.history.presenter import iso
 router = APIRouter(prefix="/api/v1", tags=["queues"])
 
 CHECK_S = 1.0
-"""How often a stream looks whether its key is still valid."""
+"""How often a stream looks whether its key and its session are still valid."""
 HEARTBEAT_S = 15.0
 SEND_S = 30.0
 """A client that takes nothing for this long is gone."""
@@ -42,12 +42,12 @@ class EventStream(StreamingResponse):
     """Listens from before the first byte until the client has gone, so that nothing is held for clients that are not
     there."""
 
-    def __init__(self, op: Operating, where: Within, key_id: str) -> None:
+    def __init__(self, op: Operating, where: Within, by: Caller) -> None:
         # The type is not said at the class: OpenAPI would take it for the type of this route's problems too.
         super().__init__(_nothing(), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
         self._op = op
         self._where = where
-        self._key_id = key_id
+        self._by = by
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def patient_send(message: Message) -> None:
@@ -55,7 +55,7 @@ class EventStream(StreamingResponse):
                 await send(message)
 
         op, where = self._op, self._where
-        async with op.hub.listen(where, self._key_id, lambda: op.states(where)) as feed:
+        async with op.hub.listen(where, self._by.key_id, lambda: op.states(where)) as feed:
             first = await feed.newer(0)
             if first.error is not None:
                 raise first.error
@@ -74,8 +74,8 @@ class EventStream(StreamingResponse):
                     newest = await feed.newer(told.number)
             except TimeoutError:
                 newest = told
-            if self._op.to.keys.find_id(self._key_id) is None:
-                yield event("end", {"detail": "The key is not valid any more. Sign in with another one."})
+            if not self._op.to.keys.is_live(self._by):
+                yield event("end", {"detail": "The key or the session is not valid any more. Sign in again."})
                 return
             if newest is not told:
                 yield self._news(told, newest)
@@ -122,7 +122,7 @@ async def stream_queues(by: SignedIn, where: Where, op: Op) -> EventStream:
     revoked. A comment comes every 15 s when there is nothing else. A stream ends after an hour, and a client that comes
     again gets a snapshot. Streams are bounded, per key and in all: 429.
     """
-    return EventStream(op, where, by.key_id)
+    return EventStream(op, where, by)
 
 
 def event(name: str, body: dict[str, Any], number: int | None = None) -> bytes:

@@ -1,0 +1,85 @@
+"""Who really asks, where a proxy stands in front: the address and the scheme that a trusted proxy tells.
+
+What others tell is ignored: whoever may set `X-Forwarded-For` chooses the address in the audit log, and the one whose
+wrong keys are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address, ip_network
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+FOR, PROTO = "x-forwarded-for", "x-forwarded-proto"
+
+
+class ReadForwarded:
+    """Outermost, so that all layers below see the client and not the proxy."""
+
+    def __init__(self, app: ASGIApp, trusted: Iterable[str] | None) -> None:
+        self._app = app
+        self._networks = [ip_network(each) for each in trusted or ()]
+        self._has_warned = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            if FOR in headers or PROTO in headers:
+                self._read(scope, headers)
+        await self._app(scope, receive, send)
+
+    def _read(self, scope: Scope, headers: Headers) -> None:
+        peer = (scope.get("client") or ("", 0))[0]
+        if not self._is_trusted(peer):
+            self._warn(peer)
+            return
+        hops = [hop for value in headers.getlist(FOR) for hop in value.split(",")]
+        scope["client"] = (self._first_untrusted(peer, hops), 0)
+        schemes = headers.getlist(PROTO)
+        if schemes and (scheme := schemes[-1].strip().lower()) in ("http", "https"):
+            scope["scheme"] = scheme
+
+    def _first_untrusted(self, peer: str, hops: Sequence[str]) -> str:
+        """Each proxy appends whom it was asked by: the client is the last one that is not itself a trusted proxy."""
+        found = peer
+        for hop in reversed(hops):
+            if (address := _address(hop)) is None:
+                break  # told by nobody who is trusted to tell it
+            found = address
+            if not self._is_trusted(address):
+                break
+        return found
+
+    def _is_trusted(self, address: str) -> bool:
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._networks)
+
+    def _warn(self, peer: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "Forwarding headers from %s were ignored. If it is your proxy, name it in api.trusted_proxies.",
+                peer[:64],
+                extra={"action": "untrusted_proxy"},
+            )
+
+
+def _address(hop: str) -> str | None:
+    """Return the address of a part of X-Forwarded-For, without a port; None if it is none."""
+    text = hop.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return None

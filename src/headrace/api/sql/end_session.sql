@@ -1,0 +1,1 @@
+DELETE FROM api_sessions WHERE id = %(id)s RETURNING id

@@ -1,1 +1,0 @@
-SELECT value FROM api_secrets WHERE name = %(name)s

@@ -1,0 +1,81 @@
+"""`headrace sessions`: browsers that are signed in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from headrace.api import audit
+from headrace.api import sessions as stored
+from headrace.api.callers import EVERYTHING, Caller, Level
+from headrace.api.sessions import SessionFacts
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.humane import ABSENT, plain, time_text
+from headrace.cli.keys import transaction
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.errors import HeadraceError
+
+OPERATOR = Caller("", audit.COMMAND_LINE, EVERYTHING, Level.ADMIN)
+MOST = 100_000
+
+
+@click.group()
+def sessions() -> None:
+    """List and revoke sessions of browsers."""
+
+
+@sessions.command("list")
+@click.option("--key", "key_id", metavar="ID", help="Only sessions of this key.")
+@json_option
+@pass_invocation
+def list_all(invocation: Invocation, key_id: str | None, as_json: bool) -> None:
+    """Show the browsers that are signed in, newest first."""
+    with transaction(invocation.settings) as conn:
+        found = [each for each in stored.list_sessions(conn, OPERATOR, MOST) if key_id in (None, each.key_id)]
+    if as_json:
+        print_json({"sessions": [_document(each) for each in found]})
+        return
+    print_table(
+        ["id", "key", "name", "reaches", "level", "via", "from", "began", "last used", "expires"],
+        [
+            [
+                *(each.id, each.key_id, plain(each.key_name), plain(str(each.scope)), each.level, each.via),
+                plain(each.address),
+                *map(_minute, (each.created_at, each.last_used_at, each.expires_at)),
+            ]
+            for each in found
+        ],
+    )
+
+
+@sessions.command()
+@click.argument("session_id", metavar="ID")
+@json_option
+@pass_invocation
+def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
+    """End a session: its browser is signed out within seconds."""
+    with transaction(invocation.settings) as conn:
+        found = stored.list_sessions(conn, OPERATOR, 1, session_id=session_id)
+        if not found or not stored.end_session(conn, session_id):
+            raise HeadraceError(f"There is no session {session_id!r} to revoke. `headrace sessions list` shows them.")
+        known = found[0]
+        told = {"id": session_id, "key_id": known.key_id, "key_name": known.key_name}
+        audit.record_command(conn, "session.revoke", known.scope, **told)
+    if as_json:
+        print_json(told)
+    else:
+        click.echo(f"revoked {session_id} of {known.key_id} ({plain(known.key_name)})")
+
+
+def _document(facts: SessionFacts) -> dict[str, Any]:
+    return {name: _iso(value) if isinstance(value, datetime) else value for name, value in vars(facts).items()}
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()
+
+
+def _minute(at: datetime | None) -> str:
+    return ABSENT if at is None else time_text(int(at.timestamp()) * 1000)[:16]
