@@ -75,8 +75,9 @@ ROUTES: dict[tuple[str, str], Ask] = {
 NO_TENANT = {("GET", "/api/v1/audit"), ("GET", "/api/v1/session"), ("GET", "/api/v1/pipeline")}
 """About the key itself, or about all tenants together. (The audit log is asked below.)"""
 
-ELSEWHERE = ("/api/v1/alerts/", "/api/v1/autoscale", "/api/v1/streams")
-"""Asked by test_alert_tenants, test_autoscale_api and test_routes_streams."""
+ELSEWHERE = ("/api/v1/alerts/", "/api/v1/autoscale", "/api/v1/streams", "/api/v1/sessions")
+"""Asked by test_alert_tenants, test_autoscale_api, test_routes_streams and security/test_sessions; all routes together
+by security/test_isolation."""
 
 STREAM = ("GET", "/api/v1/stream")
 
