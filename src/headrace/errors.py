@@ -56,8 +56,7 @@ class QueueUnavailable(ServiceUnavailable):
 
 
 class NotPermitted(HeadraceError):
-    """The user of this connection has no right to do this in Valkey. Give it the rules of its role: `headrace acl`
-    prints them."""
+    """The user of this connection may not do this in Valkey. `headrace acl` prints the rules that each role needs."""
 
 
 class CheckpointMismatch(HeadraceError):

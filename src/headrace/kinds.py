@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
@@ -103,16 +102,6 @@ def url(*schemes: str) -> Kind[str]:
     return Kind("a URL that starts with " + ", ".join(f"`{scheme}://`" for scheme in schemes), parse)
 
 
-def networks() -> Kind[tuple[str, ...]]:
-    """Addresses and networks. A TOML file may also write a list of texts."""
-
-    def parse(raw: object) -> tuple[str, ...]:
-        parts = cast("list[object]", raw) if isinstance(raw, list) else _text(raw).split(",")
-        return tuple(str(ip_network(_text(part))) for part in parts)
-
-    return Kind("IP addresses and networks (`10.0.0.0/8`), separated by commas", parse, ", ".join)
-
-
 def optional(kind: Kind[T]) -> Kind[T | None]:
     """The kind, or nothing. TOML has no null, so empty text is how a flag or variable says "none"."""
 
@@ -133,6 +122,11 @@ def several(kind: Kind[str]) -> Kind[tuple[str, ...]]:
         return tuple(dict.fromkeys(kind.parse(part) for part in parts))
 
     return Kind(f"{kind.allowed}; several with commas between; empty = none", parse, ",".join)
+
+
+def network() -> Kind[str]:
+    """An address or a network, in the shortest notation."""
+    return Kind("an IP address or a network such as `10.0.0.0/8`", lambda raw: str(ipaddress.ip_network(_text(raw))))
 
 
 _HOST_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"

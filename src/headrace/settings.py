@@ -35,7 +35,7 @@ from headrace.kinds import (
     host,
     integer,
     lists_by_name,
-    networks,
+    network,
     number,
     optional,
     path,
@@ -130,10 +130,10 @@ class ApiSettings:
         "Send the session cookie over HTTPS only and answer with HSTS; none = if the request came over HTTPS.",
         optional(boolean()),
     )
-    trusted_proxies: tuple[str, ...] | None = setting(
-        None,
+    trusted_proxies: tuple[str, ...] = setting(
+        (),
         "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; none = nobody's.",
-        optional(networks()),
+        several(network()),
     )
     public_url: str | None = setting(
         None,

@@ -213,14 +213,13 @@ def test_failed_sign_ins_block_nobody_elses_link(to: Services) -> None:
 
 
 def test_a_made_up_address_evades_no_limit(to: Services) -> None:
-    """On loopback too, where the header was believed."""
-    for address in ("192.0.2.1", "127.0.0.1"):
-        api = client(to, address=address)
+    """On loopback, where the HTTP server itself believed the header."""
+    with Server(to) as server, httpx.Client(base_url=server.url, timeout=60) as attacker:
         statuses = [
-            api.post(ME, json={"key": new_text()}, headers={"X-Forwarded-For": f"198.51.100.{number}"}).status_code
+            attacker.post(ME, json={"key": new_text()}, headers={"X-Forwarded-For": f"198.51.100.{number}"}).status_code
             for number in range(FAILURES_BURST + 1)
         ]
-        assert statuses[-2:] == [401, 429]
+    assert statuses[-2:] == [401, 429]
 
 
 def test_only_what_a_trusted_proxy_adds_is_believed(to: Services) -> None:

@@ -21,9 +21,9 @@ FOR, PROTO = "x-forwarded-for", "x-forwarded-proto"
 class ReadForwarded:
     """Outermost, so that all layers below see the client and not the proxy."""
 
-    def __init__(self, app: ASGIApp, trusted: Iterable[str] | None) -> None:
+    def __init__(self, app: ASGIApp, trusted: Iterable[str]) -> None:
         self._app = app
-        self._networks = [ip_network(each) for each in trusted or ()]
+        self._networks = [ip_network(each) for each in trusted]
         self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
