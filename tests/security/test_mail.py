@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,6 +20,7 @@ from headrace.api.callers import Scope
 from headrace.api.services import Services
 from headrace.model.names import EnvRef
 from headrace.settings import SETTINGS, AlertsSettings, load
+from headrace.webhook.guard import AddressPolicy
 from headrace.webhook.post import NotTaken
 from tests.access import client_with_key
 from tests.alerting import LOCAL, Mailbox, mail_server
@@ -59,6 +62,22 @@ def test_nothing_is_sent_in_clear_where_starttls_was_stripped(
     assert mailbox.letters == []
     assert {line.split()[0].upper() for line in mailbox.commands} <= {"EHLO", "QUIT"}
     send("email", {"to": ["ann@example.org"]}, MESSAGE, replace(LOCAL, smtp_url=mailbox.url, starttls="optional"))
+    assert len(mailbox.letters) == 1
+
+
+def test_a_server_is_found_among_its_addresses(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`localhost` is often ::1 first, where no mail server listens."""
+    resolve = socket.getaddrinfo
+
+    def resolved(host: Any, *given: Any, **named: Any) -> Any:
+        if host != "mail.internal":
+            return resolve(host, *given, **named)
+        return [(2, 1, 6, "", ("127.0.0.2", 25)), (2, 1, 6, "", ("127.0.0.1", 25))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    url = mailbox.url.replace("127.0.0.1", "mail.internal")
+    options = replace(LOCAL, smtp_url=url, policy=AddressPolicy(("mail.internal",)))
+    send("email", {"to": ["ann@example.org"]}, MESSAGE, options)
     assert len(mailbox.letters) == 1
 
 

@@ -45,10 +45,11 @@ refused: list[str] = []
 
 
 def limit_process() -> None:
-    """Give up what this process does not need. Raises OSError where the kernel does not know how."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    if prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS failed")
+    """Give up what this process does not need. Only Linux can refuse new privileges; there, raises OSError if not."""
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        if prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS failed")
     for limit, most in LIMITS.items():
         _, hard = resource.getrlimit(limit)
         allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)

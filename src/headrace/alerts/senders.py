@@ -12,7 +12,8 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
@@ -20,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.messages import Message
-from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, checked_address, is_loopback
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, checked_addresses, is_loopback
 from headrace.webhook.post import NotTaken, Rejected, post
 from headrace.webhook.signed import post_signed
 
@@ -112,17 +113,28 @@ def _is_permanent(error: Exception) -> bool:
 
 
 class _PinnedSmtp(smtplib.SMTP):
-    """Connects to the address that was checked, with TLS from the first byte if there is a context; certificates are
-    checked for the host."""
+    """Connects to the first address that answers of those that were checked, with TLS from the first byte if there is a
+    context; certificates are checked for the host."""
 
-    def __init__(self, address: str, host: str, port: int, timeout_s: float, context: ssl.SSLContext | None) -> None:
-        self.address = address
+    def __init__(
+        self, addresses: Sequence[str], host: str, port: int, timeout_s: float, context: ssl.SSLContext | None
+    ) -> None:
+        self.address = ""
+        self._addresses = addresses
         self._context = context
         super().__init__(host, port, timeout=timeout_s)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        made = socket.create_connection((self.address, port), timeout)
+        made = self._connect(port, timeout)
         return made if self._context is None else self._context.wrap_socket(made, server_hostname=host)
+
+    def _connect(self, port: int, timeout_s: float) -> socket.socket:
+        *others, last = self._addresses
+        for self.address in others:
+            with suppress(OSError):
+                return socket.create_connection((self.address, port), timeout_s)
+        self.address = last
+        return socket.create_connection((last, port), timeout_s)
 
 
 def must_encrypt(starttls: str | None, address: str) -> bool:
@@ -135,8 +147,8 @@ def _open_mail_server(url: str, options: SendOptions) -> _PinnedSmtp:
     parts = urlsplit(url)
     host, is_tls = parts.hostname or "localhost", parts.scheme == "smtps"
     port = parts.port or (465 if is_tls else 25)
-    address = checked_address(host, port, options.policy)
-    return _PinnedSmtp(address, host, port, options.timeout_s, ssl.create_default_context() if is_tls else None)
+    addresses = checked_addresses(host, port, options.policy)
+    return _PinnedSmtp(addresses, host, port, options.timeout_s, ssl.create_default_context() if is_tls else None)
 
 
 def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tuple[int, bytes]]:

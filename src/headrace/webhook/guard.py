@@ -111,11 +111,16 @@ PUBLIC_ONLY = AddressPolicy()
 
 def checked_address(host: str, port: int, policy: AddressPolicy) -> str:
     """Return an address of this host to connect to. Raises AddressRefused, or OSError for an unknown name."""
+    return checked_addresses(host, port, policy)[0]
+
+
+def checked_addresses(host: str, port: int, policy: AddressPolicy) -> list[str]:
+    """Return all addresses of this host, in the order of preference. Raises as `checked_address` does."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(each[4][0]) for each in found]
     if not policy.names(host) and (refused := [each for each in addresses if not policy.allows(each)]):
         raise AddressRefused(refusal(host, refused[0], policy))
-    return addresses[0]
+    return addresses
 
 
 def refusal(host: str, address: str, policy: AddressPolicy) -> str:
