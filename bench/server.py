@@ -103,10 +103,16 @@ def bench_server() -> Generator[Bench]:
             server.stop()
 
 
+class BenchPostgres(EmbeddedPostgres):
+    """Benchmarks make databases and change settings of the server."""
+
+    role_options = "SUPERUSER"
+
+
 @contextmanager
 def bench_postgres(folder: Path) -> Generator[str]:
     """The URL of a PostgreSQL with our tables, as `headrace up` runs it."""
-    server = EmbeddedPostgres(folder / "postgres", folder / "log")
+    server = BenchPostgres(folder / "postgres", folder / "log")
     server.start()
     try:
         server.wait_ready(READY_S)

@@ -21,7 +21,8 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.cluster import EmbeddedCluster
-from headrace.embedded.postgres import USER, EmbeddedPostgres
+from headrace.embedded.postgres import EmbeddedPostgres
+from headrace.embedded.postgres_roles import DATABASE
 from headrace.embedded.process import EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.names import QueueRef
@@ -56,7 +57,10 @@ TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 
 class QuickPostgres(EmbeddedPostgres):
-    """Does not wait for the disk: these tests kill processes, not the machine. Nobody but them locks anything."""
+    """Does not wait for the disk: these tests kill processes, not the machine. Nobody but them locks anything.
+    They make databases, and roles to be refused."""
+
+    role_options = "CREATEDB CREATEROLE"
 
     def command(self) -> Sequence[str]:
         return [*super().command(), "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off"]
@@ -292,7 +296,7 @@ def end_sessions(conn: Connection, database: str) -> None:
 
 
 def database_url(server: str, name: str) -> str:
-    return f"{server.removesuffix(USER)}{name}"
+    return f"{server.removesuffix(DATABASE)}{name}"
 
 
 @pytest.fixture

@@ -102,7 +102,9 @@ class EmbeddedSettings:
         text("`bundled`, `system` (found on PATH) or a path with a `/`", r"bundled|system|.*/.+"),
     )
     valkey_port: int = setting(0, "Port of the embedded Valkey; 0 = any free one.", _PORT)
-    postgres_port: int = setting(0, "Port of the embedded PostgreSQL; 0 = any free one.", _PORT)
+    postgres_port: int = setting(
+        0, "TCP port of the embedded PostgreSQL; 0 = none, only a Unix socket in its data directory.", _PORT
+    )
     clickhouse_port: int = setting(0, "HTTP port of the embedded ClickHouse; 0 = any free one.", _PORT)
     min_free: Bytes = setting(
         256 * 2**20, "Free disk space below which embedded servers are not started.", size("0B", "1TiB")

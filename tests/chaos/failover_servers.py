@@ -16,7 +16,7 @@ from typing import Any
 from redis.crc import key_slot
 
 from headrace.embedded.cluster import EmbeddedCluster
-from headrace.embedded.postgres import USER, EmbeddedPostgres
+from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import LOOPBACK, choose_port
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import EmbeddedError
@@ -116,7 +116,7 @@ class RestorablePostgres:
 
     @property
     def url(self) -> str:
-        return f"postgresql://{USER}@{LOOPBACK}:{self._server.port}/{USER}"
+        return self._server.url
 
     def back_up(self) -> None:
         """Copy the files of the stopped server: the same cluster on the same timeline, as a disk snapshot gives it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -160,12 +161,18 @@ class TestConnections:
         assert held(numbers) == []
 
 
+class AdminPostgres(QuickPostgres):
+    """Its role may change the server's own settings."""
+
+    role_options = "SUPERUSER"
+
+
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """One for all outages: its files take seconds to make."""
     folder = tmp_path_factory.mktemp("outages")
     with reserved_port() as port:
-        yield QuickPostgres(folder / "data", folder / "log", port)
+        yield AdminPostgres(folder / "data", folder / "log", port)
 
 
 class TestOutages:
@@ -392,10 +399,10 @@ class TestMigrations:
 
     def test_a_user_without_rights_is_told_what_postgres_says(self, postgres_url: str, rooms: dict[str, Path]) -> None:
         with connect(postgres_url) as conn:
-            conn.execute("CREATE ROLE guest LOGIN")
+            conn.execute("CREATE ROLE guest LOGIN PASSWORD 'guest'")
         try:
             with pytest.raises(MigrationError, match="permission denied"):
-                migrate(postgres_url.replace("headrace@", "guest@"), rooms)
+                migrate(re.sub("//.*@", "//guest:guest@", postgres_url), rooms)
         finally:
             with connect(postgres_url) as conn:
                 conn.execute("DROP ROLE guest")

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, cast
@@ -49,10 +50,10 @@ class DataDirectory:
 
     def last_stack(self) -> dict[str, Any]:
         """What the last stack wrote about itself (empty if there was none, or it is unreadable)."""
-        return _read_json(self.path / "stack.json")
+        return read_json(self.path / "stack.json")
 
     def write_stack(self, stack: dict[str, Any]) -> None:
-        _write_json(self.path / "stack.json", stack)
+        write_json(self.path / "stack.json", stack)
 
     def _make(self) -> None:
         try:
@@ -88,14 +89,14 @@ class DataDirectory:
         self._lock = lock
 
     def _refuse_newer_format(self) -> None:
-        found = _read_json(self.path / "version.json")
+        found = read_json(self.path / "version.json")
         if found.get("format", 0) > FORMAT:
             raise DataDirectoryError(
                 f"{self.path} was written by Headrace {found.get('headrace')} (format {found['format']}; this "
                 f"release, {version('headrace')}, reads up to {FORMAT}). Nothing was changed. Use that release or "
                 "newer, or another data directory."
             )
-        _write_json(self.path / "version.json", {"format": FORMAT, "headrace": version("headrace")})
+        write_json(self.path / "version.json", {"format": FORMAT, "headrace": version("headrace")})
 
 
 def running_stack(path: Path) -> dict[str, Any] | None:
@@ -105,12 +106,13 @@ def running_stack(path: Path) -> dict[str, Any] | None:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None  # nobody holds it
     except BlockingIOError:
-        return _read_json(path / "stack.json") or None
+        return read_json(path / "stack.json") or None
     except OSError:
         return None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is none or it is unreadable."""
     try:
         found: object = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -118,9 +120,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace a file as a whole with one that only its owner can read."""
     fresh = path.with_suffix(".new")
-    with open(fresh, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    fresh.unlink(missing_ok=True)  # its permissions may be others
+    with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         json.dump(value, file, indent=2)
         file.flush()
         os.fsync(file.fileno())

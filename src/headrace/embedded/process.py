@@ -37,13 +37,15 @@ class Child:
         log_file: Path,
         stop_signal: signal.Signals = signal.SIGTERM,
         env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self.name = name
         self.command = list(command)
         self.log_file = log_file
         self.stop_signal = stop_signal
         self.env = dict(env or {})
-        self._pid_file = log_file.with_suffix(".pid")
+        self.cwd = cwd
+        self._pid_file = log_file.absolute().with_suffix(".pid")
         self._guard: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -60,6 +62,7 @@ class Child:
                     stdout=log,
                     stderr=log,
                     env={**os.environ, **self.env},
+                    cwd=self.cwd,
                     pass_fds=[lock],
                     # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
                     start_new_session=True,
@@ -145,10 +148,19 @@ class EmbeddedServer(ABC):
 
     def prepare(self) -> None:
         """What must be on disk before the command runs."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.data_dir.chmod(0o700)  # an older release left it open to all users
 
     def environment(self) -> Mapping[str, str]:
         return {}
+
+    def working_dir(self) -> Path | None:
+        """Return the directory the command runs in; None = ours."""
+        return None
+
+    def choose_port(self) -> int:
+        """Return the TCP port to listen on."""
+        return choose_port(self.name, self._wanted_port, self._preferred_port)
 
     @property
     def child(self) -> Child:
@@ -158,7 +170,7 @@ class EmbeddedServer(ABC):
 
     def start(self) -> None:
         os.close(take_over(self.name, self.log_file))  # before a port is chosen: the former one may still have it
-        self.port = choose_port(self.name, self._wanted_port, self._preferred_port)
+        self.port = self.choose_port()
         self.prepare()
         self._child = Child(
             self.name,
@@ -166,6 +178,7 @@ class EmbeddedServer(ABC):
             log_file=self.log_file,
             stop_signal=self.stop_signal,
             env=self.environment(),
+            cwd=self.working_dir(),
         )
         self._child.start()
 
@@ -207,7 +220,7 @@ class EmbeddedServer(ABC):
 def take_over(name: str, log_file: Path) -> int:
     """Waits until the same command of a run that was killed is gone: two servers must never write to the same files.
     Returns a lock that the command is to inherit, so that it ends with the command, however that ends."""
-    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(log_file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + FORMER_S
     while True:

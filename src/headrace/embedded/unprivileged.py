@@ -1,0 +1,96 @@
+"""Runs a command as `nobody`, without capabilities, when Headrace itself runs as root."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.errors import EmbeddedError
+
+NOBODY = 65534
+_CAP_SETPCAP = 8
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def unprivileged() -> Sequence[str]:
+    """Return what to put before a command so that it does not run as root, or nothing if we are not root.
+
+    The command has no capability, cannot gain one, and does not see our environment, which may hold passwords:
+    processes of nobody can read each other's.
+    """
+    if not is_root():
+        return ()
+    if shutil.which("setpriv") is None:
+        raise EmbeddedError(
+            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not there to run it as nobody. "
+            "Start Headrace as an ordinary user, or point HEADRACE_POSTGRES_URL at a running server."
+        )
+    return (
+        "setpriv",
+        *(f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--reset-env"),
+        *("--inh-caps=-all", "--ambient-caps=-all"),
+        *(("--bounding-set=-all",) if _can_drop_bounding_set() else ()),
+    )
+
+
+def give_away(path: Path) -> None:
+    """As root, give a file, or a folder with all files in it, to nobody.
+
+    PostgreSQL refuses a cluster that belongs to another user, as one does that root has copied or unpacked.
+    """
+    if not is_root():
+        return
+    paths = [path, *(Path(parent, name) for parent, folders, names in os.walk(path) for name in (*folders, *names))]
+    for each in paths:
+        if each.lstat().st_uid != NOBODY:
+            os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+
+
+def refuse_foreign_directory(folder: Path) -> None:
+    """Raise EmbeddedError unless a directory in a place open to all is ours, and ours alone to write to."""
+    found = folder.lstat()
+    ours = (os.geteuid(), NOBODY) if is_root() else (os.geteuid(),)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in ours or found.st_mode & 0o022:
+        raise EmbeddedError(
+            f"{folder} belongs to another user of this machine. Nothing was started. Remove it, or set TMPDIR."
+        )
+
+
+def reachable_copy(folder: Path, program: Path) -> Path:
+    """Return a folder of programs that nobody can run: `folder`, or a copy if we are root and a parent is closed.
+
+    The copy is made once, in a directory for temporary files.
+    """
+    if not is_root() or _is_open(program):
+        return folder
+    name = hashlib.sha256(f"{folder} {program.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    copy = Path(tempfile.gettempdir()) / f"headrace-programs-{name}"
+    if not copy.exists():
+        fresh = Path(tempfile.mkdtemp(prefix=f"{copy.name}-"))
+        shutil.copytree(folder, fresh, symlinks=True, dirs_exist_ok=True)
+        for each in (fresh, *fresh.rglob("*")):
+            if not each.is_symlink():
+                each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
+        fresh.rename(copy)
+    refuse_foreign_directory(copy)
+    return copy
+
+
+def _is_open(program: Path) -> bool:
+    """Return True if every user can run the program."""
+    return all(parent.stat().st_mode & 0o001 for parent in program.parents) and program.stat().st_mode & 0o005 == 0o005
+
+
+def _can_drop_bounding_set() -> bool:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_SETPCAP & 1)
+    return False
