@@ -96,6 +96,8 @@ class Line:
         address = urlsplit(url)
         self._connection = http.client.HTTPConnection(str(address.hostname), address.port)
         self._headers = dict(headers or {})
+        if address.username:
+            self._headers |= {"X-ClickHouse-User": address.username, "X-ClickHouse-Key": address.password or ""}
 
     def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         self._connection.request(method, path, body, self._headers)

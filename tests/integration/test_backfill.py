@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,6 +95,10 @@ class Place:
     client: Client
     writer: BlockWriter
     uri: str
+    clickhouse_url: str
+
+    def connect(self) -> Client:
+        return connect(self.clickhouse_url, str(self.client.database))
 
     def audit(self, window: Window = WINDOW) -> Audit:
         return audit(self.session, self.client, self.uri, window, NOW_MS)
@@ -111,7 +115,7 @@ def place(spark: SparkSession, clickhouse_url: str, warehouse: Client, tmp_path:
         stream(warehouse, uri, events)
         follow(uri, events)
     writer = BlockWriter(lambda: connect(clickhouse_url, str(warehouse.database)))
-    yield Place(spark, warehouse, writer, uri)
+    yield Place(spark, warehouse, writer, uri, clickhouse_url)
     writer.close()
 
 
@@ -262,7 +266,7 @@ def test_readers_see_the_old_numbers_or_the_new_ones(place: Place, monkeypatch: 
 @contextmanager
 def watching(place: Place) -> Generator[list[tuple[str, int]]]:
     """Another reader, for as long as this lasts: what each tier counts in all, again and again."""
-    client = connect(place.client.url, str(place.client.database))
+    client = place.connect()
     stop = threading.Event()
     found: list[tuple[str, int]] = []
 
@@ -361,19 +365,19 @@ def test_overlapping_files_count_each_event_once(place: Place) -> None:
 
 def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_path: Path) -> None:
     right = answers(place.client)
-    empty = Place(place.session, place.client, place.writer, str(tmp_path / "empty"))
+    empty = replace(place, uri=str(tmp_path / "empty"))
     with pytest.raises(ArchiveIncomplete, match="every event"):
         empty.backfill()
-    late = Place(place.session, place.client, place.writer, str(tmp_path / "late"))
+    late = replace(place, uri=str(tmp_path / "late"))
     ArchiveWriter(late.uri).write(EVENTS[0].slice(50))
     with pytest.raises(ArchiveIncomplete, match="what precedes its first event of shard 0"):
         late.backfill()
-    torn = Place(place.session, place.client, place.writer, str(tmp_path / "torn"))
+    torn = replace(place, uri=str(tmp_path / "torn"))
     for part in (EVENTS[0].slice(0, 50), EVENTS[0].slice(60), EVENTS[1]):
         ArchiveWriter(torn.uri).write(part)
     with pytest.raises(ArchiveIncomplete, match="10 events within it"):
         torn.backfill()
-    gone = Place(place.session, place.client, place.writer, str(tmp_path / "gone"))
+    gone = replace(place, uri=str(tmp_path / "gone"))
     hour_of = EVENTS[0]["at_ms"].to_numpy() // HOUR_MS
     second = int((hour_of == hour_of[0]).sum())
     for part in (EVENTS[0].slice(0, second - 3), EVENTS[0].slice(second), EVENTS[1]):
@@ -430,7 +434,8 @@ def test_a_backfill_of_real_streams_agrees_with_the_queues(
         return reconcile(read_states(valkey, 2), read_totals(warehouse), last).difference
 
     assert difference() > 0
-    place = Place(spark, warehouse, BlockWriter(lambda: connect(clickhouse_url, str(warehouse.database))), uri)
+    writer = BlockWriter(lambda: connect(clickhouse_url, str(warehouse.database)))
+    place = Place(spark, warehouse, writer, uri, clickhouse_url)
     assert not place.audit(window).equal
     place.backfill(window)
     assert difference() == 0

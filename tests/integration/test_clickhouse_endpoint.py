@@ -32,6 +32,8 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError, Error
 from clickhouse_connect.driver.external import ExternalData
 
+from headrace.embedded.clickhouse_access import USER
+from headrace.embedded.credentials import read_passwords
 from tests.conftest import READY_S, wait_until
 from tests.ports import reserved_port
 
@@ -78,15 +80,24 @@ class Endpoint:
         return self.process.wait(PATIENCE_S)
 
     def client(self, **options: object) -> Client:
-        return clickhouse_connect.get_client(host="127.0.0.1", port=self.port, **options)
+        user, password = self.credentials
+        return clickhouse_connect.get_client(
+            host="127.0.0.1", port=self.port, username=user, password=password, **options
+        )
+
+    @property
+    def credentials(self) -> tuple[str, str]:
+        return USER, read_passwords(self.data_dir)[USER]
 
     def post(
         self, body: bytes | str | Iterator[bytes], headers: Mapping[str, str] | None = None, **parameters: str
     ) -> httpx.Response:
-        return httpx.post(self.url, params=parameters, content=body, headers=headers, timeout=PATIENCE_S)
+        given = {"params": parameters, "content": body, "headers": headers}
+        return httpx.post(self.url, auth=self.credentials, timeout=PATIENCE_S, **given)
 
     def get(self, path: str = "", **parameters: str) -> httpx.Response:
-        return httpx.get(self.url + path, params=parameters, timeout=PATIENCE_S)
+        auth = None if path == "ping" else self.credentials
+        return httpx.get(self.url + path, params=parameters, auth=auth, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +201,7 @@ def test_a_large_result_is_not_held_in_memory(endpoint: Endpoint) -> None:
 
     before, size = peak_bytes(), 0
     query = "SELECT number FROM numbers(60000000) FORMAT Native"
-    with httpx.stream("POST", endpoint.url, content=query, timeout=PATIENCE_S) as answer:
+    with httpx.stream("POST", endpoint.url, content=query, auth=endpoint.credentials, timeout=PATIENCE_S) as answer:
         for chunk in answer.iter_bytes():
             size += len(chunk)
     assert size > 480_000_000
@@ -270,7 +281,9 @@ def test_async_client(endpoint: Endpoint) -> None:
     pytest.importorskip("aiohttp", reason="clickhouse-connect's async client needs aiohttp")
 
     async def ask() -> None:
-        client = await clickhouse_connect.get_async_client(host="127.0.0.1", port=endpoint.port)
+        client = await clickhouse_connect.get_async_client(
+            host="127.0.0.1", port=endpoint.port, username=USER, password=endpoint.credentials[1]
+        )
         async with client:
             result = await client.query("SELECT number FROM numbers(3)")
             assert result.result_rows == [(0,), (1,), (2,)]
@@ -532,7 +545,9 @@ def test_eight_threads(endpoint: Endpoint, client: Client, table: str) -> None:
 
 
 def test_a_client_that_leaves_while_sending_inserts_nothing(endpoint: Endpoint, client: Client, table: str) -> None:
-    head = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+    user, password = endpoint.credentials
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nX-ClickHouse-User: {user}\r\nX-ClickHouse-Key: {password}\r\n"
+    head += "Content-Length: 1000000\r\n\r\n"
     head += f"INSERT INTO {table} FORMAT CSV\n"
     with socket.create_connection(("127.0.0.1", endpoint.port)) as leaver:
         leaver.sendall(head.encode() + b"1,x\n" * 100_000)
@@ -544,7 +559,7 @@ def test_a_client_that_leaves_while_sending_inserts_nothing(endpoint: Endpoint, 
 def test_a_client_that_leaves_while_reading_stops_its_query(endpoint: Endpoint, client: Client) -> None:
     mark = uuid.uuid4().hex
     query = f"SELECT number, '{mark}' FROM numbers(100000000000)"
-    with httpx.stream("POST", endpoint.url, content=query, timeout=PATIENCE_S) as answer:
+    with httpx.stream("POST", endpoint.url, content=query, auth=endpoint.credentials, timeout=PATIENCE_S) as answer:
         pieces = answer.iter_bytes()  # kept, for httpx hangs up when the iterator goes
         next(pieces)
         assert running(client, mark) == 1

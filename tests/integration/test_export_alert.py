@@ -57,7 +57,7 @@ def test_an_exporter_that_fails_three_times_raises_an_incident_without_any_chann
     with reserved_port() as port, reserved_port() as pages:
         options = PipelineOptions(
             redis_url=valkey_url,
-            clickhouse_url=clickhouse_url.replace(str(urlsplit(clickhouse_url).port), str(port)),
+            clickhouse_url=clickhouse_url.replace(f":{urlsplit(clickhouse_url).port}", f":{port}"),
             database=str(warehouse.database),
             shards=1,
             checkpoint=tmp_path / "checkpoint",

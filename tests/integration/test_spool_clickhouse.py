@@ -178,6 +178,7 @@ class Proxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Forward)
         parts = urlsplit(url)
         self.behind = (str(parts.hostname), int(parts.port or 0))
+        self.credentials = f"{parts.username}:{parts.password}"
         self.max_bytes = 2**40
         self.answers_to_lose = 0
         self.refused = 0
@@ -185,7 +186,7 @@ class Proxy(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://{self.credentials}@127.0.0.1:{self.server_address[1]}"
 
     def loses(self) -> bool:
         with self.lock:

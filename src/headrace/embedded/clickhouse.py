@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 
+from headrace.embedded.clickhouse_access import USER
+from headrace.embedded.credentials import ensure_passwords
 from headrace.embedded.process import LOOPBACK, EmbeddedServer
 
 
@@ -15,7 +18,15 @@ class EmbeddedClickHouse(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}"
+        return f"http://{USER}:{self._password}@{LOOPBACK}:{self.port}"
+
+    @property
+    def _password(self) -> str:
+        return ensure_passwords(self.data_dir, USER)[USER]
+
+    def prepare(self) -> None:
+        super().prepare()
+        ensure_passwords(self.data_dir, USER)
 
     def command(self) -> Sequence[str]:
         module = "headrace.embedded.clickhouse_http"
@@ -23,11 +34,16 @@ class EmbeddedClickHouse(EmbeddedServer):
 
     def ping(self) -> str | None:
         # The endpoint itself, not a client library: this must stay cheap, it is asked 50 times a second.
+        address = f"http://{LOOPBACK}:{self.port}"
+        token = base64.b64encode(f"{USER}:{self._password}".encode()).decode()
+        query = urllib.request.Request(
+            f"{address}/?query=SELECT+version()", headers={"Authorization": f"Basic {token}"}
+        )
         try:
-            with urllib.request.urlopen(f"{self.url}/ping", timeout=2) as answer:
+            with urllib.request.urlopen(f"{address}/ping", timeout=2) as answer:
                 if answer.read() != b"Ok.\n":
                     return None
-            with urllib.request.urlopen(f"{self.url}/?query=SELECT+version()", timeout=10) as answer:
+            with urllib.request.urlopen(query, timeout=10) as answer:
                 return f"clickhouse {answer.read().decode().strip()}"
         except (urllib.error.URLError, OSError):
             return None

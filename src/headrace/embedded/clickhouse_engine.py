@@ -26,7 +26,9 @@ from typing import Protocol, cast
 
 from chdb import _chdb
 
+from headrace.embedded.clickhouse_access import VALUE_EXPRESSIONS, StatementCheck, users_config
 from headrace.embedded.clickhouse_statement import InsertHead, Token, is_query
+from headrace.embedded.datadir import write_private
 from headrace.errors import DataDirectoryError, EmbeddedError, HeadraceError
 
 # What is not streamed is held in memory. A client raises the bound with its own max_result_bytes.
@@ -48,6 +50,8 @@ _STREAMED = frozenset(
 )
 _ARROW_STREAM = "ArrowStream"  # the same, once its pieces are joined
 _ARROW_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+_FORMAT = "SELECT formatQuerySingleLine(unhex({statement:String}))"
 
 _CODE = re.compile(r"Code: (\d+)\. DB::")
 _NAME = re.compile(r"\(([A-Z][A-Z0-9_]+)\)(?: \(version [^)]*\))?\s*$")
@@ -140,8 +144,9 @@ class Summary:
 class Session:
     """One request's connection. Closing it cancels what still runs and forgets settings and parameters."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _Connection, check: StatementCheck) -> None:
         self._connection = connection
+        self._check = check
         self._insert: object = None
         self.summary = Summary()
         self.timezone = ""  # when other than the engine's
@@ -149,6 +154,8 @@ class Session:
 
     def configure(self, settings: Mapping[str, str], database: str) -> None:
         """The engine checks names and values, and raises its own error."""
+        if chosen := next((name for name in VALUE_EXPRESSIONS if name in settings), None):
+            raise QueryFailed.because(452, "SETTING_CONSTRAINT_VIOLATION", f"Setting {chosen} should not be changed")
         with _own_errors():
             if database:
                 self._connection.query(f"USE {_identifier(database)}")
@@ -160,15 +167,21 @@ class Session:
     def add_external_table(self, name: str, columns: str, format: str, data: bytes) -> None:
         """Data sent along with a query, as a temporary table that this session alone sees."""
         table = _identifier(name)
+        create = f"CREATE TEMPORARY TABLE {table} ({columns}) ENGINE = Memory".encode()
+        self._refuse_forbidden(create)
         with _own_errors():
-            self._connection.query(f"CREATE TEMPORARY TABLE {table} ({columns}) ENGINE = Memory")
+            self._connection.query(create)
         self.begin_insert(InsertHead(f"INSERT INTO {table}".encode(), format, 0), {})
         self.append(data)
         self.finish_insert()
         self.summary = Summary()  # the query's figures are its own
 
-    def begin_insert(self, head: InsertHead, binds: Mapping[str, str]) -> None:
+    def begin_insert(self, head: InsertHead, binds: Mapping[str, str], data: bytes | None = None) -> None:
+        """Begin an INSERT. `data` is all of its data, if that is known: then its values may be expressions."""
+        self._refuse_forbidden(head.statement + f" FORMAT {head.format}".encode())
         with _own_errors():
+            if head.format.lower() == "values" and data is not None and not self._check.is_suspicious(data):
+                self._connection.query(f"SET {', '.join(f'{name} = 1' for name in VALUE_EXPRESSIONS)}")
             for name, value in binds.items():  # send_insert takes no parameters, but the session keeps them
                 self._connection.query(f"SET {_identifier('param_' + name)} = {_literal(value)}")
             self._insert = self._connection.send_insert(head.statement, head.format)
@@ -184,6 +197,7 @@ class Session:
 
     def rows(self, sql: bytes, tokens: list[Token], format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
         """The result in pieces, none of them empty. Nothing runs before the first is asked for."""
+        self._refuse_forbidden(sql)
         with _own_errors():
             kind = self._connection.classify_query(sql)
             self.returns_rows = str(kind["query_class"]) == "query_class.READ_ONLY"
@@ -215,22 +229,35 @@ class Session:
     def close(self) -> None:
         self._connection.close()
 
+    def _refuse_forbidden(self, sql: bytes) -> None:
+        """Raise QueryFailed if the statement reaches files or programs in a way that the engine does not check."""
+        if not self._check.is_suspicious(sql):
+            return
+        with _own_errors():
+            formatted = self._connection.query(_FORMAT, "RawBLOB", params={"statement": sql.hex()}).bytes()
+        if reason := self._check.find_forbidden(formatted):
+            raise QueryFailed.because(497, "ACCESS_DENIED", reason)
+
 
 class Engine:
     """The data directory, opened. Keeps one connection open, because the last to close stops chDB."""
 
     def __init__(self, data_dir: Path) -> None:
         self._lock = _lock(data_dir)
-        self._path = str(data_dir)
+        users = _write_users(data_dir)
+        self._address = f"{data_dir}?config-file={users}&users_config={users}"  # the second counts only with the first
         try:
-            self._root = _connect(self._path)
+            self._root = _connect(self._address)
+            _replace_default_database(self._root, data_dir)
+            functions = self._root.query("SELECT name FROM system.table_functions", "TabSeparated").bytes()
             facts = self._root.query("SELECT version(), timezone(), hostName()", "TabSeparated").bytes()
         except RuntimeError as error:
             raise EmbeddedError(f"chDB could not open {data_dir}: {error}") from error
+        self._check = StatementCheck(functions.decode().split())
         self.version, self.timezone, self.host_name = facts.decode().rstrip("\n").split("\t")
 
     def session(self, settings: Mapping[str, str], database: str) -> Session:
-        session = Session(_connect(self._path))
+        session = Session(_connect(self._address), self._check)
         try:
             session.configure(settings, database)
         except QueryFailed:
@@ -245,6 +272,31 @@ class Engine:
     def close(self) -> None:
         self._root.close()
         os.close(self._lock)
+
+
+def _write_users(data_dir: Path) -> Path:
+    """Write the engine's users to a file that only its owner can change, and return its path."""
+    path = data_dir / "users.xml"
+    write_private(path, users_config())
+    return path
+
+
+def _replace_default_database(root: _Connection, data_dir: Path) -> None:
+    """Make `default` an ordinary database with the tables it has. chDB's own one takes names of tables for files."""
+    facts = root.query("SELECT engine, uuid FROM system.databases WHERE name = 'default'", "TabSeparated").bytes()
+    engine, uuid = facts.decode().split()
+    if engine != "Overlay":
+        return
+    record = data_dir / "metadata" / "default.sql"
+    has_tables = record.with_suffix("").exists()
+    root.query("DETACH DATABASE default")
+    if not has_tables:
+        record.unlink(missing_ok=True)  # the engine forgets a database without tables, and refuses its record
+        root.query("CREATE DATABASE default ENGINE = Atomic")
+    elif record.exists():
+        root.query("ATTACH DATABASE default")
+    else:  # written by a release that left chDB's own one
+        root.query(f"ATTACH DATABASE default UUID '{uuid}' ENGINE = Atomic")
 
 
 def streams(tokens: list[Token], format: str) -> bool:
@@ -267,7 +319,7 @@ def _lock(data_dir: Path) -> int:
     """An flock: the kernel drops it with its holder, so a killed process never leaves it behind."""
     path = data_dir / "headrace.lock"
     try:
-        data_dir.mkdir(0o700, parents=True, exist_ok=True)  # there are no users: the owner alone
+        data_dir.mkdir(0o700, parents=True, exist_ok=True)  # the owner alone
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DataDirectoryError(f"The data directory {data_dir} cannot be written: {error.strerror}.") from error

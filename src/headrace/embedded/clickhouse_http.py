@@ -20,8 +20,13 @@ Not as in ClickHouse:
   does. clickhouse-connect raises an error in the middle of the rest when the rows are read.
 - `query_id` is given back in the answer but is not the engine's own: KILL QUERY by it finds nothing.
 - `compress=1` and `decompress=1`, the native protocol's blocks, are refused; HTTP's own codings work.
-- No users: whoever reaches the port is let in. So it listens on loopback, takes only loopback Host headers
-  while it does (a name that was rebound to 127.0.0.1 is refused), and turns away what a web page sends.
+- One user, whose password is in credentials.json of the data directory: by basic authentication, the headers
+  X-ClickHouse-User and X-ClickHouse-Key, or the URL parameters `user` and `password`. /ping needs none.
+- Files, programs and other servers are out of reach (see clickhouse_access.py). So the formats that read a schema
+  or a template from a file are refused. Expressions in the data of INSERT ... VALUES are, too, if it is longer
+  than 256 KiB or has a word that is the name of such a function.
+- It listens on loopback, takes only loopback Host headers while it does (a name that was rebound to 127.0.0.1
+  is refused), and turns away what a web page sends.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hmac import compare_digest
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -47,6 +53,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.embedded import http_coding
+from headrace.embedded.clickhouse_access import USER
 from headrace.embedded.clickhouse_engine import (
     MAX_BUFFERED_RESULT_BYTES,
     Engine,
@@ -54,8 +61,9 @@ from headrace.embedded.clickhouse_engine import (
     Session,
     streams,
 )
-from headrace.embedded.clickhouse_request import Call, plain_body, read_call, take, take_statement
-from headrace.embedded.clickhouse_statement import InsertHead, insert_head, output_format, refusal, top_level
+from headrace.embedded.clickhouse_request import Call, find_credentials, plain_body, read_call, take, take_statement
+from headrace.embedded.clickhouse_statement import insert_head, output_format, refusal, top_level
+from headrace.embedded.credentials import ensure_passwords
 from headrace.errors import HeadraceError, PortTaken
 
 MAX_RUNNING_CALLS = 16  # into the engine, each on a thread of its own; more requests wait for their turn
@@ -81,7 +89,7 @@ _STATUS_ERRORS = {
     " CANNOT_PARSE_INPUT_ASSERTION_FAILED DUPLICATE_COLUMN ILLEGAL_COLUMN THERE_IS_NO_COLUMN"
     " UNKNOWN_ELEMENT_IN_AST UNKNOWN_TYPE_OF_AST_NODE TOO_DEEP_AST TOO_BIG_AST UNEXPECTED_AST_STRUCTURE"
     " SYNTAX_ERROR INCORRECT_DATA TYPE_MISMATCH VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE",
-    403: "ACCESS_DENIED",
+    403: "ACCESS_DENIED AUTHENTICATION_FAILED SETTING_CONSTRAINT_VIOLATION",
     404: "UNKNOWN_TABLE UNKNOWN_FUNCTION UNKNOWN_IDENTIFIER UNKNOWN_TYPE UNKNOWN_STORAGE UNKNOWN_DATABASE"
     " UNKNOWN_SETTING UNKNOWN_DIRECTION_OF_SORTING UNKNOWN_AGGREGATE_FUNCTION UNKNOWN_FORMAT"
     " UNKNOWN_DATABASE_ENGINE UNKNOWN_TYPE_OF_QUERY UNKNOWN_ROLE",
@@ -98,8 +106,9 @@ _T = TypeVar("_T")
 class Endpoint:
     """The ASGI application: parse, run, shape. Knows the engine by its sessions only."""
 
-    def __init__(self, engine: Engine, *, host: str) -> None:
+    def __init__(self, engine: Engine, *, host: str, password: str) -> None:
         self._engine = engine
+        self._password = password
         self._loopback_only = _is_loopback(host)
         self._slots = CapacityLimiter(MAX_RUNNING_CALLS)
 
@@ -113,6 +122,7 @@ class Endpoint:
         given = request.query_params.get("query_id", "")
         query_id = given if given.isascii() and given.isprintable() and given else str(uuid.uuid4())
         try:
+            self._refuse_stranger(request)
             await self._serve(request, send, query_id)
         except QueryFailed as failure:
             await self._failure(failure, request.method, query_id)(scope, receive, send)
@@ -134,6 +144,14 @@ class Endpoint:
             return _plain(404, "Queries go to /, and /ping tells that the server is up.")
         return None
 
+    def _refuse_stranger(self, request: Request) -> None:
+        """Raise QueryFailed unless the request has the user's name and password. Reads nothing of its body."""
+        user, password = find_credentials(request)
+        is_user = compare_digest(user.encode(), USER.encode())
+        if not compare_digest(password.encode(), self._password.encode()) or not is_user:
+            reason = f"{user or 'default'}: Authentication failed: password is incorrect, or there is no such user"
+            raise QueryFailed.because(516, "AUTHENTICATION_FAILED", reason)
+
     async def _serve(self, request: Request, send: Send, query_id: str) -> None:
         body = plain_body(request)
         call = await read_call(request, body)
@@ -141,21 +159,16 @@ class Endpoint:
         text = b"\n".join(filter(None, (call.query, await take(body, STATEMENT_HEAD_BYTES))))
         if head := insert_head(text):
             async with self._session(call.settings, call.database) as session:
-                await self._insert(session, call.binds, head, text[head.data_start :], body)
+                data = text[head.data_start :]
+                whole = data if len(text) < STATEMENT_HEAD_BYTES else None
+                await self._in_thread(session.begin_insert, head, call.binds, whole)
+                await self._insert(session, data, body)
                 await _send_whole(send, self._headers(query_id, session), b"")
         else:
             text += await take_statement(body)
             await self._query(request, send, call, text, query_id)
 
-    async def _insert(
-        self,
-        session: Session,
-        binds: Mapping[str, str],
-        head: InsertHead,
-        data: bytes,
-        body: AsyncIterator[bytes],
-    ) -> None:
-        await self._in_thread(session.begin_insert, head, binds)
+    async def _insert(self, session: Session, data: bytes, body: AsyncIterator[bytes]) -> None:
         while data := data or await take(body, INSERT_PIECE_BYTES):
             await self._in_thread(session.append, data)
             data = b""
@@ -329,7 +342,7 @@ def serve(data_dir: Path, host: str, port: int) -> None:
     try:
         listener = _listen(host, port)
         config = uvicorn.Config(
-            Endpoint(engine, host=host),
+            Endpoint(engine, host=host, password=ensure_passwords(data_dir, USER)[USER]),
             http="httptools",
             ws="none",
             lifespan="off",

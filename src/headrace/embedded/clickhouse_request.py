@@ -7,6 +7,7 @@ parameters too long for a URL, and external tables. Only forms are held in memor
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -87,6 +88,21 @@ async def read_call(request: Request, body: AsyncIterator[bytes]) -> Call:
         coding=http_coding.choose(headers.get("accept-encoding", "")) if wants_coding else None,
         external=external,
     )
+
+
+def find_credentials(request: Request) -> tuple[str, str]:
+    """Return user and password as a ClickHouse client sends them; empty where it sends none."""
+    headers, parameters = request.headers, request.query_params
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            user, _, password = base64.b64decode(token, validate=True).decode().partition(":")
+        except ValueError:
+            return "", ""
+        return user, password
+    if "x-clickhouse-user" in headers:
+        return headers["x-clickhouse-user"], headers.get("x-clickhouse-key", "")
+    return parameters.get("user", ""), parameters.get("password", "")
 
 
 async def plain_body(request: Request) -> AsyncIterator[bytes]:

@@ -121,11 +121,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_private(path, json.dumps(value, indent=2))
+
+
+def write_private(path: Path, text: str) -> None:
     """Replace a file as a whole with one that only its owner can read."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)  # its permissions may be others
     with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        json.dump(value, file, indent=2)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -74,6 +74,11 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 }
 SUPPORTED = tuple(_ENCODERS)
 
+# Bytes that are decompressed at once, so that they yield 16 MiB at most: a block of 4 bytes in zstd can be 128 KiB of
+# data, and deflate's ratio is 1032 at best.
+_INPUT_BYTES = {"zstd": 512}
+_INPUT_BYTES_OF_OTHERS = 16 * 1024
+
 
 def choose(accept_encoding: str) -> str | None:
     """The coding for an answer, or None when the client accepts none of ours."""
@@ -91,12 +96,15 @@ def encoder(coding: str | None) -> Encoder:
 
 
 async def decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
-    """The body behind a coding named in SUPPORTED; raises DamagedBody."""
+    """The body behind a coding named in SUPPORTED, in pieces of bounded size; raises DamagedBody."""
     new_frame = _DECODERS[coding]
     frame, inside = new_frame(), False
+    size = _INPUT_BYTES.get(coding, _INPUT_BYTES_OF_OTHERS)
     async for chunk in chunks:
-        rest = chunk
-        while rest:
+        rest, start = b"", 0
+        while rest or start < len(chunk):
+            if not rest:
+                rest, start = chunk[start : start + size], start + size
             try:
                 plain = frame.decompress(rest)
             except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError) as error:

@@ -24,6 +24,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from headrace.embedded.credentials import ensure_passwords
+from headrace.embedded.datadir import write_private
 from headrace.embedded.postgres_roles import ADMIN, DATABASE, ROLE, prepare_database, prepare_roles
 from headrace.embedded.process import LOOPBACK, EmbeddedServer, choose_port, wheel_files
 from headrace.embedded.unprivileged import (
@@ -126,12 +127,12 @@ class EmbeddedPostgres(EmbeddedServer):
         _single_user(cluster, "postgres", prepare_roles(password, self.role_options, is_new=is_new), password)
         if not is_new:
             _single_user(cluster, DATABASE, prepare_database(), password)
-        _write_private(mark, done)
+        _write_own(mark, done)
 
     def _write_access(self) -> None:
         path = self.cluster_dir / "pg_hba.conf"
         if path.read_text() != ACCESS:
-            _write_private(path, ACCESS)
+            _write_own(path, ACCESS)
 
     def _prepare_socket_dir(self) -> None:
         """Remove what a killed server left, and make the directory if it is not the cluster's own."""
@@ -201,10 +202,7 @@ def _single_user(cluster: Path, database: str, statements: Sequence[str], passwo
         raise EmbeddedError(f"PostgreSQL could not set its roles in {cluster}. {failed[0].strip()}")
 
 
-def _write_private(path: Path, text: str) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600)
-    fresh.write_text(text)
-    give_away(fresh)
-    fresh.replace(path)
+def _write_own(path: Path, text: str) -> None:
+    """Write a file that the server's user alone can read."""
+    write_private(path, text)
+    give_away(path)

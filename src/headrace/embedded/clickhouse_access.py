@@ -1,0 +1,170 @@
+"""What a statement may reach through the embedded ClickHouse: tables, and nothing else on the machine or the network.
+
+The engine itself enforces most of it, by the grants of the one user that every connection has (`users_config`): no
+files, URLs and other sources, no dictionaries, functions, backups or SYSTEM statements; and settings that name files
+are fixed. What it does not check, `StatementCheck` looks for in the statement as the engine formats it, without
+comments, escapes and other ways to write a name: the function `file`, INTO OUTFILE, FROM INFILE, disks, and table
+functions and engines that are not on the allow-list but need no grant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+USER = "headrace"
+
+TABLE_FUNCTIONS = frozenset(
+    {
+        "format",
+        "fuzzQuery",  # a function of this name returns text
+        "generateRandom",
+        "generateSeries",
+        "generate_series",
+        "input",
+        "merge",
+        "mergeTreeIndex",
+        "mergeTreeProjection",
+        "null",
+        "numbers",
+        "numbers_mt",
+        "primes",
+        "SQLStandardValues",
+        "values",
+        "view",
+        "viewExplain",
+        "viewIfPermitted",
+        "zeros",
+        "zeros_mt",
+    }
+)
+"""Table functions that compute rows, or read tables."""
+
+TABLE_ENGINES = frozenset(
+    {
+        "AggregatingMergeTree",
+        "Buffer",
+        "CoalescingMergeTree",
+        "CollapsingMergeTree",
+        "GenerateRandom",
+        "Join",
+        "Log",
+        "MaterializedView",
+        "Memory",
+        "Merge",
+        "MergeTree",
+        "Null",
+        "ReplacingMergeTree",
+        "Set",
+        "StripeLog",
+        "SummingMergeTree",
+        "TinyLog",
+        "VersionedCollapsingMergeTree",
+        "View",
+    }
+)
+"""Table engines that keep their rows in the data directory or in memory."""
+
+DATABASE_ENGINES = frozenset({"Atomic", "Memory"})
+
+RIGHTS = (
+    "SHOW",
+    "SELECT",
+    "INSERT",
+    "ALTER TABLE",
+    "ALTER VIEW",
+    "CREATE DATABASE",
+    "CREATE TABLE",
+    "CREATE VIEW",
+    "CREATE TEMPORARY TABLE",
+    "DROP",
+    "TRUNCATE",
+    "OPTIMIZE",
+    "CHECK",
+    "KILL QUERY",
+)
+
+FIXED_SETTINGS = {
+    # Files that are read as schema or template.
+    "format_schema": "",
+    "format_template_resultset": "",
+    "format_template_row": "",
+    # Other languages and shorthands, which the check of a statement does not read.
+    "allow_experimental_eval_table_function": "0",
+    "dialect": "clickhouse",
+    "implicit_select": "0",
+}
+"""Settings that a client cannot change, and their values."""
+
+VALUE_EXPRESSIONS = (
+    "input_format_values_deduce_templates_of_expressions",
+    "input_format_values_interpret_expressions",
+)
+"""Settings by which the data of INSERT ... VALUES may hold expressions; off, unless it can call nothing refused."""
+
+_ENGINES = frozenset(name.encode() for name in TABLE_ENGINES | DATABASE_ENGINES)
+_NAMES_AN_ENGINE = (b"CREATE", b"ATTACH", b"REPLACE")  # elsewhere `engine = x` compares a column, or is explained
+_CLIENT_FILES = {b"OUTFILE": b"INTO", b"INFILE": b"FROM"}
+_OTHER_WORDS = (b"outfile", b"infile", b"engine", b"input_format_values")
+_DISK = b"disk"  # a function in SETTINGS of a table
+_READS_FILES = b"file"  # a function, which may stand without parentheses: arrayMap(file, paths), * APPLY file
+_TOKEN = re.compile(rb"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+|\S", re.DOTALL)
+
+
+def users_config() -> str:
+    """Return the engine's configuration of users, as XML."""
+    values = {**FIXED_SETTINGS, **dict.fromkeys(VALUE_EXPRESSIONS, "0")}
+    settings = "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
+    fixed = "".join(f"<{name}><const/></{name}>" for name in FIXED_SETTINGS)
+    engines = "".join(f"<query>GRANT TABLE ENGINE ON {engine}</query>" for engine in sorted(TABLE_ENGINES))
+    return f"""<clickhouse>
+  <profiles><default>{settings}<constraints>{fixed}</constraints></default></profiles>
+  <users><default>
+    <password></password>
+    <networks><ip>::/0</ip></networks>
+    <profile>default</profile>
+    <quota>default</quota>
+    <grants><query>GRANT {", ".join(RIGHTS)} ON *.*</query>{engines}</grants>
+  </default></users>
+  <quotas><default/></quotas>
+</clickhouse>
+"""
+
+
+class StatementCheck:
+    """Decides which statements are refused. `table_functions` are all that the engine has."""
+
+    def __init__(self, table_functions: Collection[str]) -> None:
+        allowed = {name.lower() for name in TABLE_FUNCTIONS}
+        refused = {name.lower().encode() for name in table_functions if name.lower() not in allowed}
+        self._refused = frozenset({*refused, _DISK})
+        words = map(re.escape, sorted({*self._refused, *_OTHER_WORDS, _READS_FILES}))
+        self._words = re.compile(b"|".join(words), re.IGNORECASE)
+
+    def is_suspicious(self, sql: bytes) -> bool:
+        """Return False if nothing that is refused can be in a statement or an expression, however it is written.
+
+        A backslash in a quoted name can stand for any letter.
+        """
+        has_escaped_name = b"\\" in sql and (b"`" in sql or b'"' in sql)
+        return has_escaped_name or self._words.search(sql) is not None
+
+    def find_forbidden(self, formatted: bytes) -> str | None:
+        """Return why a statement is refused, given as the engine formats it, or None."""
+        tokens = [b"", b"", *_TOKEN.findall(formatted), b""]
+        names_an_engine = tokens[2].upper() in _NAMES_AN_ENGINE
+        for second, before, token, after in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
+            if token.startswith(b"'"):
+                continue
+            name = token[1:-1] if token[:1] in b'`"' and len(token) > 1 else token
+            if before.upper() == _CLIENT_FILES.get(name.upper()):
+                return "INTO OUTFILE and FROM INFILE are not allowed: this server reads and writes no files"
+            if names_an_engine and (second.upper(), before) == (b"ENGINE", b"=") and name not in _ENGINES:
+                return f"The engine {name.decode(errors='replace')} is not allowed on this server"
+            if name.decode(errors="replace") in VALUE_EXPRESSIONS:
+                return f"The setting {name.decode()} cannot be changed on this server"
+            if name == _READS_FILES and before != b".":
+                return "The function file is not allowed: this server reads no files (write table.`file` for a column)"
+            if name.lower() in self._refused and after == b"(":
+                return f"The function {name.decode(errors='replace')} is not allowed on this server"
+        return None
