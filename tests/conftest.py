@@ -66,6 +66,10 @@ class QuickPostgres(EmbeddedPostgres):
         return [*super().command(), "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off"]
 
 
+# Tests empty the server and change its settings. `headrace up`, a process of its own, keeps its rules.
+EmbeddedValkey.rules = "+@all"
+
+
 class QuickValkey(EmbeddedValkey):
     """The same."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.embedded.process import LOOPBACK
-from headrace.embedded.valkey import EmbeddedValkey
+from headrace.embedded.valkey import USER, EmbeddedValkey
 from headrace.valkey.connect import Valkey, connect
 from tests.conftest import READY_S, wait_until
 
@@ -24,7 +24,8 @@ class ReplicaPair:
     def __enter__(self) -> ReplicaPair:
         self.primary_server.start()
         self.primary_server.wait_ready(READY_S)
-        following = ("--replicaof", LOOPBACK, str(self.primary_server.port))
+        login = ("--masteruser", USER, "--masterauth", self.primary_server.passwords[USER])
+        following = ("--replicaof", LOOPBACK, str(self.primary_server.port), *login)
         self.replica_server = EmbeddedValkey(
             self._folder / "replica", self._folder / "replica-log", extra=(*self._extra, *following)
         )

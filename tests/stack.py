@@ -39,9 +39,16 @@ PATIENT = {"HEADRACE_EMBEDDED_START_TIMEOUT": "4m"}
 
 
 class RunningStack:
-    def __init__(self, data_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.data_dir = data_dir
-        command = [sys.executable, "-m", "headrace", "up", "--data-dir", str(data_dir), *options]
+        given = [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-m", "headrace", *given, "up", "--data-dir", str(data_dir), *options]
         self.process = subprocess.Popen(
             command, env={**PATIENT, **(env or os.environ)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -16,9 +16,11 @@ from typing import Any
 from redis.crc import key_slot
 
 from headrace.embedded.cluster import EmbeddedCluster
+from headrace.embedded.credentials import FILE
+from headrace.embedded.datadir import write_json
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import LOOPBACK, choose_port
-from headrace.embedded.valkey import EmbeddedValkey
+from headrace.embedded.valkey import SUPERVISOR, USER, EmbeddedValkey
 from headrace.errors import EmbeddedError
 from headrace.queue import keys
 from headrace.valkey.connect import connect
@@ -49,6 +51,9 @@ class LossWindow:
     until_ms: int
 
 
+PASSWORDS = {USER: "of-all-servers", SUPERVISOR: "of-all-servers-too"}
+
+
 class ReplicatedValkey:
     """A primary and its replica behind one address. Replication passes a relay, so that the replica can be behind."""
 
@@ -57,7 +62,7 @@ class ReplicatedValkey:
         self._made = 0
         self._link = Relay()
         self._front = Relay()
-        self.url = f"redis://{LOOPBACK}:{self._front.port}/0"
+        self.url = f"redis://{USER}:{PASSWORDS[USER]}@{LOOPBACK}:{self._front.port}/0"
         self.primary = self._start()
         self.replica = self._attach()
         self._front.point_at(self.primary.port)
@@ -87,7 +92,10 @@ class ReplicatedValkey:
     def _start(self) -> EmbeddedValkey:
         self._made += 1
         own = self._folder / f"valkey-{self._made}"
-        server = EmbeddedValkey(own, own / "log", extra=("--repl-diskless-sync-delay", "0"))
+        own.mkdir(parents=True)
+        write_json(own / FILE, PASSWORDS)  # clients keep theirs when a replica takes over
+        following = ("--masteruser", USER, "--masterauth", PASSWORDS[USER])
+        server = EmbeddedValkey(own, own / "log", extra=("--repl-diskless-sync-delay", "0", *following))
         server.start()
         server.wait_ready(READY_S)
         return server
@@ -188,6 +196,9 @@ class MovingCluster:
                 return self.ports.index(owner)
         raise RuntimeError(f"no node serves slot {slot}")
 
+    def _login(self) -> tuple[str, str, str]:
+        return "AUTH2", USER, self.cluster.nodes[0].passwords[USER]
+
     def kill(self, number: int) -> None:
         kill_server(self.cluster.nodes[number])
 
@@ -216,7 +227,7 @@ class MovingCluster:
             moved = 0
             while names := giver.execute_command("CLUSTER", "GETKEYSINSLOT", slot, batch):
                 giver.execute_command(
-                    *("MIGRATE", LOOPBACK, self.ports[target], "", 0, 60_000, "REPLACE", "KEYS", *names)
+                    *("MIGRATE", LOOPBACK, self.ports[target], "", 0, 60_000, "REPLACE", *self._login(), "KEYS", *names)
                 )
                 moved += len(names)
                 time.sleep(pause_s)
@@ -232,7 +243,7 @@ class MovingCluster:
         self.cluster.stop()
 
     def _url(self, number: int) -> str:
-        return f"redis://{LOOPBACK}:{self.ports[number]}/0"
+        return self.cluster.nodes[number].url
 
     def _id(self, number: int) -> str:
         with connect(self._url(number)) as client:

@@ -1,6 +1,7 @@
 """The producer's side of the tutorial."""
 
 import json
+import os
 
 from headrace import NewJob, QueueRef, SyncClient
 
@@ -8,7 +9,7 @@ emails = QueueRef(org="acme", project="shop", env="prod", queue="emails")
 
 
 def main() -> None:
-    with SyncClient("redis://127.0.0.1:6390/0") as queue:  # Client is the same for asyncio
+    with SyncClient(os.environ["HEADRACE_REDIS_URL"]) as queue:  # Client is the same for asyncio
         accepted = queue.enqueue(emails, NewJob("send_email", json.dumps({"to": "ann@example.com"}).encode()))
 
     print("accepted" if accepted else "a job of this id was there already")

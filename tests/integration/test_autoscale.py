@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -230,7 +231,7 @@ def test_a_stream_that_may_not_be_read_holds_and_stops_no_other_type(
     valkey.acl_setuser("few", enabled=True, passwords=["+pw"], categories=["+@all"], keys=["hr:*"])
     try:
         types = [JOBS, mail()]
-        both = Autoscaling(pool, valkey_url.replace("redis://", "redis://few:pw@"), types)
+        both = Autoscaling(pool, re.sub("//.*@", "//few:pw@", valkey_url), types)
         both.lease.take()
         made = both.look()
     finally:

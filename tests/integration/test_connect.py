@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from headrace.embedded.process import LOOPBACK, Child
-from headrace.embedded.valkey import EmbeddedValkey, find_server
+from headrace.embedded.valkey import USER, EmbeddedValkey, find_server
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.queue import Client, SyncClient
+from headrace.valkey.connect import connect
 from headrace.valkey.probe import server_version
 from tests.conftest import READY_S, wait_until
 from tests.ports import reserved_port
@@ -28,13 +29,15 @@ async def enqueue(url: str) -> bool:
 
 
 def test_user_and_password(tmp_path: Path) -> None:
-    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log", extra=("--requirepass", "p@ss:word/"))
+    server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
     server.start()
     try:
-        url = f"redis://:p%40ss%3Aword%2F@{LOOPBACK}:{server.port}/0"
-        wait_until(lambda: server_version(url), "it answers", READY_S)
+        server.wait_ready(READY_S)
+        with connect(server.supervisor_url) as client:
+            client.acl_setuser("odd", enabled=True, passwords="+p@ss:word/", keys="*", channels="*", commands=["+@all"])
+        url = f"redis://odd:p%40ss%3Aword%2F@{LOOPBACK}:{server.port}/0"
         assert SyncClient(url).enqueue(REF, NewJob("t"))
-        assert server_version(server.url) is None
+        assert server_version(f"redis://{LOOPBACK}:{server.port}/0") is None
     finally:
         server.stop()
 
@@ -45,7 +48,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     server.start()
     server.wait_ready(READY_S)
     try:
-        assert SyncClient(f"unix://{socket}?db=0").enqueue(REF, NewJob("t"))
+        assert SyncClient(f"unix://{USER}:{server.passwords[USER]}@{socket}?db=0").enqueue(REF, NewJob("t"))
     finally:
         server.stop()
 
@@ -60,14 +63,18 @@ def test_the_master_that_sentinels_know(tmp_path: Path, port: int) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
     server.start()
     server.wait_ready(READY_S)
+    password = server.passwords[USER]
+    login = f"sentinel auth-user the-queue {USER}\nsentinel auth-pass the-queue {password}\n"
     config = tmp_path / "sentinel.conf"
-    config.write_text(f"port {port}\nbind {LOOPBACK}\nsentinel monitor the-queue {LOOPBACK} {server.port} 1\n{PATIENT}")
+    config.write_text(
+        f"port {port}\nbind {LOOPBACK}\nsentinel monitor the-queue {LOOPBACK} {server.port} 1\n{login}{PATIENT}"
+    )
     sentinel = Child(
         "sentinel", [find_server("bundled"), str(config), "--sentinel"], log_file=tmp_path / "sentinel.log"
     )
     sentinel.start()
     try:
-        url = f"redis+sentinel://{LOOPBACK}:1,{LOOPBACK}:{port}/the-queue/0"
+        url = f"redis+sentinel://{USER}:{password}@{LOOPBACK}:1,{LOOPBACK}:{port}/the-queue/0"
         wait_until(lambda: server_version(url), "the sentinel answers", READY_S)
         with SyncClient(url) as client:
             assert client.enqueue(REF, NewJob("t"))

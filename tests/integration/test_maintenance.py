@@ -312,8 +312,9 @@ def check_that_others_are_maintained(cluster: EmbeddedCluster, shards: int) -> N
         [hanging] = [node for node in cluster.nodes if node.port == port]
         others = [shard for shard in range(shards) if port_of(client, keys.meta(shard)) != port]
         assert 0 < len(others) < shards
-        url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes if node is not hanging)
-        maintenance = Maintenance(url, QueueOptions(shards).stubs())
+        user, _, _ = cluster.url.rpartition("@")
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes if node is not hanging)
+        maintenance = Maintenance(f"{user}@{hosts}", QueueOptions(shards).stubs())
         os.kill(hanging.child.pid, signal.SIGSTOP)
         try:
             with maintenance.running():

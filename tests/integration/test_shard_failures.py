@@ -273,7 +273,8 @@ class AnswerCutter:
 
     async def __aenter__(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+        login = self._upstream.netloc.rpartition("@")[0]
+        return f"redis://{login}@127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()

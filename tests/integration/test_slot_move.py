@@ -13,6 +13,7 @@ import redis.exceptions
 
 from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.process import LOOPBACK
+from headrace.embedded.valkey import USER
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
@@ -49,6 +50,7 @@ class SlotMove:
         self.slot = int(cast(Any, self.nodes[0].execute_command("CLUSTER", "KEYSLOT", keys.meta(0))))
         self.ids = [cast(Any, node.execute_command("CLUSTER", "MYID")).decode() for node in self.nodes]
         self.ports = [node.port for node in cluster.nodes]
+        self._login = ("AUTH2", USER, cluster.nodes[0].passwords[USER])
         self.source = next(number for number, node in enumerate(self.nodes) if self.owns(node))
 
     def owns(self, node: Valkey) -> bool:
@@ -72,7 +74,7 @@ class SlotMove:
         found: list[bytes] = cast(Any, source.execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, 9999))
         chosen = rng.sample(sorted(found), min(at_most, len(found)))
         if chosen:
-            arguments = ("MIGRATE", LOOPBACK, self.ports[self.target], "", 0, 10_000, "KEYS", *chosen)
+            arguments = ("MIGRATE", LOOPBACK, self.ports[self.target], "", 0, 10_000, *self._login, "KEYS", *chosen)
             assert source.execute_command(*arguments) == b"OK"
         return len(found) - len(chosen)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -280,10 +281,10 @@ def test_one_group_that_cannot_be_read_hides_no_other(group: Valkey) -> None:
 def test_a_stream_that_may_not_be_read_hides_no_other(group: Valkey, valkey_url: str) -> None:
     group.acl_setuser("few", enabled=True, passwords=["+pw"], categories=["+@all"], keys=[STREAM, f"{{{STREAM}}}*"])
     try:
-        with connect(valkey_url.replace("redis://", "redis://few:pw@")) as theirs:
+        with connect(re.sub("//.*@", "//few:pw@", valkey_url)) as theirs:
             secret = watched("secret", GROUP, "org", "project", "streams")
             assert Watcher(theirs, group, STUBS, [secret, WATCHED]).run_once() == 1
-        url = valkey_url.replace("redis://", "redis://few:pw@")
+        url = re.sub("//.*@", "//few:pw@", valkey_url)
         shown = headrace_streams(url, "list", "--stream", "secret", "--stream", STREAM)
         assert (shown.exit_code, "refused: " in shown.stdout, STREAM in shown.stdout) == (0, True, True)
     finally:

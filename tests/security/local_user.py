@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 STRANGER = 65533
-REFUSED = "refused"
 
 CAN_SWITCH = os.geteuid() == 0 and shutil.which("setpriv") is not None
 """Tests of CI run as root."""
@@ -22,8 +21,8 @@ needs_another_user = pytest.mark.skipif(
 )
 
 
-def run_as_stranger(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code without any of our environment."""
+def run_as_stranger(script: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python code without any of our environment, with `text` as its input."""
     become = (
         "setpriv",
         f"--reuid={STRANGER}",
@@ -33,4 +32,4 @@ def run_as_stranger(script: str, *arguments: str) -> subprocess.CompletedProcess
         "--reset-env",
     )
     command: Sequence[Any] = [*become, sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd="/")

@@ -24,6 +24,7 @@ BUG = 70  # EX_SOFTWARE of sysexits.h
 # name → where the command lives, and its line in `headrace --help`
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("headrace.cli.up:up", "Start a whole Headrace on this machine and stop it with Ctrl-C."),
+    "url": ("headrace.cli.url:url", "Print the URL of a server, with its password."),
     "doctor": ("headrace.cli.doctor:doctor", "Check what Headrace needs, and say what to do."),
     "worker": ("headrace.cli.worker:worker", "Run the tasks of APP until stopped."),
     "mover": ("headrace.cli.mover:mover", "Move jobs between Valkey and PostgreSQL until stopped."),

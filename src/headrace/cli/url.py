@@ -1,0 +1,16 @@
+"""`headrace url`: where a server is, with its password, for programs that are not Headrace's own."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.endpoints import SERVERS, find_endpoints
+
+
+@click.command()
+@click.argument("server", type=click.Choice(SERVERS))
+@pass_invocation
+def url(invocation: Invocation, server: str) -> None:
+    """Print the URL of a server, with its password."""
+    click.echo(getattr(find_endpoints(invocation.settings, server), server))
