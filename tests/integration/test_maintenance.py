@@ -237,6 +237,20 @@ def test_a_job_whose_lease_and_ttl_have_ended_is_removed(shard: Shard) -> None:
     assert not list(shard.valkey.scan_iter("hr:{0}:q:*:ready"))
 
 
+def test_a_due_job_whose_ttl_has_ended_is_removed_and_not_counted_as_released(shard: Shard) -> None:
+    """Beside one that is released, in calls that handle one job of each kind."""
+    gone, due = (NewJob("t", id=job_id, delay_ms=HOUR_MS, ttl_ms=HOUR_MS) for job_id in ("gone", "due"))
+    shard.client.enqueue_many(shard.ref, [gone, due])
+    env = shard.ref.environment
+    shard.valkey.zadd(keys.scheduled(0), {keys.job_part(env, "gone"): 1, keys.job_part(env, "due"): 2})
+    shard.valkey.zadd(keys.expiries(0), {keys.job_part(env, "gone"): 1})
+    shard.valkey.hset(keys.job(0, env, "gone"), "expires", 1)
+    answer = shard.maintain(at_most=1)
+    assert (answer.expired, answer.released) == (1, 1)
+    [state] = read_states(shard.valkey, 1)
+    assert (state.depth, state.scheduled) == (1, 0)
+
+
 class Samples:
     """The metrics of maintenance as they are served."""
 

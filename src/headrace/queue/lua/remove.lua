@@ -10,8 +10,9 @@ local function remove_waiting(EJ, op)
   redis.call('DEL', job_key(EJ), body_key(EJ))
   if v[1] == 'ready' then
     remove_ready(queue, J, tonumber(v[3]), v[5])
-  else
-    remove_scheduled(queue, J)
+  else -- at once: maintenance makes due jobs ready in the same script
+    redis.call('ZREM', SCHEDULED, EJ)
+    queue.warm_scheduled = queue.warm_scheduled - 1
   end
   redis.call('ZREM', EXPIRIES, EJ)
   queue.warm_bytes = queue.warm_bytes - tonumber(v[4])
