@@ -270,8 +270,13 @@ class Up:
         for name in [name for name in self._children if name == "demo" or name.startswith("worker")]:
             self._supervisor.forget(name)
             self._children.pop(name).stop()
+        deadline = time.monotonic() + CATCH_UP_S
         found = reconcile_now(self._settings, endpoints, CATCH_UP_S)
-        fresh = freshness_since(connect(endpoints.clickhouse, self._settings.warehouse.database), self._started_at)
+        warehouse = connect(endpoints.clickhouse, self._settings.warehouse.database)
+        fresh = freshness_since(warehouse, self._started_at)
+        while not fresh.events and any(found.odometers.values()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)  # a batch's own row follows its other rows
+            fresh = freshness_since(warehouse, self._started_at)
         return {**as_document(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
 
     def _stop_children(self) -> None:
