@@ -339,6 +339,7 @@ def add_backlog_rules(postgres: str) -> None:
                 "operator": ">",
                 "threshold": ALERT_ABOVE,
                 "window_s": 60,
+                "cooldown_s": 0,  # it may have fired and resolved during an earlier fault
             }
             records.put_rule(conn, make_rule(records.new_id("rule"), ref.environment, given))
 
