@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import socket
-import socketserver
-import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +28,7 @@ from headrace.warehouse import pipeline_batches
 from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from tests.alerting import Alerting, History
+from tests.chaos.relay import Relay
 from tests.conftest import wait_until
 from tests.ports import reserved_port
 
@@ -54,10 +52,11 @@ def test_an_exporter_that_fails_three_times_raises_an_incident_without_any_chann
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     alerting, history = Alerting(pool, clickhouse_url, str(warehouse.database)), History(warehouse)
-    with reserved_port() as port, reserved_port() as pages:
+    port = urlsplit(clickhouse_url).port
+    with closing(Relay()) as relay, reserved_port() as pages:
         options = PipelineOptions(
             redis_url=valkey_url,
-            clickhouse_url=clickhouse_url.replace(f":{urlsplit(clickhouse_url).port}", f":{port}"),
+            clickhouse_url=clickhouse_url.replace(f":{port}", f":{relay.port}"),
             database=str(warehouse.database),
             shards=1,
             checkpoint=tmp_path / "checkpoint",
@@ -80,12 +79,11 @@ def test_an_exporter_that_fails_three_times_raises_an_incident_without_any_chann
             assert (found.rule_id, found.queue, found.state) == ("health:export", "the exporter", "firing")
             assert "the exporter: " in caplog.text
             assert "sends in a row failed" in caplog.text
-            with forwarded(port, clickhouse_url):
-                wait_until(
-                    lambda: not alerting.count("SELECT count(*) FROM alert_problems"),
-                    "the exporter withdraws its report",
-                )
-                assert health(pages)[0] == 200
+            relay.point_at(port)
+            wait_until(
+                lambda: not alerting.count("SELECT count(*) FROM alert_problems"), "the exporter withdraws its report"
+            )
+            assert health(pages)[0] == 200
             for minute in range(2, 8):
                 step(alerting, history, minute)
             assert [each.state for each in alerting.incidents()] == ["resolved"]
@@ -115,36 +113,3 @@ def health(port: int) -> tuple[int, dict[str, Any]]:
             return answer.status, json.load(answer)
     except HTTPError as error:
         return error.code, json.load(error)
-
-
-@contextmanager
-def forwarded(port: int, url: str) -> Generator[None]:
-    """Pass connections to a port on to the server of a URL."""
-    parts = urlsplit(url)
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.create_connection((parts.hostname or "", parts.port or 0)) as server:
-                back = threading.Thread(target=copy, args=[server, self.request], daemon=True)
-                back.start()
-                copy(self.request, server)
-                back.join()
-
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-        daemon_threads = True
-        block_on_close = False
-
-    with Server((LOOPBACK, port), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        yield
-        server.shutdown()
-
-
-def copy(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
