@@ -107,6 +107,7 @@ def test_it_ends_by_itself_when_its_time_is_over(
     assert outcome(out)["versions"] == {}  # it has started none
 
 
+@pytest.mark.slow
 def test_what_dies_is_started_again_and_the_rest_goes_on(tmp_path: Path, stacks: list[RunningStack]) -> None:
     """A server, the API, the mover and the pipeline, killed one after the other."""
     stack = RunningStack(tmp_path / "data")
@@ -164,6 +165,7 @@ def test_what_cannot_start_says_why_and_leaves_nothing_running(
     wait_until(lambda: not with_argument(str(tmp_path)), "nothing runs", GONE_S)
 
 
+@pytest.mark.slow
 def test_two_stacks_run_side_by_side(tmp_path: Path, stacks: list[RunningStack]) -> None:
     stacks += [RunningStack(tmp_path / name) for name in ("one", "two")]
     one, two = (stack.urls for stack in stacks)

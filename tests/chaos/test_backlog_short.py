@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.backlog_run import run_backlog
 
 
+@pytest.mark.slow
 def test_a_backlog_stays_within_the_cap_and_in_order(tmp_path: Path) -> None:
     report = run_backlog(20_000, 500, tmp_path)
     assert report.holds, report

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.tiers_run import SHORT, run_chaos
 
 
+@pytest.mark.slow
 def test_kills_and_a_database_that_goes_away_lose_nothing(tmp_path: Path) -> None:
     report = run_chaos(SHORT, tmp_path)
     assert report.holds, report

@@ -36,7 +36,7 @@ DAY_S = 86_400
 HOUR_S = 3600
 TOTALS = {"enqueued": "enqueue", "dequeued": "dequeue", "completed": "ack", "nack": "nack", "dlq": "bury"}
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_archives_are_of_released_versions_and_these_are_listed() -> None:

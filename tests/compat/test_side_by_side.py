@@ -41,7 +41,7 @@ MIXED = QueueRef("globex", "billing", "prod", "a,b:{c}")
 QUEUES = (MAIL, NARROW, CAPPED, MIXED)
 NARROW_LIMIT, CAP, ENV_LIMIT, BURST = 3, 20, 6, 1.5
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @dataclass

@@ -168,6 +168,7 @@ def generations(client: Client) -> dict[str, list[int]]:
     return {table: [row[0] for row in client.query(query.format(table)).result_rows] for table in TABLES}
 
 
+@pytest.mark.slow
 def test_the_views_make_what_the_pure_functions_make(place: Place) -> None:
     """Coarser buckets and environments, as inserted in parts and as merged."""
     rows = merge([bucketize(events) for events in EVENTS])
@@ -182,6 +183,7 @@ def test_the_views_make_what_the_pure_functions_make(place: Place) -> None:
         optimize(place.client)
 
 
+@pytest.mark.slow
 def test_a_replay_makes_the_rows_of_the_stream(place: Place) -> None:
     hours = [replay(place.session, place.uri, hour_ms) for hour_ms in WINDOW.hours]
     assert merge([hour.rows for hour in hours]) == merge([bucketize(events) for events in EVENTS])
@@ -212,6 +214,7 @@ def test_history_that_was_damaged_is_found_and_put_right(place: Place) -> None:
     assert generations(place.client) == {table: [0, 1] if table != TABLES[5] else [1] for table in TABLES}
 
 
+@pytest.mark.slow
 def test_what_is_streamed_after_a_backfill_counts_beside_it(place: Place) -> None:
     """In other hours; views pass none of the rows of the backfill on."""
     place.backfill(Window(START, START + HOUR_MS))
@@ -230,6 +233,7 @@ def merged_counts() -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_readers_see_the_old_numbers_or_the_new_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     corrupt(place.client)
     old = answers(place.client)
@@ -288,6 +292,7 @@ def sums(found: Mapping[str, Any]) -> list[tuple[str, int]]:
     return [(tier.name, sum(found[f"totals {tier.name}"].values())) for tier in TIERS]
 
 
+@pytest.mark.slow
 def test_killed_before_the_flip_a_backfill_has_changed_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     right = answers(place.client)
     corrupt(place.client)
@@ -306,6 +311,7 @@ def test_killed_before_the_flip_a_backfill_has_changed_nothing(place: Place, mon
     assert 1 not in generations(place.client)[TABLES[0]], "what the first one wrote is removed"
 
 
+@pytest.mark.slow
 def test_a_later_backfill_replaces_an_earlier_one_and_leaves_its_other_hours(place: Place) -> None:
     right = answers(place.client)
     corrupt(place.client)
@@ -322,6 +328,7 @@ def test_a_later_backfill_replaces_an_earlier_one_and_leaves_its_other_hours(pla
     assert hours == [(START, 1), (START + HOUR_MS, 2)]
 
 
+@pytest.mark.slow
 def test_no_two_backfills_have_the_same_generation(place: Place, clickhouse_url: str) -> None:
     taken: list[int] = []
 
@@ -338,6 +345,7 @@ def test_no_two_backfills_have_the_same_generation(place: Place, clickhouse_url:
     assert sorted(taken) == list(range(1, 21))
 
 
+@pytest.mark.slow
 def test_an_insert_that_is_sent_again_counts_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     insert = place.writer.insert
 
@@ -353,6 +361,7 @@ def test_an_insert_that_is_sent_again_counts_once(place: Place, monkeypatch: pyt
     assert answers(place.client) == right
 
 
+@pytest.mark.slow
 def test_overlapping_files_count_each_event_once(place: Place) -> None:
     """As after batches that Spark planned again, longer."""
     for events in EVENTS:
@@ -363,6 +372,7 @@ def test_overlapping_files_count_each_event_once(place: Place) -> None:
     assert place.audit().equal
 
 
+@pytest.mark.slow
 def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_path: Path) -> None:
     right = answers(place.client)
     empty = replace(place, uri=str(tmp_path / "empty"))
@@ -395,6 +405,7 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
     assert not any(read_totals(place.client).values())
 
 
+@pytest.mark.slow
 def test_tiers_that_have_forgotten_an_hour_are_not_written_again(place: Place) -> None:
     now_ms = NOW_MS + 20 * 86_400_000
     done = place.backfill(now_ms=now_ms)
@@ -404,6 +415,7 @@ def test_tiers_that_have_forgotten_an_hour_are_not_written_again(place: Place) -
     assert (found.tiers["queue 5s"].rows, found.tiers["queue 1m"].rows > 0) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_backfill_of_real_streams_agrees_with_the_queues(
     spark: SparkSession, valkey: Valkey, valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: Path
 ) -> None:
@@ -466,6 +478,7 @@ def environ(place: Place, clickhouse_url: str, tmp_path: Path) -> dict[str, str]
     }
 
 
+@pytest.mark.slow
 def test_the_commands(place: Place, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     batch_up_to(place.client, WINDOW.end_ms)
     corrupt(place.client)
@@ -490,6 +503,7 @@ def test_the_commands(place: Place, environ: dict[str, str], monkeypatch: pytest
     assert place.audit().equal
 
 
+@pytest.mark.slow
 def test_an_audit_in_a_process_of_its_own_exits_with_what_it_found(place: Place, environ: dict[str, str]) -> None:
     batch_up_to(place.client, WINDOW.end_ms)
     corrupt(place.client)

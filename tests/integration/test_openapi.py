@@ -60,6 +60,7 @@ def world(valkey_url: str, postgres_url: str, clickhouse_url: str, warehouse: Cl
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LONG_S)
 def test_every_answer_is_as_described(world: World) -> None:
     """Generated requests, good ones and bad ones, with a key that may do everything in one environment."""

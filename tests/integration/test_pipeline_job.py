@@ -62,6 +62,7 @@ def command(tmp_path: Path, valkey_url: str, clickhouse_url: str, warehouse: Cli
     return Command(tmp_path, valkey_url, clickhouse_url, str(warehouse.database))
 
 
+@pytest.mark.slow
 def test_once_and_after_a_loss(
     command: Command, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
 ) -> None:

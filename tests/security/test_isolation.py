@@ -286,6 +286,7 @@ def test_a_live_stream_shows_strangers_nothing(victim: Victim) -> None:
 # --- Generated requests ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LONG_S)
 @pytest.mark.parametrize("level", Level)
 def test_generated_requests_leak_nothing_and_break_nothing(victim: Victim, valkey: Valkey, level: Level) -> None:
