@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
@@ -24,7 +25,7 @@ from headrace.api import keys, readiness, sessions
 from headrace.api.app import ANYBODY, create_app
 from headrace.api.audit import Auditor
 from headrace.api.auth import AdminTenant, Level, OperateTenant, ReadTenant, Scope
-from headrace.api.keys import digest, id_of, list_keys, new_text, revoke_key
+from headrace.api.keys import Copy, KeyRing, digest, id_of, list_keys, new_text, revoke_key
 from headrace.api.problems import Problem
 from headrace.api.rate import Buckets
 from headrace.api.services import FAILURES_BURST, FAILURES_PER_S, Services
@@ -174,6 +175,32 @@ def test_a_new_key_is_let_in_at_once_and_a_revoked_one_no_more(services: Service
             assert revoke_key(conn, id_of(text) or "")
             assert revoke_key(conn, id_of(text) or "") is None
         wait_until(lambda: asked(api, bearer(text)) == 401, "it is out")
+
+
+def test_a_key_made_just_after_a_read_is_let_in(services: Services) -> None:
+    api = client(services)
+    for _ in range(5):
+        services.keys.refresh()
+        assert asked(api, bearer(make_key(services.postgres_url))) == 200
+
+
+class CountedReads(KeyRing):
+    n = 0
+
+    def _read_copy(self) -> Copy:
+        self.n += 1
+        return super()._read_copy()
+
+
+def test_requests_with_unknown_keys_share_a_read(services: Services) -> None:
+    ring = CountedReads(services.postgres)
+    arrived = time.monotonic()
+    for _ in range(3):
+        ring.refresh_if_older(arrived)
+    assert ring.n == 1
+    assert 0.0 <= ring.wait_before_read_s() <= keys.LOOK_AGAIN_S
+    ring.refresh_if_older(time.monotonic())
+    assert ring.n == 2
 
 
 class TwoHoursOn(datetime):

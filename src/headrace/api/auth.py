@@ -10,6 +10,8 @@ A key comes as `Authorization: Bearer hr_…`, or as the cookie that `POST /api/
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -127,9 +129,17 @@ async def find_key(request: Request, to: Services, text: str) -> Key | None:
     """The key of this text, if it is valid. One that is not known may be new: the copy is read again, unless this
     address has sent too many that were wrong."""
     if not to.keys.loaded or (to.keys.find(text) is None and to.failures.look(network_of(request)).allowed):
-        await run_in_threadpool(to.keys.refresh_if_old)
+        await _read_keys_again(to)
     _refuse_unloaded(to)
     return to.keys.find(text)
+
+
+async def _read_keys_again(to: Services) -> None:
+    """Read all keys and sessions that existed when this was called. Requests that wait for this at the same time share
+    one read, and hold no thread while they wait."""
+    called_at = time.monotonic()
+    await asyncio.sleep(to.keys.wait_before_read_s())
+    await run_in_threadpool(to.keys.refresh_if_older, called_at)
 
 
 def refusal(request: Request, to: Services) -> Problem:
@@ -159,11 +169,11 @@ async def find_session(request: Request, to: Services) -> Session | None:
     if (cookie := sessions.cookie_of(request)) is None:
         return None
     if not to.keys.loaded:
-        await run_in_threadpool(to.keys.refresh_if_old)
+        await _read_keys_again(to)
     _refuse_unloaded(to)
     found = to.keys.find_session(cookie)
     if found is None and to.failures.look(network_of(request)).allowed:
-        await run_in_threadpool(to.keys.refresh_if_old, 0.0)
+        await _read_keys_again(to)
         found = to.keys.find_session(cookie)
         if found is None:
             to.failures.spend(network_of(request))

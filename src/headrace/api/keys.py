@@ -35,7 +35,7 @@ TEXT = re.compile(rf"hr_([0-9a-f]{{{2 * ID_BYTES}}})_[0-9a-f]{{{2 * SECRET_BYTES
 REFRESH_S = 2.0
 """How long a revoked key is still let in, at most; with PostgreSQL down, until it is back."""
 LOOK_AGAIN_S = 0.1
-"""An unknown key is a reason to read the keys again, but not more often than this."""
+"""Unknown keys and sessions make the copy be read again, with at least this between two reads."""
 
 PATIENCE_S = 2.0
 
@@ -206,13 +206,19 @@ class KeyRing:
         found = self._copy.sessions.get(session_id) if self._copy else None
         return None if found is None or found.is_over(datetime.now(UTC)) else found
 
-    def refresh_if_old(self, look_again_s: float = LOOK_AGAIN_S) -> None:
-        """Read again, unless that was begun a moment ago. Whoever is at it already is waited for, but not for long: a
-        PostgreSQL that is silent must not take the threads of those who do not need it."""
+    def wait_before_read_s(self) -> float:
+        """Return how long to wait, in seconds, before the copy may be read again for an unknown key."""
+        return max(0.0, self._tried + LOOK_AGAIN_S - time.monotonic())
+
+    def refresh_if_older(self, than: float) -> None:
+        """Read again, unless a read began after `than`, a time of `time.monotonic()`.
+
+        Waits for a read in progress, but not for long: a silent PostgreSQL must not hold threads that others need.
+        """
         if not self._reading.acquire(timeout=PATIENCE_S):
             return
         try:
-            if time.monotonic() - self._tried >= look_again_s:
+            if self._tried <= than:
                 self._read()
         finally:
             self._reading.release()
