@@ -38,6 +38,21 @@ from headrace.valkey.connect import connect
 from tests.conftest import READY_S, QuickPostgres, Servers
 from tests.security.acl_server import AclValkey
 
+DANGEROUS_HOSTS = {
+    "127.0.0.1": "loopback",
+    "::1": "loopback",
+    "::ffff:7f00:1": "loopback",
+    "localhost": "loopback",
+    "169.254.169.254": "cloud metadata",
+    "fd00:ec2::254": "cloud metadata",
+    "metadata.google.internal": "cloud metadata",
+    "169.254.1.1": "a link-local, multicast or unspecified address",
+    "0.0.0.0": "a link-local, multicast or unspecified address",
+    "10.0.0.0/8": "a whole private network",
+    "0.0.0.0/0": "a whole private network",
+    "::/0": "a whole private network",
+}
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "security.md").read_text("utf-8")
 
 
@@ -75,6 +90,7 @@ class TestSettings:
             ("metrics.host", "0.0.0.0"),
             ("alerts.allow_private", "true"),
             ("autoscale.allow_private", "true"),
+            *((f"{part}.allowed_hosts", host) for part in ("alerts", "autoscale") for host in DANGEROUS_HOSTS),
         ],
     )
     def test_open_settings_fail(self, key: str, value: str) -> None:
@@ -83,6 +99,19 @@ class TestSettings:
         finding = judge_setting(rule, load({key: value}, {}, None).settings)
         assert not finding.ok
         assert finding.advice
+
+    @pytest.mark.parametrize(("host", "opened"), DANGEROUS_HOSTS.items())
+    def test_what_an_allowed_host_opens_is_named(self, host: str, opened: str) -> None:
+        [rule] = [rule for rule in SETTING_RULES if rule.key == "alerts.allowed_hosts"]
+        settings = load({rule.key: f"hooks.internal,{host},10.1.0.0/16"}, {}, None).settings
+        assert judge_setting(rule, settings).found == f"opens {host} ({opened})"
+
+    def test_hosts_and_networks_of_ones_own_may_be_allowed(self) -> None:
+        hosts = "10.1.0.0/16, hooks.internal, 192.168.7.7, fd12::/16, 127.0.0.0/8"
+        for rule in SETTING_RULES:
+            if rule.key.endswith("allowed_hosts"):
+                finding = judge_setting(rule, load({rule.key: hosts}, {}, None).settings)
+                assert (finding.ok, finding.found) == (True, f"opens {hosts}")
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "/run/postgresql"])
     def test_this_machine(self, host: str) -> None:

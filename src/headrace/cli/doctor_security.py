@@ -5,11 +5,13 @@ Settings are judged by `SETTING_RULES`, servers by `SERVER_CHECKS`; a further ch
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import cast
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headrace.cli.endpoints import SERVERS, find_endpoints, probe
@@ -19,6 +21,7 @@ from headrace.postgres.rights import has_credential, is_encrypted, read_hosts, r
 from headrace.settings import SETTINGS, Loaded, Settings
 from headrace.valkey.connect import available, connect
 from headrace.valkey.rights import find_excess_rights
+from headrace.webhook.guard import describe_danger
 
 FOR_OTHERS = 0o077  # bits of a mode: what the group and everybody may do
 SECRET_FILES = ("*.key", "*.json")
@@ -41,6 +44,7 @@ class SettingRule:
     is_safe: Callable[[object], bool]
     advice: str
     unless: str = ""  # key of a setting that, if it is given, makes every value safe
+    describe: Callable[[object], str] | None = None  # else the value is shown as `config show` does
 
 
 def is_loopback(host: object) -> bool:
@@ -54,8 +58,19 @@ def is_loopback(host: object) -> bool:
         return False
 
 
-def is_off(value: object) -> bool:
-    return not value
+def describe_private(allow_private: object) -> str:
+    return "opens all private networks" if allow_private else "off"
+
+
+def find_dangers(allowed_hosts: object) -> list[str]:
+    """Return the entries that open more than one host or network, each with what it opens."""
+    hosts = cast("tuple[str, ...]", allowed_hosts)
+    return [f"{host} ({danger})" for host in hosts if (danger := describe_danger(host)) is not None]
+
+
+def describe_hosts(allowed_hosts: object) -> str:
+    hosts = cast("tuple[str, ...]", allowed_hosts)
+    return f"opens {', '.join(find_dangers(hosts) or hosts)}" if hosts else "none"
 
 
 SETTING_RULES = (
@@ -71,8 +86,30 @@ SETTING_RULES = (
         "Pages of workers and other processes ask for no key: let them listen on loopback.",
         unless="metrics.token",
     ),
-    SettingRule("alerts.allow_private", is_off, "Leave it off: tenants choose where messages go."),
-    SettingRule("autoscale.allow_private", is_off, "Leave it off, unless the receiver is in a private network."),
+    SettingRule(
+        "alerts.allow_private",
+        operator.not_,
+        "Tenants choose where messages go: list the hosts that are meant in alerts.allowed_hosts instead.",
+        describe=describe_private,
+    ),
+    SettingRule(
+        "alerts.allowed_hosts",
+        lambda hosts: not find_dangers(hosts),
+        "Tenants choose where messages go, so their channels reach this too: list other hosts or smaller networks.",
+        describe=describe_hosts,
+    ),
+    SettingRule(
+        "autoscale.allow_private",
+        operator.not_,
+        "List the hosts that are meant in autoscale.allowed_hosts instead.",
+        describe=describe_private,
+    ),
+    SettingRule(
+        "autoscale.allowed_hosts",
+        lambda hosts: not find_dangers(hosts),
+        "List only the hosts that receive the autoscaler's calls.",
+        describe=describe_hosts,
+    ),
 )
 
 
@@ -81,7 +118,8 @@ def judge_setting(rule: SettingRule, settings: Settings) -> Finding:
     value = setting.value_in(settings)
     other = SETTINGS.get(rule.unless)
     is_safe = rule.is_safe(value) or (other is not None and bool(other.value_in(settings)))
-    return Finding(rule.key, is_safe, setting.show(value), "" if is_safe else rule.advice)
+    found = (rule.describe or setting.show)(value)
+    return Finding(rule.key, is_safe, found, "" if is_safe else rule.advice)
 
 
 # Files

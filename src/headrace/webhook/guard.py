@@ -33,6 +33,12 @@ METADATA = tuple(
 )
 """Where clouds hand credentials to any process of the machine."""
 
+METADATA_NAMES = frozenset({"metadata.google.internal", "instance-data.ec2.internal"})
+
+PRIVATE = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+)
+
 THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
 BROADCAST = ipaddress.ip_address("255.255.255.255")
 
@@ -107,6 +113,25 @@ class AddressPolicy:
 
 
 PUBLIC_ONLY = AddressPolicy()
+
+
+def describe_danger(allowed_host: str) -> str | None:
+    """Return what an entry of `allowed_hosts` opens beyond one host or network of your own; None if nothing."""
+    if not _is_network(allowed_host):
+        name = _canonical(allowed_host)
+        if name == "localhost" or name.endswith(".localhost"):
+            return "loopback"
+        return "cloud metadata" if name in METADATA_NAMES else None
+    network = ipaddress.ip_network(allowed_host)
+    if network.num_addresses > 1:
+        is_whole = any(each[0] in network and each[-1] in network for each in PRIVATE)
+        return "a whole private network" if is_whole else None
+    address = str(network.network_address)
+    if is_loopback(address):
+        return "loopback"
+    if any(_plain_address(address) in each for each in METADATA):
+        return "cloud metadata"
+    return "a link-local, multicast or unspecified address" if is_restricted(address) else None
 
 
 def checked_address(host: str, port: int, policy: AddressPolicy) -> str:
