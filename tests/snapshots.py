@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,17 +119,6 @@ def family(name: str, sql: str, *labels: str, **more: object) -> str:
     given: dict[str, object] = {"name": name, "help": "x", "labels": list(labels), "value": "n", "sql": sql, **more}
     lines = [f"{key} = {json.dumps(value)}" for key, value in given.items() if value is not None]
     return "[[family]]\n" + "\n".join(lines) + "\n"
-
-
-def tool(name: str) -> str:
-    """An executable of Debian's package `prometheus`. Without it a test is skipped on a laptop and fails in CI."""
-    found = shutil.which(name)
-    if found is not None:
-        return found
-    reason = f"no {name} found: `apt-get install -y prometheus`"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def enqueue(url: str, ref: QueueRef, count: int = 1) -> None:

@@ -7,12 +7,10 @@ test, whatever else the test looked at. Without Chromium these tests are skipped
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,6 +27,7 @@ from playwright.sync_api import (
 )
 
 from tests.browser.places import PATIENCE_MS
+from tests.programs import find_tool
 from tests.stack import Demo, RunningStack
 
 LAUNCH_FLAGS = [
@@ -47,21 +46,11 @@ expect.set_options(timeout=PATIENCE_MS)
 VIEWPORT: Any = {"width": 1280, "height": 1000}
 
 
-def absent(reason: str) -> NoReturn:
-    """Skips on a laptop, fails in CI: there, a missing browser would hide every failure of the dashboard."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser's executable."""
     debian = Path("/usr/bin/chromium")
-    found = str(debian) if debian.exists() else shutil.which("chromium")
-    if found is None:
-        absent("no chromium found: `apt-get install -y chromium`")
-    return found
+    return str(debian) if debian.exists() else find_tool("chromium", "chromium")
 
 
 @pytest.fixture(scope="package")

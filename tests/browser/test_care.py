@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from headrace.api.app import DASHBOARD
-from tests.browser.conftest import absent
 from tests.browser.places import ALERTS, BY_CLASS, DEAD, EMAILS, FIRST_DATA_MS, OVERVIEW, PIPELINE, QUEUES, RULES
+from tests.programs import absent
 
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 MOST_BYTES = 80_000

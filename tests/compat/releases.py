@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from headrace.model.names import QueueRef
 from tests.processes import ROOT
+from tests.programs import absent
 
 CLIENT = Path(__file__).with_name("remote_client.py")
 
@@ -55,9 +54,7 @@ def extract_release(commit: str, folder: Path) -> Release:
     made = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "src"], capture_output=True, check=False)
     if made.returncode:
         reason = f"the repository's history has no {commit}: {made.stderr.decode(errors='replace').strip()}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        absent(reason)
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar:
         tar.extractall(folder, filter="data")
     return Release(commit, folder / "src")

@@ -35,7 +35,8 @@ from headrace.vitals.figures import BOUNDS_S
 from tests.conftest import ODD_NAMES, READY_S, wait_until
 from tests.model.fold import Event, read_events
 from tests.processes import START_S, Process, value
-from tests.snapshots import Told, tool
+from tests.programs import find_tool
+from tests.snapshots import Told
 from tests.streams import STREAM, publish
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "process-metrics.md").read_text("utf-8")
@@ -52,7 +53,7 @@ def labels_of(ref: QueueRef) -> dict[str, str]:
 
 def promtool(text: str) -> list[str]:
     """Its complaints."""
-    command = [tool("promtool"), "check", "metrics"]
+    command = [find_tool("prometheus", "promtool"), "check", "metrics"]
     checked = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
     return [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]
 

@@ -30,7 +30,8 @@ from tests.access import local_client
 from tests.conftest import ODD_NAMES, wait_until
 from tests.operating import NOBODY, Server
 from tests.ports import reserved_port
-from tests.snapshots import REF, declared_in, enqueue, family, parsed, refresher, sources, tool
+from tests.programs import find_tool
+from tests.snapshots import REF, declared_in, enqueue, family, parsed, refresher, sources
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "snapshot-metrics.md").read_text("utf-8")
 OLD_IS_FINE = QueueSnapshotSettings(max_staleness=86400.0)
@@ -73,9 +74,8 @@ def page(api: TestClient, **headers: str) -> str:
 
 def promtool(text: str) -> list[str]:
     """Its complaints."""
-    checked = subprocess.run(
-        [tool("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [find_tool("prometheus", "promtool"), "check", "metrics"]
+    checked = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
     return [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]
 
 
@@ -167,7 +167,8 @@ class Prometheus:
         )
         self.port = port
         command = [
-            *(tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
+            find_tool("prometheus", "prometheus"),
+            *(f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
             f"--web.listen-address=127.0.0.1:{self.port}",
         ]
         self.child = Child("prometheus", command, log_file=folder / "prometheus.log", env={})
