@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,15 @@ QUICK = {
     "HEADRACE_API_QUERY_TIMEOUT": "1m",
 }
 PATIENT = {"HEADRACE_EMBEDDED_START_TIMEOUT": "4m"}
+
+
+def command_lines(processes: Iterable[psutil.Process]) -> list[str]:
+    """Return the arguments of each process that has not ended yet."""
+    lines: list[str] = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # also raised for one that ended and was not waited for yet
+            lines.append(" ".join(process.cmdline()))
+    return lines
 
 
 class RunningStack:

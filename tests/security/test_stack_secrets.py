@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 
 from headrace.cli.endpoints import SERVERS
 from headrace.embedded.credentials import FILE
 from headrace.valkey.connect import connect
+from tests.conftest import wait_until
 from tests.security.local_user import needs_another_user, run_as_stranger
-from tests.stack import RunningStack
+from tests.stack import CHART_S, RunningStack, command_lines
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -105,14 +105,15 @@ def test_another_user_of_the_machine_reaches_nothing(stack: RunningStack) -> Non
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def has_spark_workers(stack: RunningStack) -> bool:
+    return any("-m pyspark." in line for line in command_lines(stack.descendants()))
+
+
 def test_passwords_appear_nowhere(stack: RunningStack) -> None:
     """Not in a command line, a log, `config show`, nor in a file that others than its owner can read."""
     secrets = secrets_of(stack.data_dir)
-    for process in stack.descendants():
-        try:
-            line = " ".join(process.cmdline())
-        except psutil.NoSuchProcess:
-            continue
+    wait_until(lambda: has_spark_workers(stack), "Spark has started processes of its own", CHART_S)
+    for line in command_lines(stack.descendants()):
         assert not [secret for secret in {*secrets, GIVEN} if secret in line], line
     for log in (stack.data_dir / "log").iterdir():
         text = log.read_text(errors="replace")
