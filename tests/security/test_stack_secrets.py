@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import clickhouse_connect
+import psycopg
 import pytest
+import redis
 
 from headrace.cli.endpoints import SERVERS
 from headrace.embedded.credentials import FILE
 from headrace.valkey.connect import connect
 from tests.conftest import wait_until
+from tests.programs import find_tool
 from tests.security.local_user import needs_another_user, run_as_stranger
 from tests.stack import CHART_S, RunningStack, command_lines
 
@@ -123,3 +127,27 @@ def test_passwords_appear_nowhere(stack: RunningStack) -> None:
     command = [sys.executable, "-m", "headrace", "--set", f"redis.url={stack.urls['redis']}", "config", "show"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "redis://headrace:***@" in shown
+
+
+# --- Clients that are not Headrace's own ------------------------------------------------------------
+
+
+def print_url(stack: RunningStack, server: str) -> str:
+    """Return what `headrace url` prints; `headrace up` names this command where it leaves passwords out."""
+    command = [sys.executable, "-m", "headrace", "--set", f"embedded.data_dir={stack.data_dir}", "url", server]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_clients_for_python_connect_by_the_printed_urls(stack: RunningStack) -> None:
+    with redis.Redis.from_url(print_url(stack, "redis")) as valkey:
+        assert valkey.ping()
+    with psycopg.connect(print_url(stack, "postgres")) as conn:
+        assert conn.execute("SELECT count(*) >= 0 FROM api_keys").fetchone() == (True,)
+    clickhouse = clickhouse_connect.get_client(dsn=print_url(stack, "clickhouse"))
+    assert clickhouse.command("SELECT 1") == 1
+    clickhouse.close()
+
+
+def test_valkey_cli_connects_by_the_printed_url(stack: RunningStack) -> None:
+    command = [find_tool("redis-tools", "valkey-cli", "redis-cli"), "-u", print_url(stack, "redis"), "PING"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "PONG\n"
