@@ -57,7 +57,7 @@ TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 
 class QuickPostgres(EmbeddedPostgres):
-    """Does not wait for the disk: these tests kill processes, not the machine. Nobody but them locks anything.
+    """Does not wait for the disk: these tests kill processes, not the machine. No other process locks anything.
     They make databases, and roles to be refused."""
 
     role_options = "CREATEDB CREATEROLE"

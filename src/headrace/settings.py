@@ -134,7 +134,7 @@ class ApiSettings:
     )
     trusted_proxies: tuple[str, ...] = setting(
         (),
-        "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; none = nobody's.",
+        "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; none = those of no proxy.",
         several(network()),
     )
     public_url: str | None = setting(

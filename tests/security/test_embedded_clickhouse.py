@@ -24,7 +24,7 @@ from headrace.embedded.credentials import FILE, read_passwords
 from tests.conftest import READY_S
 
 TIMEOUT_S = 120.0
-SECRET = "read by nobody\n"
+SECRET = "not to be read\n"
 
 
 class Server:

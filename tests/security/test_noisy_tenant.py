@@ -90,7 +90,7 @@ def test_slots_are_bounded_per_environment_organisation_and_in_total() -> None:
 def test_channel_tests_of_one_tenant_block_no_other(
     valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "TEST_WAIT_S", 0.0)  # nobody sends here
+    monkeypatch.setattr(routes, "TEST_WAIT_S", 0.0)  # no process sends here
     services = Services(valkey_url, "http://127.0.0.1:1", "x", 2, postgres_url)
     mail = {"name": "ops", "type": "email", "to": ["ops@localhost"]}
     answers: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Attacks on the API with requests alone: what costs more than it should, and what tells more than it may."""
+"""Attacks on the API with requests alone: what costs more than it should, and what reveals more than it may."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def world(valkey_url: str, postgres_url: str) -> Iterator[World]:
         yield made
 
 
-# --- What tells more than it may ------------------------------------------------------------------
+# --- What reveals more than it may ----------------------------------------------------------------
 
 
 def test_plugins_of_another_tenants_workers_stay_unknown(world: World) -> None:

@@ -133,7 +133,7 @@ def test_the_id_of_a_session_is_no_cookie(to: Services) -> None:
     assert browser.get(ME).status_code == 200
 
 
-def test_a_key_has_so_many_sessions_and_the_oldest_ends(to: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_of_a_key_are_limited_and_the_oldest_ends(to: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MOST_PER_KEY", 2)
     key = make_key(to.postgres_url)
     browsers = [signed_in(to, key) for _ in range(3)]
@@ -199,7 +199,7 @@ def exhaust(to: Services, **options: Any) -> list[int]:
     return [api.post(ME, json={"key": new_text()}).status_code for _ in range(FAILURES_BURST + 1)]
 
 
-def test_failed_sign_ins_block_nobody_elses_link(to: Services) -> None:
+def test_failed_sign_ins_do_not_block_links_of_others(to: Services) -> None:
     """The attacker shares the address: behind a proxy, or a company's one."""
     key = make_key(to.postgres_url)
     token = link_for(to, key)
@@ -270,7 +270,7 @@ def test_a_large_body_is_not_read_from_strangers(to: Services) -> None:
 def test_tokens_of_links_are_never_logged(
     to: Services, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link that could not be used yet would let in whoever reads the log."""
+    """A link that could not be used yet would let in anyone who reads the log."""
     token = link_for(to, make_key(to.postgres_url))
     errors: list[Exception] = [DatabaseUnavailable(), ZeroDivisionError()]
     use_link = sessions.use_link
@@ -291,7 +291,7 @@ def test_tokens_of_links_are_never_logged(
     assert token not in "\n".join(own)
 
 
-def test_browsers_are_told_to_stay_on_https(to: Services) -> None:
+def test_browsers_are_kept_on_https(to: Services) -> None:
     key = make_key(to.postgres_url)
     proxy = {"X-Forwarded-Proto": "https"}
 
@@ -302,7 +302,7 @@ def test_browsers_are_told_to_stay_on_https(to: Services) -> None:
         return "Secure" in answer.headers["set-cookie"], "strict-transport-security" in answer.headers
 
     assert answered({}, {}) == (False, False)
-    assert answered({}, proxy) == (False, False)  # told by a stranger
+    assert answered({}, proxy) == (False, False)  # from an untrusted address
     assert answered({"trusted_proxies": ("10.0.0.0/8",)}, proxy) == (True, True)
     assert answered({"trusted_proxies": ("10.0.0.0/8",)}, {"X-Forwarded-Proto": "http"}) == (False, False)
     assert answered({"cookie_secure": True}, {}) == (True, True)

@@ -265,7 +265,7 @@ def test_pipeline_reads_trims_and_leads_its_group(server: AclValkey, admin: Valk
         assert resync_shard(client, Stubs(2, 1000), shard) == 1
         lease.leave()
     assert server.read_denials() == []
-    assert admin.xlen(stream) == 2  # the newest one, and the one that the queue said when asked
+    assert admin.xlen(stream) == 2  # the newest one, and the one that the queue wrote on request
 
 
 def test_reader_reads_states_workers_and_snapshots(server: AclValkey) -> None:
@@ -427,7 +427,7 @@ def test_a_process_that_may_not_maintain_leaves_it_to_others(server: AclValkey, 
         maintenance._client.close()  # pyright: ignore[reportPrivateUsage]
 
 
-def test_nobody_signs_in_before_a_password_is_set(server: AclValkey, admin: Valkey) -> None:
+def test_no_one_signs_in_before_a_password_is_set(server: AclValkey, admin: Valkey) -> None:
     for role in all_roles().values():
         admin.execute_command("ACL", "SETUSER", *acl_words(role, role.name, None))
         for password in ("", role.name, "nopass"):
@@ -480,5 +480,5 @@ def test_every_script_belongs_to_a_role() -> None:
 
 @pytest.mark.parametrize("role", all_roles().values(), ids=list(all_roles()))
 def test_no_role_has_dangerous_commands(admin: Valkey, role: Role) -> None:
-    """INFO is among them because it tells much; scripts and movers read the server's replication id from it."""
+    """INFO is among them because it reveals much; scripts and movers read the server's replication id from it."""
     assert set(role.all_commands()) & commands_of(admin, "dangerous") <= {"info"}

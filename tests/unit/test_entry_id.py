@@ -47,7 +47,7 @@ def test_packed_ids_compare_with_those_of_older_releases(pair: tuple[EntryId, En
 
 
 def test_numbers_are_shared_by_few_neighbours() -> None:
-    """Gauges of entries that share a number cannot be told apart: at most one in 2^14 of a millisecond's entries."""
+    """Gauges of entries that share a number cannot be distinguished: at most one in 2^14 of a millisecond's entries."""
     for power in range(19, 40):
         step = 2 ** (power - 14)
         assert pack_sequence(2**power) + 1 == pack_sequence(2**power + step)

@@ -2,7 +2,7 @@
 
 Apprise's plugins reach hosts that their URLs name, some follow redirects, some read files or act on the machine itself.
 They run in this process, which does nothing else: it has no environment and gains no privileges, its resources are
-limited, and audit hooks see every connection, opened file and new process, whichever library makes it.
+limited, and audit hooks see every connection, opened file and new process, by any library.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def write(conn: Connection, decided: Decided) -> None:
     if not decided.transitions:
         return
     live = _live_channels(conn)
-    told = _told_channels(conn, decided.transitions, live)
+    told = _choose_channels(conn, decided.transitions, live)
     for rule, transition in decided.transitions:
         if transition.kind == Phase.FIRING:
             cursor.execute(load_query(SQL, "open_incident"), _incident_row(rule, transition, told[transition.id]))
@@ -87,11 +87,11 @@ def _live_channels(conn: Connection) -> dict[str, bool]:
     return {str(row[0]): bool(row[1]) for row in conn.execute(load_query(SQL, "live_channels")).fetchall()}
 
 
-def _told_channels(
+def _choose_channels(
     conn: Connection, transitions: Sequence[tuple[Rule, Transition]], live: Mapping[str, bool]
 ) -> dict[str, list[str]]:
     """Return the channels of each transition, by its id. A channel that was sent the beginning of an incident is sent
-    its end; of Headrace's own health only if the operator still lets it be told."""
+    its end; of Headrace's own health only if the operator still allows that."""
     over = [made.incident for _, made in transitions if made.kind == Phase.RESOLVED]
     found = conn.execute("SELECT id, channels FROM alert_incidents WHERE id = ANY(%s)", [over]).fetchall()
     before = {str(row[0]): [str(channel) for channel in row[1]] for row in found}

@@ -3,8 +3,8 @@
 
 A message is noted as delivered after its receiver took it. A process that dies in between leaves it to be sent again,
 with the same id. A channel that fails is tried again later and later; until then its messages wait behind each other,
-so that "resolved" never overtakes "firing". A message that the receiver rejects for good is given up after three tries,
-and the next one is tried at once.
+so that "resolved" never overtakes "firing". A message that the receiver rejects permanently is given up after three
+tries, and the next one is tried at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OutboxOptions:
     first_wait_s: float = 5.0  # after a failure; doubles with each in a row
     longest_wait_s: float = 900.0
     give_up_s: float = 3 * 86_400.0
-    rejections: int = 3  # tries after which a message that is rejected for good is given up
+    rejections: int = 3  # tries after which a message that is rejected permanently is given up
     slots: SlotLimits = SLOTS  # for channels that work
     failing_slots: SlotLimits = FAILING_SLOTS
 

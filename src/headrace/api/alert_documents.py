@@ -82,7 +82,7 @@ class ChannelFields(Asked):
     secret: str | None = Field(None, description="Of webhook: what messages are signed with; made if left out.")
     health: bool | None = Field(
         None,
-        description="Is told too of incidents of Headrace itself. Only keys that reach everything set it.",
+        description="Also receives incidents of Headrace itself. Only keys that reach everything set it.",
     )
     enabled: bool | None = None
 

@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 async def asked(request: Request, to: Services, by: Caller, answer: Callable[[Reads], T]) -> T:
-    """ClickHouse is not bothered any longer than somebody waits, and than `api.query_timeout`. Slow questions of one
-    organisation delay only its own."""
+    """Answer a request from ClickHouse; queries end when the client leaves or after `api.query_timeout`. Slow queries
+    of one organisation delay only its own."""
     reads: list[Reads] = []
     gone = Event()
 

@@ -1,7 +1,7 @@
-"""Who really asks, where a proxy stands in front: the address and the scheme that a trusted proxy tells.
+"""The address and the scheme of a client behind a proxy, as a trusted proxy reports them.
 
-What others tell is ignored: whoever may set `X-Forwarded-For` chooses the address in the audit log, and the one whose
-wrong keys are counted.
+Headers from other senders are ignored: who may set `X-Forwarded-For` chooses the address in the audit log, and the one
+whose wrong keys are counted.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class ReadForwarded:
             scope["scheme"] = scheme
 
     def _first_untrusted(self, peer: str, hops: Sequence[str]) -> str:
-        """Each proxy appends whom it was asked by: the client is the last one that is not itself a trusted proxy."""
+        """Return the last address that is not itself of a trusted proxy: each proxy appends that of its client."""
         found = peer
         for hop in reversed(hops):
             if (address := _address(hop)) is None:
-                break  # told by nobody who is trusted to tell it
+                break  # no trusted proxy wrote this
             found = address
             if not self._is_trusted(address):
                 break

@@ -1,4 +1,4 @@
-"""Do the servers answer? Each is asked beside the others, with little patience, and not more than once a second.
+"""Whether the servers answer. Each is checked beside the others, with a short timeout, at most once a second.
 
 However many requests wait for the answer, they share one round of questions, and none of them holds a thread or a lock
 meanwhile.

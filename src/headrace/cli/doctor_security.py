@@ -23,7 +23,7 @@ from headrace.valkey.connect import available, connect
 from headrace.valkey.rights import find_excess_rights
 from headrace.webhook.guard import describe_danger
 
-FOR_OTHERS = 0o077  # bits of a mode: what the group and everybody may do
+FOR_OTHERS = 0o077  # bits of a mode: what the group and other users may do
 SECRET_FILES = ("*.key", "*.json")
 """Files in the data directory that hold keys, passwords or addresses with passwords."""
 
@@ -198,7 +198,7 @@ def judge_encryption(server: str, url: str) -> Finding:
 
 
 def judge_anonymous(server: str, url: str) -> Finding:
-    """Try to get in as somebody who knows the address only."""
+    """Try to connect as a client that has the address only."""
     check = f"{server} without credentials"
     if is_local_socket(server, url):
         return Finding(check, True, "not asked: a Unix socket has permissions")

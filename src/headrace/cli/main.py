@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "job": ("headrace.cli.job:job", "Show one job: where it stands, what it carries, how it failed."),
     "cancel": ("headrace.cli.job:cancel", "Take back a job that still waits."),
     "redrive": ("headrace.cli.redrive:redrive", "Let dead jobs of a queue run again, with all their attempts."),
-    "discard": ("headrace.cli.redrive:discard", "Delete dead jobs of a queue for good."),
+    "discard": ("headrace.cli.redrive:discard", "Delete dead jobs of a queue permanently."),
     "pause": ("headrace.cli.control:pause", "Start no more jobs of a queue; it accepts them still."),
     "resume": ("headrace.cli.control:resume", "Start jobs of a paused queue again."),
     "close": ("headrace.cli.control:close", "Accept no more jobs in a queue; those that wait are run still."),

@@ -39,7 +39,7 @@ def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
 @json_option
 @pass_invocation
 def discard(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
-    """Delete dead jobs of a queue for good."""
+    """Delete dead jobs of a queue permanently."""
     with queue_client(invocation.settings) as client:
         removed = client.remove_dead(ref, DeadFilter(ids, task, text))
     if as_json:

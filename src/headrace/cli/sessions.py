@@ -61,10 +61,10 @@ def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
         if not found or not stored.end_session(conn, session_id):
             raise HeadraceError(f"There is no session {session_id!r} to revoke. `headrace sessions list` shows them.")
         known = found[0]
-        told = {"id": session_id, "key_id": known.key_id, "key_name": known.key_name}
-        audit.record_command(conn, "session.revoke", known.scope, **told)
+        revoked = {"id": session_id, "key_id": known.key_id, "key_name": known.key_name}
+        audit.record_command(conn, "session.revoke", known.scope, **revoked)
     if as_json:
-        print_json(told)
+        print_json(revoked)
     else:
         click.echo(f"revoked {session_id} of {known.key_id} ({plain(known.key_name)})")
 

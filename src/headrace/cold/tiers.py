@@ -206,7 +206,7 @@ class Tiers:
             raise WrongDatabase
 
     def adopt_postgres(self) -> None:
-        """Let every shard's jobs wait in this PostgreSQL from now on, whichever it was before."""
+        """Let every shard's jobs wait in this PostgreSQL from now on, in place of any other."""
         own = self.store.identity(anew=True)
         for shard in range(self.stubs.shards):
             with available():

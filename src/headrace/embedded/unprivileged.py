@@ -24,13 +24,13 @@ def unprivileged() -> Sequence[str]:
     """Return what to put before a command so that it does not run as root, or nothing if we are not root.
 
     The command has no capability, cannot gain one, and does not see our environment, which may hold passwords:
-    processes of nobody can read each other's.
+    processes of one user can read each other's.
     """
     if not is_root():
         return ()
     if shutil.which("setpriv") is None:
         raise EmbeddedError(
-            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not there to run it as nobody. "
+            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not there to run it as the user nobody. "
             "Start Headrace as an ordinary user, or point HEADRACE_POSTGRES_URL at a running server."
         )
     return (
@@ -42,7 +42,7 @@ def unprivileged() -> Sequence[str]:
 
 
 def give_away(path: Path) -> None:
-    """As root, give a file, or a folder with all files in it, to nobody.
+    """As root, give a file, or a folder with all files in it, to the user `nobody`.
 
     PostgreSQL refuses a cluster that belongs to another user, as one does that root has copied or unpacked.
     """
@@ -65,7 +65,7 @@ def refuse_foreign_directory(folder: Path) -> None:
 
 
 def reachable_copy(folder: Path, program: Path) -> Path:
-    """Return a folder of programs that nobody can run: `folder`, or a copy if we are root and a parent is closed.
+    """Return a folder of programs that `nobody` can run: `folder`, or a copy if we are root and a parent is closed.
 
     The copy is made once, in a directory for temporary files.
     """

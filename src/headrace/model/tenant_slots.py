@@ -45,5 +45,5 @@ class TenantSlots:
         with self._lock:
             self._environments[env] -= 1
             self._organisations[env.org] -= 1
-            self._environments += Counter()  # forgets those with none
+            self._environments += Counter()  # drops those with none
             self._organisations += Counter()

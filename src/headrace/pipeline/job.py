@@ -108,7 +108,7 @@ def run_pipeline(
     once: bool = False,
     sources: Sequence[Callable[[], Families]] = (),
 ) -> None:
-    """Until told to stop, or, with `once`, until everything that is there now has arrived. `sources`: more for
+    """Run until stopped, or, with `once`, until everything that is there now has arrived. `sources`: more for
     /metrics."""
     with exporting(options, *sources) as pipeline, connect_valkey(options.redis_url) as client:
         lease = Lease(client, owner_of(options.checkpoint.parent))

@@ -317,7 +317,7 @@ class SyncClient:
         return self._drive(self._operations.redrive(ref, which))
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
-        """Delete dead jobs for good, longest dead first. Returns how many."""
+        """Delete dead jobs permanently, longest dead first. Returns how many."""
         return self._drive(self._operations.remove_dead(ref, which))
 
     @property

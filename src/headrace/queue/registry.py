@@ -139,7 +139,7 @@ def _served(entry: dict[str, Any], running: Iterable[ReportedTask]) -> Iterator[
 def _entry(raw: Any) -> dict[str, Any]:
     try:
         entry: Any = json.loads(raw)
-        told = {"plugin": str(entry["plugin"]), "tasks": list(entry["tasks"]), "running": list(entry["running"])}
-        return {**told, "served": list(entry.get("served", []))}
+        fields = {"plugin": str(entry["plugin"]), "tasks": list(entry["tasks"]), "running": list(entry["running"])}
+        return {**fields, "served": list(entry.get("served", []))}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {"plugin": "", "tasks": [], "running": [], "served": []}

@@ -113,7 +113,7 @@ def note(shard: int, ref: QueueRef, group: GroupKeys, sight: Sight | None, why: 
 def seen_refs(
     client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True, prefix: str = ""
 ) -> list[QueueRef]:
-    """The groups that somebody watches, or did lately, ordered by name. `prefix`: as in queue.state.read_states."""
+    """Return the groups that are watched, or were lately, ordered by name. `prefix`: as in queue.state.read_states."""
     with available():
         parts = {part for shard in range(shards) for part in _read_parts(client, shard, prefix)}
     refs = (queue_of_part(part.decode()) for part in parts)

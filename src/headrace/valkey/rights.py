@@ -14,7 +14,7 @@ PROBES: Mapping[str, Sequence[str]] = {
     "MODULE": ("MODULE", "LIST"),
     "keys of other applications": ("EXISTS", "other:application"),
 }
-"""What a user should not be permitted → a command that tells so and changes nothing."""
+"""What a user should not be permitted → a command that shows it and changes nothing."""
 
 
 def find_excess_rights(client: Valkey) -> list[str]:

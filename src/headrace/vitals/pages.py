@@ -1,6 +1,6 @@
 """/metrics and /healthz of a process.
 
-Direct requests from this machine need nothing. Others need a token for /metrics, and are told by /healthz only whether
+Direct requests from this machine need nothing. Others need a token for /metrics, and get from /healthz only whether
 the process is healthy.
 """
 

@@ -21,7 +21,7 @@ class NotTaken(HeadraceError):
 
 
 class Rejected(NotTaken):
-    """A receiver refused a message for good: sending it again would end in the same way."""
+    """A receiver refused a message permanently: sending it again would end in the same way."""
 
 
 TEMPORARY = (408, 429)

@@ -247,11 +247,11 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
 
 
 def _refuse_health(is_health: bool, by: Caller) -> None:
-    """Incidents of Headrace's own health name tenants: operators alone decide who is told of them, and where."""
+    """Incidents of Headrace's own health name tenants: only operators decide who receives them."""
     if is_health and not by.scope.is_everything:
         raise Problem(
             403,
-            "Channels with health are told of incidents of all tenants: they are made, changed and removed with keys "
+            "Channels with health receive incidents of all tenants: they are made, changed and removed with keys "
             f"that reach everything. The key {by.name!r} reaches {by.scope}. Nothing was changed.",
         )
 

@@ -86,8 +86,8 @@ def is_served(settings: ApiSettings) -> bool:
 
 
 def _is_direct(request: Request) -> bool:
-    """Whether it comes from this machine and through no proxy. Where the address is not that of the connection, but one
-    that a proxy told, the header that told it is itself a reason to refuse."""
+    """Return True for a request from this machine that came through no proxy. Where the address is one that a proxy
+    reported, the header with it is itself a reason to refuse."""
     peer = request.client.host if request.client else None
     return is_direct_loopback(peer, request.headers.getlist("host"), request.headers.keys())
 

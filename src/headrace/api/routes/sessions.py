@@ -43,7 +43,7 @@ class SessionDocument(BaseModel):
     created_at: Time = Field(examples=["2026-01-31T12:00:03.638Z"])
     last_used_at: Time | None = Field(description="To about a minute.", examples=["2026-01-31T12:41:00.000Z"])
     expires_at: Time = Field(examples=["2026-02-01T00:00:03.638Z"])
-    current: bool = Field(description="It is the one that asks.", examples=[False])
+    current: bool = Field(description="True for the session of this request.", examples=[False])
 
 
 class SessionList(BaseModel):
