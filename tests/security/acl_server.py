@@ -11,7 +11,7 @@ from typing import Any, cast
 from headrace.cli.valkey_roles import Role, acl_words
 from headrace.embedded.process import LOOPBACK, EmbeddedServer
 from headrace.embedded.valkey import find_server
-from headrace.valkey.connect import Valkey, connect
+from headrace.valkey.connect import connect
 from headrace.valkey.probe import server_version
 
 ADMIN_PASSWORD = "of-the-administrator"
@@ -87,15 +87,14 @@ class AclValkey(EmbeddedServer):
         texts = [{_text(key): _text(value) for key, value in entry.items()} for entry in entries]
         return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in texts]
 
-    def reset(self) -> Valkey:
-        """Remove all keys and users; return a client of the administrator's."""
-        client = connect(self.url)
-        client.flushall()
-        for user in cast("list[Any]", client.execute_command("ACL", "USERS")):
-            if _text(user) != "default":
-                client.execute_command("ACL", "DELUSER", user)
-        client.execute_command("ACL", "LOG", "RESET")
-        return client
+    def reset(self) -> None:
+        """Remove all keys, and all users but the administrator's."""
+        with connect(self.url) as client:
+            client.flushall()
+            for user in cast("list[Any]", client.execute_command("ACL", "USERS")):
+                if _text(user) != "default":
+                    client.execute_command("ACL", "DELUSER", user)
+            client.execute_command("ACL", "LOG", "RESET")
 
 
 class AclCluster(AclValkey):

@@ -56,21 +56,9 @@ DANGEROUS_HOSTS = {
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "security.md").read_text("utf-8")
 
 
-@pytest.fixture(scope="module")
-def started(servers: Servers) -> Iterator[AclValkey]:
-    server = AclValkey(servers.folder / "doctor-acl", servers.folder / "log")
-    server.start()
-    try:
-        server.wait_ready(READY_S)
-        yield server
-    finally:
-        server.stop()
-
-
 @pytest.fixture
-def server(started: AclValkey) -> AclValkey:
-    started.reset().close()
-    return started
+def server(acl_server: AclValkey) -> AclValkey:
+    return acl_server
 
 
 def test_the_checklist_has_every_check() -> None:

@@ -22,6 +22,7 @@ from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.clickhouse_access import DATABASE_ENGINES, TABLE_ENGINES, TABLE_FUNCTIONS, USER
 from headrace.embedded.credentials import FILE, read_passwords
 from tests.conftest import READY_S
+from tests.security.servers import started
 
 TIMEOUT_S = 120.0
 SECRET = "not to be read\n"
@@ -53,14 +54,10 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("clickhouse"))
-    server.embedded.start()
-    try:
-        server.embedded.wait_ready(READY_S)
+    with started(server.embedded):
         assert server.post("CREATE DATABASE attacks").status_code == 200
         assert server.post("CREATE TABLE attacks.t (s String) ENGINE = MergeTree ORDER BY s").status_code == 200
         yield server
-    finally:
-        server.embedded.stop()
 
 
 def ask_without_password(server: Server, headers: dict[str, str], **parameters: str) -> httpx.Response:

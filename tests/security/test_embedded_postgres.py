@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -24,9 +23,9 @@ from headrace.errors import EmbeddedError
 from headrace.postgres.connect import connect
 from headrace.postgres.migrate import migrate
 from tests.compat.archives import read_archives
-from tests.conftest import READY_S
 from tests.ports import reserved_port
 from tests.security.local_user import needs_another_user, run_as_stranger
+from tests.security.servers import started
 
 LOG_IN = """
 import sys, psycopg
@@ -37,16 +36,6 @@ for url in sys.argv[1:]:
         continue
     sys.exit(f"logged in with {url}")
 """
-
-
-@contextmanager
-def started(server: EmbeddedPostgres) -> Generator[EmbeddedPostgres]:
-    server.start()
-    try:
-        server.wait_ready(READY_S)
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="module")

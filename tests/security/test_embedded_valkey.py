@@ -17,7 +17,7 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.queue import SyncClient
 from headrace.valkey.connect import connect
-from tests.conftest import READY_S
+from tests.security.servers import started
 
 REFUSED = r"(?i)permission|not allowed|can't run|ACL"
 
@@ -31,13 +31,8 @@ class StrictValkey(EmbeddedValkey):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
     folder = tmp_path_factory.mktemp("valkey")
-    server = StrictValkey(folder / "data", folder / "log")
-    server.start()
-    try:
-        server.wait_ready(READY_S)
+    with started(StrictValkey(folder / "data", folder / "log")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("login", ["", "default:@", ":guessed@", f"{USER}:guessed@", f"{SUPERVISOR}:@"])
@@ -103,19 +98,12 @@ def test_the_passwords_are_for_the_owner_alone(server: EmbeddedValkey) -> None:
 def test_a_data_directory_without_users_gets_them(tmp_path: Path) -> None:
     """An earlier release wrote no users: its keys are kept."""
     server = StrictValkey(tmp_path / "data", tmp_path / "log")
-    server.start()
-    server.wait_ready(READY_S)
-    with connect(server.url) as client:
+    with started(server), connect(server.url) as client:
         client.set("kept", "yes")
-    server.stop()
     for name in (FILE, "users.acl"):
         (tmp_path / "data" / name).unlink()
-    server.start()
-    server.wait_ready(READY_S)
-    try:
+    with started(server):
         with redis.Redis(port=server.port) as stranger, pytest.raises(redis.AuthenticationError):
             stranger.get("kept")
         with connect(server.url) as client:
             assert client.get("kept") == b"yes"
-    finally:
-        server.stop()

@@ -39,6 +39,7 @@ from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
 from tests.conftest import ODD_NAMES, READY_S, Servers
 from tests.security.acl_server import PASSWORD, AclCluster, AclValkey
+from tests.security.servers import started
 
 REF = QueueRef("acme", "shop", "prod", "mail")
 OTHER = QueueRef("rival", "shop", "prod", "mail")
@@ -47,22 +48,9 @@ SECRET = b"card number 4000 1234"
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture(scope="module")
-def started(servers: Servers) -> Iterator[AclValkey]:
-    server = AclValkey(servers.folder / AclValkey.name, servers.folder / "log")
-    server.start()
-    try:
-        server.wait_ready(READY_S)
-        yield server
-    finally:
-        server.stop()
-
-
 @pytest.fixture
-def server(started: AclValkey) -> Iterator[AclValkey]:
-    with started.reset():
-        yield started
-    started.reset().close()
+def server(acl_server: AclValkey) -> AclValkey:
+    return acl_server
 
 
 @pytest.fixture
@@ -315,10 +303,7 @@ def test_api_operates_queues(server: AclValkey) -> None:
 
 def test_on_a_cluster(servers: Servers) -> None:
     """Scripts look there first whether their slot moves, and clients ask for the nodes."""
-    server = AclCluster(servers.folder / AclCluster.name, servers.folder / "log")
-    server.start()
-    try:
-        server.wait_ready(READY_S)
+    with started(AclCluster(servers.folder / AclCluster.name, servers.folder / "log")) as server:
         form([server.url], time.monotonic() + READY_S)
         with SyncClient(role_url(server, "worker")) as client:
             client.check_shards()
@@ -333,8 +318,6 @@ def test_on_a_cluster(servers: Servers) -> None:
         with connect(role_url(server, "reader")) as client:
             assert [state.running for state in read_states(client, 2)] == [1]
         assert server.read_denials() == []
-    finally:
-        server.stop()
 
 
 def test_a_command_says_what_its_user_lacks(server: AclValkey) -> None:

@@ -1,0 +1,25 @@
+"""A Valkey with access rules for the tests of roles and of `headrace doctor --security`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.security.acl_server import AclValkey
+from tests.security.servers import started
+
+
+@pytest.fixture(scope="module")
+def module_acl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AclValkey]:
+    folder = tmp_path_factory.mktemp("acl")
+    with started(AclValkey(folder / "data", folder / "log")) as server:
+        yield server
+
+
+@pytest.fixture
+def acl_server(module_acl_server: AclValkey) -> Iterator[AclValkey]:
+    """The server of this module, without keys and without users but the administrator's."""
+    module_acl_server.reset()
+    yield module_acl_server
+    module_acl_server.reset()

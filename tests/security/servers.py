@@ -1,0 +1,23 @@
+"""Embedded servers for one test or one module, apart from those that all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from headrace.embedded.process import EmbeddedServer
+from tests.conftest import READY_S
+
+ServerT = TypeVar("ServerT", bound=EmbeddedServer)
+
+
+@contextmanager
+def started(server: ServerT) -> Generator[ServerT]:
+    """Start a server, wait until it answers, and stop it at the end of the block."""
+    server.start()
+    try:
+        server.wait_ready(READY_S)
+        yield server
+    finally:
+        server.stop()
