@@ -127,6 +127,41 @@ class QueueCold(HeadraceError):
     Nothing was written. Set postgres.url."""
 
 
+class QuotaExceeded(HeadraceError):
+    """A quota that an operator has set is used up. Nothing was written."""
+
+    def __init__(self, quota: str = "", where: str = "", limit: int = 0, used: int = 0, message: str = "") -> None:
+        super().__init__(message or (self.describe(quota, where, limit, used) if quota else None))
+        self.quota = quota  # its name, such as warm_jobs
+        self.where = where  # whose it is, in words
+        self.limit = limit
+        self.used = used
+
+    @staticmethod
+    def describe(quota: str, where: str, limit: int, used: int) -> str:
+        return (
+            f"The quota {quota} of {where} is {limit}, and {used} are used. Nothing was written. Remove what is not "
+            "needed, try again when jobs are done, or ask an operator to raise the quota (`headrace quotas`)."
+        )
+
+
+class EnqueueRateExceeded(QuotaExceeded):
+    """Jobs are enqueued faster than an operator allows. Nothing was written. Enqueue again later."""
+
+    def __init__(
+        self, where: str = "", limit: float = 0, burst: float = 0, jobs: int = 0, retry_after_s: float = 1.0
+    ) -> None:
+        said = f"The quota enqueue_rate of {where} is {limit:g} jobs per second, and {burst:g} at once. "
+        self.is_too_large = burst < jobs  # this call would be refused at any time
+        if self.is_too_large:
+            said += f"A call with {jobs} jobs is always more than that. Nothing was written. Send fewer jobs per call."
+        else:
+            said += f"Nothing was written. Enqueue again in {retry_after_s:.1f} s, or ask an operator for more."
+        super().__init__("enqueue_rate", where, int(limit), int(limit), said if where else "")
+        self.burst = burst
+        self.retry_after_s = retry_after_s
+
+
 class SpillRefused(ServiceUnavailable):
     """Jobs that do not fit into Valkey could not be kept in PostgreSQL and were refused."""
 

@@ -172,6 +172,34 @@ class QueueSettings:
     )
 
 
+_QUOTA = optional(integer(0, 10**15))
+_RATE_QUOTA = optional(integer(1, 10**15))
+_BYTES_QUOTA = optional(size("0B", "512TiB"))
+
+
+@dataclass(frozen=True)
+class QuotasSettings:
+    warm_jobs: int | None = setting(None, "Jobs of one environment in Valkey; none = any number.", _QUOTA)
+    warm_bytes: Bytes | None = setting(None, "Payload bytes of one environment in Valkey; none = any.", _BYTES_QUOTA)
+    cold_jobs: int | None = setting(None, "Jobs of one environment in PostgreSQL; none = any number.", _QUOTA)
+    cold_bytes: Bytes | None = setting(
+        None, "Payload bytes of one environment in PostgreSQL; none = any.", _BYTES_QUOTA
+    )
+    queues: int | None = setting(None, "Queues of one environment; none = any number.", _QUOTA)
+    rules: int | None = setting(None, "Alert rules of one environment; none = any number.", _QUOTA)
+    channels: int | None = setting(None, "Alert channels of one environment; none = any number.", _QUOTA)
+    keys: int | None = setting(None, "API keys of one environment; none = any number.", _QUOTA)
+    enqueue_rate: int | None = setting(
+        None, "Jobs per second that one environment may enqueue; none = any number.", _RATE_QUOTA
+    )
+    enqueue_burst: int | None = setting(
+        None, "Jobs that it may enqueue at once before `enqueue_rate` holds; none = those of one second.", _RATE_QUOTA
+    )
+    running: int | None = setting(
+        None, "Jobs of one environment that may run at once, whatever its own limit; none = any number.", _QUOTA
+    )
+
+
 @dataclass(frozen=True)
 class ColdSettings:
     far_delay: Seconds = setting(
@@ -598,6 +626,7 @@ class Settings:
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    quotas: QuotasSettings = field(default_factory=QuotasSettings)
     cold: ColdSettings = field(default_factory=ColdSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)

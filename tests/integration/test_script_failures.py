@@ -17,6 +17,7 @@ from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.maintenance import Maintenance
+from headrace.queue.quotas import pack_quotas
 from headrace.queue.scripts import SCRIPTS, ColdNumbers, ColdRow, DeadFilter, Stubs
 from headrace.queue.state import read_states
 from headrace.valkey.connect import ScriptError, Valkey, available
@@ -188,6 +189,8 @@ def prepare(valkey: Valkey) -> World:
         [dead] = world.dequeue(1, ["y"])
         world.run(STUBS.bury(0, [(world.held.pop(dead), "failed")]))
     world.run(STUBS.configure(B.environment, {"limit": 1}))
+    quotas = {"warm_jobs": 1000, "warm_bytes": 10_000, "queues": 10, "enqueue_rate": 1000, "running": 1000}
+    world.run(STUBS.configure(X.environment, {"quota": pack_quotas(quotas)}))
     world.token = world.run(STUBS.elect(0, "mover", HOUR_MS))
     return world
 
@@ -307,6 +310,8 @@ SCENARIOS = {
     ),
     "redrive": Scenario("redrive", lambda world: STUBS.redrive(Y, DeadFilter(), 100)),
     "pause": Scenario("configure", lambda world: STUBS.configure(X, {"paused": "1"})),
+    "set quotas": Scenario("configure", lambda world: STUBS.configure(B.environment, {"quota": "1 1 1 1 1 1"})),
+    "share": Scenario("share", lambda world: STUBS.share(B.environment, 1, ["5", "100", "3", "-", "-", "2"])),
     "limit an environment": Scenario("configure", lambda world: STUBS.configure(X.environment, {"limit": 2})),
     "lift a limit": Scenario("configure", lambda world: STUBS.configure(B.environment, {"limit": None})),
     "restore a setting": Scenario("restore", lambda world: STUBS.restore(X, "paused", "1")),
@@ -377,7 +382,8 @@ def attempt(prepared: Prepared, scenario: Scenario, at: int, *, rest: bool, repe
         world.maintain()
     for ref in (X, Y, B, NEW):
         world.run(STUBS.configure(ref, {"paused": None}))
-        world.run(STUBS.configure(ref.environment, {"limit": None}))
+        world.run(STUBS.configure(ref.environment, {"limit": None, "quota": None}))
+        world.run(STUBS.share(ref.environment, 2, ["-"] * 6))
     world.drain()
     check_ends(world, where)
     if not rest:
@@ -423,6 +429,8 @@ def check_places_and_numbers(valkey: Valkey, where: str) -> None:
         env = envs.setdefault(state.ref.environment, Counter())
         env["depth"] += state.depth
         env["running"] += state.running
+        env["jobs"] += state.warm + state.running + states["scheduled"]
+        env["bytes"] += size
         details = [
             set(members)
             for name, members in sight.sorted_sets.items()
@@ -435,4 +443,6 @@ def check_places_and_numbers(valkey: Valkey, where: str) -> None:
             where,
             env,
         )
+        for name in ("jobs", "bytes"):
+            assert int(own_fields[name]) == expected[name], (where, env, name)
     assert int(sight.hashes[keys.meta(0)]["bytes"]) == total, where

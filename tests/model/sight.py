@@ -166,7 +166,8 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
     expected: dict[str, Fields] = {}
     for env, told in truth.envs.items():
         fields = {"depth": _count(truth, env, JobState.READY), "running": _count(truth, env, JobState.RUNNING)}
-        fields["bytes"] = str(sum(job.size for job in truth.alive() if job.queue.environment == env))
+        own = [job for job in truth.alive() if job.queue.environment == env]
+        fields["bytes"], fields["jobs"] = str(sum(job.size for job in own)), str(len(own))
         fields |= {} if told.limit is None else {"limit": str(told.limit)}
         fields |= {} if told.burst is None else {"burst": f"{told.burst:g}"}
         expected[keys.env(env.shard(truth.shards), env)] = fields

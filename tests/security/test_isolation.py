@@ -88,6 +88,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/v1/alerts/channels"): {"name": "n", "type": "email", "to": ["a@b.example"]},
     ("PATCH", "/api/v1/alerts/channels/{id}"): {"enabled": False},
     ("POST", "/api/v1/alerts/silences"): {"ends_at": ENDS_AT},
+    ("PUT", "/api/v1/quotas"): {"quotas": {"warm_jobs": 1}},
     ("POST", "/api/v1/session"): {"key": "hr_no_key"},
 }
 PARAMETERS = {("DELETE", "/api/v1/queues/{queue}/dead"): {"all": "true"}}
@@ -99,7 +100,7 @@ INCIDENT = """
 """
 ROWS = "SELECT * FROM {} WHERE org = 'acme' AND project = 'shop' AND env = 'prod' ORDER BY 1"
 TABLES = (
-    *("cold_queues", "queue_settings", "alert_channels", "alert_rules", "alert_incidents"),
+    *("cold_queues", "queue_settings", "quotas", "alert_channels", "alert_rules", "alert_incidents"),
     *("alert_silences", "autoscale_types", "audit_log"),
 )
 QUERIES: list[Any] = [

@@ -15,11 +15,14 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 from headrace.cli import main
 from headrace.cli.valkey_roles import Role, Tenants, acl_words, all_roles, producer
 from headrace.cold.mover import Mover, MoverOptions
+from headrace.cold.quotas import QuotaKeeper
 from headrace.cold.settings import SettingsKeeper
+from headrace.cold.shares import ShareKeeper
 from headrace.cold.tiers import Tiers
-from headrace.errors import NotPermitted
+from headrace.errors import NotPermitted, QuotaExceeded
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.model.quotas import DEFAULT, TenantRef
 from headrace.pipeline.lease import Lease
 from headrace.pipeline.positions import group_of, newest_of, shards_of
 from headrace.queue import keys
@@ -227,6 +230,27 @@ def test_moving_between_the_tiers(server: AclValkey, postgres_url: str, role: st
         assert client.remove_dead(REF, DeadFilter()) == 8
     tiers.close()
     assert without_config_get(server.read_denials()) == []
+
+
+@pytest.mark.parametrize("role", ["worker", "mover", "api"])
+def test_quotas_are_stored_shared_out_and_obeyed(server: AclValkey, postgres_url: str, role: str) -> None:
+    options = QueueOptions(shards=2)
+    tiers = Tiers(role_url(server, role), postgres_url, options)
+    keeper = QuotaKeeper(tiers)
+    keeper.change(DEFAULT, {"running": 3})
+    keeper.change(TenantRef.of(REF.environment), {"queues": 9, "enqueue_rate": 1000})
+    keeper.change(TenantRef(REF.org), {"warm_jobs": 5, "running": 2})
+    with SyncClient(role_url(server, "producer"), options) as client:
+        with pytest.raises(QuotaExceeded):
+            client.enqueue_many(REF, [NewJob("send", id="1")])
+        ShareKeeper(tiers).run_round()
+        client.enqueue_many(REF, [NewJob("send", id=str(number)) for number in range(5)])
+        with pytest.raises(QuotaExceeded):
+            client.enqueue_many(REF, [NewJob("send", id="9")])
+    ShareKeeper(tiers).run_round()
+    keeper.change(TenantRef(REF.org), {}, ["warm_jobs", "running"])
+    tiers.close()
+    assert server.read_denials() == []
 
 
 def without_config_get(denials: Sequence[str]) -> list[str]:

@@ -9,12 +9,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from headrace.alerts.lease import SQL
 from headrace.alerts.rules import HEALTH, InvalidRule, Rule, rule_of
+from headrace.cold.quota_records import QuotaInForce, hold_quotas, refuse_beyond
 from headrace.model.names import EnvRef
+from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import Connection, class_row, dict_row, scalar_row
 from headrace.postgres.queries import load_query
 
@@ -129,12 +132,14 @@ def lock_rule(conn: Connection, rule_id: str) -> Rule | None:
 def put_rule(conn: Connection, rule: Rule) -> None:
     """Make it, or change the one of this id. The channels must be of its environment. Whoever changes a rule locks it
     first: else one that was removed meanwhile would be made again."""
+    quotas = _quotas_of_new(conn, find_rule(conn, rule.id), rule.environment, Quota.RULES)
     known = {channel.id for channel in list_channels(conn, asdict(rule.environment))}
     if foreign := [channel for channel in rule.channels if channel not in known]:
         raise InvalidRule(f"There is no channel {foreign[0]!r} in this environment. Nothing was changed.")
     if any(each.name == rule.name and each.id != rule.id for each in list_rules(conn, asdict(rule.environment))):
         raise InvalidRule(f"There is another rule {rule.name!r} in this environment. Nothing was changed.")
     conn.execute(load_query(SQL, "put_rule"), {**asdict(rule), "channels": list(rule.channels)})
+    refuse_beyond(quotas, partial(count_used, conn), {Quota.RULES: 1})
     _changed(conn)
 
 
@@ -160,11 +165,25 @@ def lock_channel(conn: Connection, channel_id: str) -> Channel | None:
 
 def put_channel(conn: Connection, channel: Channel) -> None:
     """Make it, or change the one of this id."""
+    quotas = _quotas_of_new(conn, find_channel(conn, channel.id), channel.environment, Quota.CHANNELS)
     others = list_channels(conn, asdict(channel.environment))
     if any(each.name == channel.name and each.id != channel.id for each in others):
         raise InvalidRule(f"There is another channel {channel.name!r} in this environment. Nothing was changed.")
     conn.execute(load_query(SQL, "put_channel"), {**asdict(channel), "config": json.dumps(channel.config)})
+    refuse_beyond(quotas, partial(count_used, conn), {Quota.CHANNELS: 1})
     _changed(conn)
+
+
+def count_used(conn: Connection, tenant: TenantRef) -> dict[str, int]:
+    """Count the rules and channels of a tenant."""
+    row = conn.execute(load_query(SQL, "count_used"), vars(tenant)).fetchone()
+    assert row is not None
+    return {Quota.RULES: int(row[0]), Quota.CHANNELS: int(row[1])}
+
+
+def _quotas_of_new(conn: Connection, before: object | None, env: EnvRef, quota: Quota) -> list[QuotaInForce]:
+    """Hold the quotas of what is about to be added; there are none for what is only changed."""
+    return hold_quotas(conn, TenantRef.of(env), [quota]) if before is None else []
 
 
 def remove_channel(conn: Connection, channel_id: str) -> bool:

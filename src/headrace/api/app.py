@@ -18,7 +18,19 @@ from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
 from headrace.api.instruments import CountRequests, Instruments
 from headrace.api.problems import Problem, responses
 from headrace.api.proxies import ReadForwarded
-from headrace.api.routes import alerts, audit, autoscale, health, history, pipeline, queues, session, sessions, streams
+from headrace.api.routes import (
+    alerts,
+    audit,
+    autoscale,
+    health,
+    history,
+    pipeline,
+    queues,
+    quotas,
+    session,
+    sessions,
+    streams,
+)
 from headrace.api.services import Services
 from headrace.api.upkeep import upkeep
 from headrace.vitals.figures import Families
@@ -39,6 +51,7 @@ GUARDED: list[APIRouter] = [
     autoscale.router,
     pipeline.router,
     audit.router,
+    quotas.router,
     sessions.router,
 ]
 """Every route of these needs a key, whether it says so or not. New routers belong here."""

@@ -16,11 +16,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from threading import Lock
 
 from headrace.api.callers import Caller, Level, Scope
+from headrace.cold.quota_records import hold_quotas, refuse_beyond
 from headrace.errors import HeadraceError
+from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import Connection, Pool, class_row, connection, dict_row, scalar_row
 from headrace.postgres.queries import load_query
 
@@ -107,13 +110,22 @@ class KeyFacts:
 
 
 def add_key(conn: Connection, name: str, scope: Scope, level: Level, expires_s: float | None = None) -> tuple[str, str]:
-    """The new key's id and its text, which nobody can read again."""
+    """The new key's id and its text, which nobody can read again. Raises QuotaExceeded."""
+    tenant = TenantRef(scope.org or "", scope.project or "", scope.env or "")
+    quotas = hold_quotas(conn, tenant, [Quota.KEYS])
     text = new_text()
     key_id = id_of(text)
     assert key_id is not None, "it was just made"
     row = {"id": key_id, "name": name, "hash": digest(text), "level": level.word, "expires_s": expires_s}
     conn.execute(load_query(SQL, "add_key"), {**row, "org": scope.org, "project": scope.project, "env": scope.env})
+    refuse_beyond(quotas, partial(count_keys, conn), {Quota.KEYS: 1})
     return key_id, text
+
+
+def count_keys(conn: Connection, tenant: TenantRef) -> dict[str, int]:
+    """Count the keys of a tenant that are neither revoked nor expired."""
+    found = conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "count_keys"), vars(tenant)).fetchone()
+    return {Quota.KEYS: int(found or 0)}
 
 
 def list_keys(conn: Connection) -> list[KeyFacts]:

@@ -7,6 +7,7 @@ that needs the log carries the id of its line.
 from __future__ import annotations
 
 import logging
+import math
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
@@ -22,6 +23,7 @@ from starlette.routing import compile_path
 from headrace.errors import (
     ColdFull,
     DatabaseFull,
+    EnqueueRateExceeded,
     HeadraceError,
     InvalidJob,
     InvalidLimit,
@@ -33,6 +35,7 @@ from headrace.errors import (
     QueueClosed,
     QueueCold,
     QueueFull,
+    QuotaExceeded,
     ServiceUnavailable,
     SpillRefused,
     UnknownJob,
@@ -55,6 +58,8 @@ STATUS: dict[type[HeadraceError], int] = {
     UnknownJob: 404,
     JobNotWaiting: 409,
     QueueClosed: 409,
+    QuotaExceeded: 409,
+    EnqueueRateExceeded: 429,
     QueueFull: 503,
     QueueCold: 503,
     ColdFull: 503,
@@ -71,7 +76,7 @@ MEANING = {
     403: "The key reaches this, but may not do it; or a request with a cookie came from another site.",
     404: "There is no such thing, or not where this key reaches.",
     405: "The route has no such method; `Allow` names those it has.",
-    409: "It cannot be done in the state that this is in.",
+    409: "It cannot be done in the state that this is in, or a quota is used up.",
     413: "The body is larger than `api.max_body`.",
     429: "Too many requests; `Retry-After` says when to try again, in seconds.",
     500: "A bug; `error_id` names the line in the server's log.",
@@ -88,6 +93,9 @@ class ProblemDocument(BaseModel):
     detail: str = Field(description="What happened, and what to do.")
     instance: str | None = Field(None, description="Of a 500: the same as `error_id`, as a URI.")
     error_id: str | None = Field(None, description="Of a 500: names the line in the server's log.")
+    quota: str | None = Field(None, description="Of a 409 or 429: the quota that refused it.", examples=["warm_jobs"])
+    limit: int | None = Field(None, description="That quota.", examples=[1000])
+    used: int | None = Field(None, description="What was used of it.", examples=[1000])
 
 
 class Problem(HTTPException):
@@ -105,7 +113,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HeadraceError, _headrace_problem)
 
 
-def document(status: int, detail: str, headers: dict[str, str] | None = None, **more: str) -> JSONResponse:
+def document(status: int, detail: str, headers: dict[str, str] | None = None, **more: str | int) -> JSONResponse:
     title = HTTPStatus(status).phrase
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
@@ -155,10 +163,21 @@ def _headrace_problem(request: Request, error: Exception) -> JSONResponse:
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
     if status is None:
         return unexpected(request, error)
+    if isinstance(error, QuotaExceeded):
+        return _quota_problem(status, error)
     if status != 503:
         return document(status, str(error))
     log.warning("%s %s was refused: %s", request.method, _logged_path(request), error)
     return document(503, _told(error), {"Retry-After": str(RETRY_AFTER_S)})
+
+
+def _quota_problem(status: int, error: QuotaExceeded) -> JSONResponse:
+    if not isinstance(error, EnqueueRateExceeded):
+        return document(status, str(error), quota=error.quota, limit=error.limit, used=error.used)
+    if error.is_too_large:  # to send it again is of no use
+        return document(409, str(error), quota=error.quota, limit=error.limit)
+    headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
+    return document(status, str(error), headers, quota=error.quota, limit=error.limit)
 
 
 def _told(error: HeadraceError) -> str:

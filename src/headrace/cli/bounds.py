@@ -1,4 +1,4 @@
-"""Writes the bounds of the settings into Valkey, where they hold for every client.
+"""Writes the bounds and the default quotas of the settings into the servers, where they hold for every client.
 
 Which settings win: a process that has a bound in its file, environment or flags stores it when it starts, and the last
 one to start wins. A default is never stored at a start, so a process without settings changes nothing;
@@ -11,9 +11,12 @@ import logging
 import time
 from threading import Thread
 
-from headrace.cli.client import queue_options
+from headrace.cli.client import open_tiers, queue_options
 from headrace.cli.endpoints import find_endpoints
+from headrace.cold.quota_records import quotas_of
+from headrace.cold.quotas import QuotaKeeper
 from headrace.errors import HeadraceError
+from headrace.model.quotas import DEFAULT, Quota
 from headrace.queue.bounds import NO_BOUNDS, Bounds, store_bounds
 from headrace.queue.queue import SyncClient
 from headrace.settings import SETTINGS, Loaded
@@ -55,16 +58,49 @@ def apply_bounds(loaded: Loaded, *, defaults: bool) -> Changes:
     return {KEYS[name]: values for name, values in changed.items()}
 
 
+def quotas_in(loaded: Loaded) -> dict[str, int | None]:
+    """Return the default quotas that a file, the environment or a flag gives. Never the others: operators may have set
+    them with `headrace quotas`, and a machine without the setting must not lift them."""
+    given: dict[str, int | None] = {}
+    for name in Quota:
+        key = f"quotas.{name}"
+        if loaded.origins[key].source != "default":
+            value = SETTINGS[key].value_in(loaded.settings)
+            assert value is None or isinstance(value, int)
+            given[str(name)] = value
+    return given
+
+
+def apply_quotas(loaded: Loaded) -> Changes:
+    """Store default quotas, in PostgreSQL and Valkey. Without a PostgreSQL there are none."""
+    given = quotas_in(loaded)
+    tiers = open_tiers(loaded.settings) if given else None
+    if tiers is None:
+        return {}
+    try:
+        with tiers.store.transaction() as conn:
+            before = quotas_of(conn, DEFAULT)
+        changed = {name: value for name, value in given.items() if before.get(name) != value}
+        if changed:
+            kept = {name: value for name, value in changed.items() if value is not None}
+            QuotaKeeper(tiers).change(DEFAULT, kept, changed.keys() - kept.keys())
+        return {f"quotas.{name}": (before.get(name), value) for name, value in changed.items()}
+    finally:
+        tiers.close()
+
+
 def apply_bounds_at_start(loaded: Loaded) -> None:
-    """Store the bounds that this process was given, in a thread: Valkey may be away, and the process starts anyway."""
-    if bounds_in(loaded, defaults=False) != NO_BOUNDS:
+    """Store the bounds and default quotas that this process was given, in a thread: a server may be away, and the
+    process starts anyway."""
+    if bounds_in(loaded, defaults=False) != NO_BOUNDS or quotas_in(loaded):
         Thread(target=_apply_until_stored, args=[loaded], name="bounds", daemon=True).start()
 
 
 def _apply_until_stored(loaded: Loaded) -> None:
     while True:
         try:
-            return log_changes(apply_bounds(loaded, defaults=False), loaded)
+            changed = {**apply_bounds(loaded, defaults=False), **apply_quotas(loaded)}
+            return log_changes(changed, loaded)
         except (HeadraceError, ScriptError) as error:
             log.warning("could not store the bounds of the settings: %s", error, extra={"action": "unavailable"})
             time.sleep(RETRY_S)

@@ -37,16 +37,16 @@ def show(invocation: Invocation, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def apply(invocation: Invocation, as_json: bool) -> None:
-    """Store the caps and the length of metric streams in Valkey.
+    """Store the caps, the length of metric streams and the default quotas.
 
     They hold from then on for every client and every process, whatever its own settings are.
     """
-    from headrace.cli.bounds import apply_bounds  # its libraries are not needed to show settings
+    from headrace.cli.bounds import apply_bounds, apply_quotas  # its libraries are not needed to show settings
 
-    changed = apply_bounds(invocation.loaded, defaults=True)
+    changed = {**apply_bounds(invocation.loaded, defaults=True), **apply_quotas(invocation.loaded)}
     if as_json:
         print_json({"bounds": {key: {"before": before, "value": after} for key, (before, after) in changed.items()}})
     elif not changed:
         click.echo("nothing changed")
     for key, (before, after) in () if as_json else changed.items():
-        click.echo(f"{key}: {'not stored' if before is None else before} → {after}")
+        click.echo(f"{key}: {'not stored' if before is None else before} → {'none' if after is None else after}")

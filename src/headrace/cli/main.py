@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "open": ("headrace.cli.control:open_queue", "Accept jobs in a closed queue again."),
     "limits": ("headrace.cli.control:limits", "Limit how many jobs run at once, in an environment or a queue."),
     "caps": ("headrace.cli.control:caps", "Set how much of a queue Valkey holds; more waits in PostgreSQL."),
+    "quotas": ("headrace.cli.quotas:quotas", "Show and set what tenants may use."),
     "metrics": ("headrace.cli.metrics:metrics", "Switch metric events on or off, and show how far they have come."),
     "pipeline": (
         "headrace.cli.pipeline:pipeline",

@@ -153,12 +153,14 @@ class Up:
             _say(f"schema created ({len(applied)} migrations)")
 
     def _apply_bounds(self, endpoints: Endpoints) -> None:
-        """Before anything can be enqueued: the caps of these settings hold for every client."""
-        from headrace.cli.bounds import apply_bounds
+        """Before anything can be enqueued: the caps and quotas of these settings hold for every client."""
+        from headrace.cli.bounds import apply_bounds, apply_quotas
 
         flags = {**self._invocation.flags, "redis.url": endpoints.redis}
+        flags |= {"postgres.url": endpoints.postgres} if endpoints.postgres else {}
         loaded = Invocation(self._invocation.config, flags, self._invocation.environ).loaded
-        for key, (before, after) in apply_bounds(loaded, defaults=False).items():
+        changed = {**apply_bounds(loaded, defaults=False), **apply_quotas(loaded)}
+        for key, (before, after) in changed.items():
             _say(f"{key} is {after} for every client" + ("" if before is None else f" (was {before})"))
 
     def _ensure_key(self, endpoints: Endpoints, directory: DataDirectory) -> str:

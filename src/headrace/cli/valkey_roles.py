@@ -80,7 +80,20 @@ def _stream(*names: str) -> list[Script]:
 
 
 MAINTENANCE = ("maintain", "repair")
-MOVING = ("elect", "room", "refill", "settle", "reopen", "dead", "forget", "settings", "restore", *MAINTENANCE)
+MOVING = (
+    "elect",
+    "room",
+    "refill",
+    "settle",
+    "reopen",
+    "dead",
+    "forget",
+    "settings",
+    "restore",
+    "share",
+    "configure",
+    *MAINTENANCE,
+)
 MOVING_COMMANDS = READING | {
     "bzpopmin",
     "zpopmin",
@@ -97,7 +110,19 @@ MOVING_COMMANDS = READING | {
 
 def producer(tenants: Tenants | None = None) -> Role:
     alone, within = (tenants or Tenants()).patterns()
-    shared = ("meta", "envs", "environments", "queues", "class:*", "scheduled", "expiries", "cold", "hungry", "repair")
+    shared = (
+        "meta",
+        "envs",
+        "environments",
+        "queues",
+        "class:*",
+        "scheduled",
+        "expiries",
+        "cold",
+        "hungry",
+        "repair",
+        "asking",
+    )
     return Role(
         "producer",
         "Sends jobs. Reads no payloads.",

@@ -38,6 +38,8 @@ from headrace.cold.audit import Audit, Drift
 from headrace.cold.figures import MoverFigures
 from headrace.cold.placed import PlacedRows
 from headrace.cold.settings import SettingsKeeper
+from headrace.cold.shares import EVERY_S as SHARE_EVERY_S
+from headrace.cold.shares import ShareRounds
 from headrace.cold.store import Delta, leaving
 from headrace.cold.tiers import Tiers
 from headrace.cold.valkey_watch import ValkeyWatch
@@ -149,6 +151,8 @@ class Mover:
         self._audit = Audit(tiers, self._adopt)
         self._settings = SettingsKeeper(tiers)
         self._valkey_watch = ValkeyWatch(tiers)
+        self._shares = ShareRounds(tiers)
+        self._share_at = 0.0
         self._tokens: dict[int, int] = {}  # of the shards that we lead
         self._safety: dict[int, CopySafety] = {}
         self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
@@ -248,10 +252,18 @@ class Mover:
             self.sweep(shard)
             self.figures.sweeps.done(time.monotonic() - now, (shard,))
         self._audit_some(shard)
+        self._share_out(shard)
         self._delete_safe(shard)
         put_off, self._put_off = self._put_off, set()
         for ref in [*put_off, *self._hungry(shard)]:
             self.visit(ref)
+
+    def _share_out(self, shard: int) -> None:
+        """Share out the quotas of projects and organisations, each second, where we lead the first shard."""
+        now = time.monotonic()
+        if shard == 0 and now >= self._share_at:
+            self._share_at = now + SHARE_EVERY_S
+            self._shares.begin()
 
     def _audit_some(self, shard: int) -> None:
         """An audit looks at every queue there is, some per turn: those that have room must not wait for all of it."""
@@ -296,6 +308,7 @@ class Mover:
                 pass  # the lease ends by itself
         self._tokens = {}
         self._placed.clear()
+        self._shares.end(STOP_S)
         for safety in self._safety.values():
             safety.close()
         self._safety = {}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from headrace.cold.quota_records import list_quotas, lock_tenant
 from headrace.model.names import EnvRef, QueueRef
+from headrace.model.quotas import DEFAULT
 from headrace.queue import keys
+from headrace.queue.quotas import read_shared, shared_fields, store_shared
 from headrace.valkey.connect import available
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class SettingsKeeper:
             return False
         self._tiers.check_postgres(shard)
         restored = self.restore(shard)
+        self.restore_shared_quotas(shard)
         self._tiers.run(self._tiers.stubs.settings(shard, asked.life))
         log.info("restored %d settings of shard %d", restored, shard, extra={"action": "settings_restored"})
         return True
@@ -39,10 +43,27 @@ class SettingsKeeper:
         restored = 0
         for ref, name, value in self._store.settings():
             if self._tiers.stubs.shard_of(ref) == shard and self._read(shard, ref, name) != value:
-                restored += self._restore(shard, ref, name)
+                restored += self.restore_one(shard, ref, name)
         return restored
 
-    def _restore(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
+    def restore_shared_quotas(self, shard: int) -> None:
+        """Make the default quotas, and the names of those that projects and organisations share out, those of
+        PostgreSQL. Hold the record meanwhile: an operator who changes it writes to Valkey after us."""
+        with self._store.transaction() as conn:
+            lock_tenant(conn, DEFAULT)
+            fields = shared_fields(list_quotas(conn))
+            with available():
+                before = read_shared(self._tiers.valkey, shard)
+                store_shared(self._tiers.valkey, shard, before, fields)
+                if before.get("quota") == fields.get("quota"):
+                    return
+                parts = self._tiers.valkey.smembers(keys.environments(shard))
+            # Another default of `running` may let environments run, or stop them.
+            for part in cast("set[bytes]", parts):
+                env = keys.queue_of_part(f"{part.decode()}:").environment
+                self._tiers.run(self._tiers.stubs.configure(env, {"": None}))
+
+    def restore_one(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
         """Hold the record meanwhile: an operator who changes it writes to Valkey after us."""
         with self._store.held_setting(ref, name) as value:
             if self._read(shard, ref, name) == value:

@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
+from headrace.cold.quota_records import hold_quotas, lock_tenants, read_cold_use, refuse_beyond, resolve
 from headrace.errors import ColdFull, CommitUnclear, DatabaseRestored, DatabaseUnavailable
 from headrace.model.names import EnvRef, QueueRef
+from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import (
     Connection,
     Copy,
@@ -217,7 +220,8 @@ class Store:
             kept = {number for job_id, number in first.items() if job_id not in known}
             queue_id = self.queue_id(ref, shard)
             try:
-                numbers = self._spill([jobs[number] for number in sorted(kept)], queue_id, valkey_epoch, cold_epoch)
+                new = [jobs[number] for number in sorted(kept)]
+                numbers = self._spill(ref, new, queue_id, valkey_epoch, cold_epoch)
             except DatabaseRestored:
                 if self._identity is None:
                     raise  # another PostgreSQL: its caller decides whether it is the right one
@@ -228,7 +232,9 @@ class Store:
             return [number in kept for number in range(len(jobs))], numbers
         raise DatabaseUnavailable("Other producers spill jobs of the same ids all the time. Nothing was written.")
 
-    def _spill(self, jobs: Sequence[SpillJob], queue_id: int, valkey_epoch: int, cold_epoch: int) -> ColdNumbers:
+    def _spill(
+        self, ref: QueueRef, jobs: Sequence[SpillJob], queue_id: int, valkey_epoch: int, cold_epoch: int
+    ) -> ColdNumbers:
         delayed = [job for job in jobs if job.delayed]
         delta = Delta(
             waiting=len(jobs) - len(delayed),
@@ -243,9 +249,14 @@ class Store:
         try:
             with self.transaction() as conn:
                 self._copy_in(conn, queue_id, jobs)
-                conn.execute(load_query(SQL, "remember_spill"), {"id": spill_id})
-                # Last, because from here until the commit other producers of this queue wait.
+                tenant = TenantRef.of(ref.environment)
+                rows = conn.execute(load_query(SQL, "remember_spill"), {"id": spill_id, **vars(tenant)}).fetchall()
+                quotas = resolve(tenant, rows)
+                # Last, because from here until the commit other producers of this queue wait, and those of its tenant
+                # if that has a quota.
+                lock_tenants(conn, quotas)
                 numbers, xact = self._change(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
+                refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
                 details = Counter((job.new.task, job.new.flow, job.new.flow_type) for job in jobs if not job.delayed)
                 self._count_details(conn, queue_id, details)
         except CommitUnclear as error:
@@ -493,11 +504,14 @@ class Store:
             cursor.execute(load_query(SQL, "queues_with_dead"), {"shard": shard, "before_ms": before_ms})
             return [_backlog(row) for row in cursor]
 
-    def redrive(self, queue_id: int, which: DeadFilter, most: int, now_ms: float) -> tuple[int, ColdNumbers | None]:
-        """Dead jobs wait again; how many."""
+    def redrive(
+        self, ref: QueueRef, queue_id: int, which: DeadFilter, most: int, now_ms: float
+    ) -> tuple[int, ColdNumbers | None]:
+        """Dead jobs wait again; how many. Raises QuotaExceeded, and then all of them stay dead."""
         values = {"queue_id": queue_id, "most": most, "now": now_ms, **_matching(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
+            quotas = hold_quotas(conn, TenantRef.of(ref.environment), (Quota.COLD_JOBS, Quota.COLD_BYTES))
             with conn.cursor(row_factory=dict_row) as cursor:
                 rows = cursor.execute(load_query(SQL, "redrive"), values).fetchall()
             if not rows:
@@ -505,6 +519,7 @@ class Store:
             size = sum(row["size"] for row in rows)
             delta = Delta(waiting=len(rows), waiting_bytes=size, dead=-len(rows), redriven=len(rows))
             numbers = self.change(conn, queue_id, delta, _details(rows, 1), valkey_epoch=None)
+            refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
         return len(rows), numbers
 
     # Details and settings
@@ -518,10 +533,13 @@ class Store:
         return [Detail(QueueRef(*row[:4]), *row[4:]) for row in rows]
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
-        names = {"queue": "", **vars(ref)}
         with self.transaction() as conn:
-            for name, value in values.items():
-                conn.execute(load_query(SQL, "record_setting"), {**names, "name": name, "value": value or ""})
+            self.put_settings(conn, ref, values)
+
+    def put_settings(self, conn: Connection, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
+        names = {"queue": "", **vars(ref)}
+        for name, value in values.items():
+            conn.execute(load_query(SQL, "record_setting"), {**names, "name": name, "value": value or ""})
 
     def settings(self) -> list[tuple[QueueRef | EnvRef, str, str | None]]:
         """Every setting that was ever made; None: it was taken back."""
@@ -661,6 +679,14 @@ def _details(rows: Iterable[Mapping[str, Any]], sign: int) -> Counter[Kind]:
     for row in rows:
         counts[row["task"], row["flow"], row["flow_type"]] += sign
     return counts
+
+
+def _adding(delta: Delta) -> dict[str, int]:
+    """Return what a transaction adds to what the quotas of the cold tier count."""
+    return {
+        Quota.COLD_JOBS: delta.waiting + delta.delayed,
+        Quota.COLD_BYTES: delta.waiting_bytes + delta.delayed_bytes,
+    }
 
 
 def _matching(which: DeadFilter) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from headrace.cold.store import NO_LIMITS, Found, Limits, Store, with_oldest
-from headrace.errors import DatabaseRestored, HeadraceError, WrongDatabase
+from headrace.errors import DatabaseRestored, HeadraceError, QuotaExceeded, WrongDatabase
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
@@ -24,6 +24,7 @@ from headrace.queue import keys
 from headrace.queue.bounds import NO_BOUNDS
 from headrace.queue.overflow import SpillJob
 from headrace.queue.queue import QueueOptions, store_shards
+from headrace.queue.quotas import count_refusal
 from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued, PlacedRow, Stubs
 from headrace.valkey.connect import ScriptError, Valkey, available, connect
 from headrace.valkey.scripts import Call, run
@@ -92,11 +93,20 @@ class Tiers:
         except DatabaseRestored:
             self.check_postgres(shard, anew=True)
             kept, numbers = self.store.spill(ref, shard, jobs, **epochs)
+        except QuotaExceeded as error:
+            self._count_refusal(ref.environment, error)
+            raise
         waiting = [job.due_ms for job, was_kept in zip(jobs, kept, strict=True) if was_kept and not job.delayed]
         if numbers.waiting == len(waiting) > 0:  # they are all there is
             numbers = with_oldest(numbers, min(waiting))
         self.tell(ref, numbers)
         return kept
+
+    def _count_refusal(self, env: EnvRef, error: QuotaExceeded) -> None:
+        try:
+            count_refusal(self.valkey, self.stubs.shards, env, error.quota)
+        except HeadraceError as unavailable:
+            log.warning("could not count a refusal: %s", unavailable, extra={"action": "unavailable"})
 
     def find(self, env: EnvRef, job_id: str) -> JobInfo | None:
         found = self.store.find(env, job_id)
@@ -123,7 +133,7 @@ class Tiers:
         queue_id = self.gather_dead(ref)
 
         def redrive(page: int) -> tuple[int, ColdNumbers | None]:
-            return self.store.redrive(queue_id, which, page, self.run(self.stubs.room(ref)).now_ms)
+            return self.store.redrive(ref, queue_id, which, page, self.run(self.stubs.room(ref)).now_ms)
 
         return self._in_pages(ref, redrive, most)
 
@@ -133,15 +143,25 @@ class Tiers:
         return self._in_pages(ref, lambda page: self.store.remove_dead(queue_id, which, page), most)
 
     def _in_pages(self, ref: QueueRef, do: Callable[[int], tuple[int, ColdNumbers | None]], most: int | None) -> int:
-        """A transaction for each, until there are no more, or `most` are done. Returns how many."""
-        done = 0
+        """A transaction for each, until there are no more, `most` are done, or a quota leaves no room. Returns how
+        many. Raises QuotaExceeded if there is no room for one."""
+        done, page = 0, PAGE
         while most is None or done < most:
-            page = PAGE if most is None else min(PAGE, most - done)
-            count, numbers = do(page)
+            size = page if most is None else min(page, most - done)
+            try:
+                count, numbers = do(size)
+            except QuotaExceeded as error:
+                if size > 1:
+                    page = size // 2
+                    continue
+                self._count_refusal(ref.environment, error)
+                if done:
+                    break
+                raise
             if numbers is not None:
                 self.tell(ref, numbers)
             done += count
-            if count < page:
+            if count < size:
                 break
         return done
 

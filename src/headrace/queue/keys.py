@@ -5,7 +5,8 @@ together on a cluster. `{0}` stands for the shard's number.
 
     hr:shards                  string  number of shards, written once
     hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all jobs
-                                       that wait or run), bounds (see bounds.py), mover_token (fencing), mover_* (its
+                                       that wait or run), bounds (see bounds.py), quota, shared and shared:… (see
+                                       quotas.py), mover_token (fencing), mover_* (its
                                        last report), turn and turn:Q (clocks of the fair indexes, see lua/state.lua),
                                        ticked (when), maintainer, maintainer_until, maintainer_ms (maintenance owner,
                                        when its ownership ends, for how long it was written), checked (where it goes
@@ -16,6 +17,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:class:Q             zset    the same for one queue name, for workers that serve some queues only
     hr:{0}:queues              set     every queue that was ever used (its part of the key)
     hr:{0}:environments        set     every environment that has a queue
+    hr:{0}:asking              set     environments that an enqueue was refused to because their share of a quota of
+                                       their project or organisation is used up, 1000 at most (cold/shares.py)
     hr:{0}:leases              zset    job → when its lease ends
     hr:{0}:scheduled           zset    job → when it is due
     hr:{0}:expiries            zset    waiting job → when its TTL is over
@@ -28,8 +31,9 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:quarantine          zset    malformed entries that were taken out of an index, with the reason → when; the
                                        newest 1000 (`quarantined` in meta counts all)
     hr:{0}:mover               string  who moves jobs between the tiers; ends with its lease
-    hr:{0}:env:E               hash    depth, running, limit, burst, bytes (of its jobs that wait or run), counted (when
-                                       bytes were last summed up from its queues)
+    hr:{0}:env:E               hash    depth, running, limit, burst, bytes and jobs (that wait or run), counted (when
+                                       bytes and jobs were last summed up from its queues), quota, share, rate_at and
+                                       refused:… (see quotas.py), share_indexed (lua/share.lua)
     hr:{0}:env:E:queues        zset    queue → since when its oldest job waits; only those that may run
     hr:{0}:env:E:names         set     every queue of the environment
     hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
@@ -101,6 +105,10 @@ def queues(shard: int) -> str:
 
 def environments(shard: int) -> str:
     return prefix(shard) + "environments"
+
+
+def asking(shard: int) -> str:
+    return prefix(shard) + "asking"
 
 
 def leases(shard: int) -> str:

@@ -22,6 +22,7 @@ from headrace.errors import (
     DatabaseFull,
     DatabaseUnavailable,
     MigrationError,
+    QuotaExceeded,
     ShardMismatch,
     SpillRefused,
     UnknownQueue,
@@ -122,7 +123,13 @@ class Operations:
         tell = 0
         for attempt in range(GIVE_UP_AFTER if left else 0):
             stubs, asked = self.options.stubs(), [jobs[i] for i in left]
-            told: Enqueued = yield stubs.enqueue(ref, asked, far_ms, tell, whole=ref not in self.in_cold_mode)
+            whole, counted = ref not in self.in_cold_mode, attempt > 0
+            try:
+                told: Enqueued = yield stubs.enqueue(ref, asked, far_ms, tell, whole=whole, counted=counted)
+            except QuotaExceeded as error:
+                if any(accepted):
+                    raise _refused(accepted, len(left), error) from error
+                raise
             if Enqueued.SEND_WHOLE in told.answers:
                 self.in_cold_mode.discard(ref)
                 again = (Enqueued.SEND_WHOLE, Enqueued.SPILL)
@@ -148,6 +155,10 @@ class Operations:
                 continue
             except CommitUnclear as error:
                 raise _unclear(accepted, len(cold), error) from error
+            except QuotaExceeded as error:
+                if any(accepted):
+                    raise _refused(accepted, len(cold), error) from error
+                raise
             except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError, WrongDatabase) as error:
                 raise _refused(accepted, len(cold), error) from error
             for (i, _), is_new in zip(cold, kept, strict=True):

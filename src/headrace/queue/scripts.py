@@ -20,7 +20,7 @@ T = TypeVar("T")
 SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
-    *("resync", "maintain", "begin", "settings", "restore", "remove_dead", "repair"),
+    *("resync", "maintain", "begin", "settings", "restore", "remove_dead", "repair", "share"),
 )
 
 
@@ -230,12 +230,15 @@ class Stubs:
         cold_epoch: int = 0,
         *,
         whole: bool = True,
+        counted: bool = False,
     ) -> Call[Enqueued]:
         """With `far_ms` jobs that do not fit, or are delayed by that much, are answered `SPILL`; without, refused.
 
-        If not `whole`, Valkey is only asked where the jobs belong: where it takes them itself it says `SEND_WHOLE`."""
+        If not `whole`, Valkey is only asked where the jobs belong: where it takes them itself it says `SEND_WHOLE`.
+        `counted` says that these jobs were answered before: the enqueue rate does not count them again."""
         shard = self.shard_of(ref)
-        args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch, int(whole)]
+        args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch]
+        args += (int(whole), int(counted))
         for job in jobs:
             args += (keys.encode(job.id), len(job.payload), job.delay_ms)
             if whole:
@@ -384,6 +387,16 @@ class Stubs:
         args: list[Arg] = [*_parts(ref), at_most, skip, since, until, which.task, which.error, *self._caps()]
         args += map(keys.encode, which.ids)
         return self._call(name, shard, keys.dead(shard, ref), args, _redriven)
+
+    def share(self, env: EnvRef, round_: int, words: Sequence[str]) -> Call[list[str] | None]:
+        """Let an environment use this much of the quotas of its project and organisation, or what it uses now if that
+        is more; returns the words in force (see queue/quotas.py). None: a later round was there before."""
+        shard = self.shard_of(env)
+
+        def read(answer: list[Any]) -> list[str] | None:
+            return [word.decode() for word in answer[1:]] if answer[0] else None
+
+        return self._call("share", shard, keys.env(shard, env), [keys.env_part(env), round_, *words], read)
 
     def settings(self, shard: int, restored_for: str = "") -> Call[SettingsState]:
         """Ask whether settings were restored on this server; or note for which life of it they were."""

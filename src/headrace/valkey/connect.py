@@ -35,6 +35,7 @@ from redis.retry import Retry
 
 from headrace.errors import (
     DeadJobsFull,
+    EnqueueRateExceeded,
     HeadraceError,
     MemoryFull,
     MoverFenced,
@@ -43,6 +44,7 @@ from headrace.errors import (
     QueueCold,
     QueueFull,
     QueueUnavailable,
+    QuotaExceeded,
     SettingsNotRestored,
     WrongDatabase,
 )
@@ -141,11 +143,26 @@ def available() -> Generator[None]:
         if _is_denied(error):
             raise Denied(f"{NotPermitted()} ({error})") from error
         word = str(error).partition(" ")[0]
+        if word in ("QUOTA", "RATE"):
+            raise _quota_exceeded(str(error).split()) from error
         if ours := REFUSALS.get(word):
             raise ours from error
         if word in FOR_NOW or isinstance(error, FOR_NOW_ERRORS):
             raise QueueUnavailable(f"Valkey cannot do this now, and has changed nothing: {error}") from error
         raise
+
+
+_WHERE = {"environment": "the environment", "share": "the project or organisation, in the environment's share of it,"}
+
+
+def _quota_exceeded(words: list[str]) -> QuotaExceeded:
+    """Read a refusal of lua/enqueue.lua."""
+    if words[0] == "QUOTA":
+        _, name, kind, limit, used = words
+        return QuotaExceeded(name, _WHERE[kind], int(limit), int(used))
+    _, kind, rate, burst, jobs, wait_ms = words
+    largest = int(jobs) if kind == "environment" else 0  # a share may grow
+    return EnqueueRateExceeded(_WHERE[kind], float(rate), float(burst), largest, int(wait_ms) / 1000)
 
 
 def _is_denied(error: ResponseError) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol, TypeVar
@@ -49,8 +49,10 @@ from headrace.api.problems import RETRY_AFTER_S, Problem, responses
 from headrace.api.segments import SegmentRoute
 from headrace.api.services import Services, services
 from headrace.api.within import Where
+from headrace.errors import HeadraceError, QuotaExceeded
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, DuplicateKey, connection
+from headrace.queue.quotas import count_refusal
 
 router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"], route_class=SegmentRoute)
 
@@ -72,8 +74,9 @@ P = TypeVar("P", bound=Placed)
 
 
 @contextmanager
-def _transaction(to: Services) -> Generator[Connection]:
-    """What is not possible becomes a 400, a name that somebody took at the same moment a 409."""
+def _transaction(to: Services, adds_to: EnvRef | None = None) -> Generator[Connection]:
+    """What is not possible becomes a 400, a name that somebody took at the same moment a 409. What a quota refuses to
+    be added to an environment is counted."""
     try:
         with connection(to.postgres) as conn:
             yield conn
@@ -81,6 +84,11 @@ def _transaction(to: Services) -> Generator[Connection]:
         raise Problem(400, str(error)) from error
     except DuplicateKey as error:
         raise Problem(409, "Another one of this name was made just now. Nothing was changed.") from error
+    except QuotaExceeded as error:
+        if adds_to is not None:
+            with suppress(HeadraceError):
+                count_refusal(to.valkey, to.shards, adds_to, error.quota)
+        raise
 
 
 def _reached(found: P | None, what: str, row_id: str, by: Caller, level: Level = Level.READ) -> P:
@@ -107,7 +115,7 @@ def list_rules(where: Where, to: To) -> RuleList:
 def add_rule(tenant: OperateTenant, to: To, auditor: Auditor, given: NewRule) -> RuleDocument:
     """Make a rule. Needs level operate."""
     fields = given.model_dump(exclude_none=True)
-    with auditor.record("alerts.rule.add", tenant, given.queue, rule=fields) as entry, _transaction(to) as conn:
+    with auditor.record("alerts.rule.add", tenant, given.queue, rule=fields) as entry, _transaction(to, tenant) as conn:
         rule = make_rule(records.new_id("rule"), tenant, fields)
         records.put_rule(conn, rule)
         entry.note(id=rule.id)
@@ -179,7 +187,7 @@ def add_channel(tenant: AdminTenant, by: SignedIn, to: To, auditor: Auditor, giv
     _refuse_health(bool(given.health), by)
     with (
         auditor.record("alerts.channel.add", tenant, name=given.name, type=given.type) as entry,
-        _transaction(to) as conn,
+        _transaction(to, tenant) as conn,
     ):
         fields = given.model_dump(exclude_none=True)
         channel, secret = make_channel(records.new_id("channel"), tenant, fields, policy=to.channel_policy)

@@ -28,7 +28,8 @@ def enqueue_jobs(queue: str, tenant: OperateTenant, op: Op, given: OneOrMany) ->
 
     The queue comes into being with its first job. What does not fit into Valkey waits in PostgreSQL. If that cannot
     take it either, some jobs may be refused while others were accepted: the 503 then says in `jobs` which, and under
-    which ids to send the rest again. This is not written to the audit log: it goes on while PostgreSQL is away.
+    which ids to send the rest again. A quota that is used up refuses all jobs of a call: 409, or 429 with `Retry-After`
+    if they come too fast. This is not written to the audit log: it goes on while PostgreSQL is away.
     """
     ref = queue_ref(tenant, queue)
     new = [each.as_new() for each in (given.jobs if isinstance(given, JobsToEnqueue) else [given])]

@@ -3,18 +3,83 @@
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of this queue's warm tier, most bytes of
 --            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),
---            cold epoch that PostgreSQL told the client (0: none), 1 if jobs are sent whole, then for each job: J, payload
---            bytes, delay ms, and if whole: body, priority, ttl ms (0: none), max attempts
+--            cold epoch that PostgreSQL told the client (0: none), 1 if jobs are sent whole, 1 if the enqueue rate has counted these
+--            jobs, then for each job: J, payload bytes, delay ms, and if whole: body, priority, ttl ms (0: none), max attempts
 -- Returns    {queue's epoch, cold epoch, now ms, answers, id of the PostgreSQL ('': not known yet)}; an answer for each job: 1 (accepted), 0 (a job of that id exists already), 2
 --            (spill it) or 3 (there is room: send it whole). CLOSED if the queue takes no jobs; FULL, DEADFULL or COLD, and nothing is written, if there is no
---            room and the client has no PostgreSQL
+--            room and the client has no PostgreSQL. QUOTA (name, environment or share, limit, used) or RATE (environment or
+--            share, jobs per second, burst, jobs of the call, ms to wait), and nothing is written, if a quota of the environment is used up
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far, told = shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local FIRST, EACH = 15, ARGV[14] == '1' and 7 or 3
+local is_counted = ARGV[15] == '1'
+local MOST_ASKING = 1000
+local FIRST, EACH = 16, ARGV[14] == '1' and 7 or 3
 local queue = queue_of(E, Q)
 if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end
 
 local max_items, max_bytes = caps_of(queue, ARGV[9], ARGV[10])
+
+local quotas = queue.environment.quotas
+
+-- Jobs and bytes of this call, and the bytes of its largest job. With `only_new` those that are not here yet, each once.
+local function count_jobs(only_new)
+  local items, bytes, largest, named = 0, 0, 0, {}
+  for i = FIRST, #ARGV, EACH do
+    local J, size = ARGV[i], tonumber(ARGV[i + 1])
+    local EJ = E .. ':' .. J
+    if not only_new or (not named[J] and (redis.call('EXISTS', body_key(EJ)) == 0 or not is_complete(EJ))) then
+      items, bytes, largest = items + 1, bytes + size, math.max(largest, size)
+    end
+    named[J] = true
+  end
+  return items, bytes, largest
+end
+
+-- The enqueue rate is a leaky bucket (GCRA) whose level is a time, `rate_at`: with each job it moves ahead by the time that the
+-- rate allows for one, and it may be ahead of now by that of `burst` jobs.
+local function rate_level() return math.max(NOW, tonumber(redis.call('HGET', env_key(E), 'rate_at') or 0)) end
+
+-- The error if a quota of the environment refuses this call, else nil. It is all jobs of a call or none. Its functions are in it
+-- so that Lua does not create them in every run of the script.
+local function quota_refusal()
+  local function describe(name, used)
+    local kind = quotas.is_share[name] and 'share' or 'environment'
+    return { name, 'QUOTA', name, kind, whole(quotas[name]), whole(used) }
+  end
+
+  local function describe_rate(items)
+    local rate = quotas.enqueue_rate
+    local burst = quotas.enqueue_burst or math.max(1, rate)
+    local wait = rate > 0 and rate_level() - NOW + (items - burst) * 1000 / rate or 1000
+    if wait <= 0 then return nil end
+    local kind = quotas.is_share.enqueue_rate and 'share' or 'environment'
+    return { 'enqueue_rate', 'RATE', kind, rate, burst, items, whole(math.ceil(wait)) }
+  end
+
+  -- Which quota is exceeded, and the words of the error.
+  local function find_exceeded(items, bytes, largest)
+    if items == 0 then return nil end
+    if quotas.queues and not queue.epoch then
+      local used = redis.call('SCARD', env_names_key(E))
+      if used >= quotas.queues then return describe('queues', used) end
+    end
+    if not far then
+      local name, used = exceeded_quota(queue, items, bytes)
+      if name then return describe(name, used) end
+    elseif quotas.warm_bytes and largest > quotas.warm_bytes and not quotas.is_share.warm_bytes then
+      local _, used = held_by_environment(queue) -- it could wait in PostgreSQL, but never run
+      return describe('warm_bytes', used)
+    end
+    return quotas.enqueue_rate and not is_counted and describe_rate(items) or nil
+  end
+
+  local exceeded = find_exceeded(count_jobs(false)) and find_exceeded(count_jobs(true))
+  if not exceeded then return nil end
+  if quotas.is_share[exceeded[1]] and redis.call('SCARD', ASKING) < MOST_ASKING then redis.pcall('SADD', ASKING, E) end
+  -- For metrics. An environment that does not exist is not created by a refusal.
+  if queue.environment.exists then redis.pcall('HINCRBY', env_key(E), 'refused:' .. exceeded[1], 1) end
+  return redis.error_reply(table.concat(exceeded, ' ', 2))
+end
 
 -- Without PostgreSQL it is all jobs of a call or none.
 local function refusal()
@@ -23,11 +88,7 @@ local function refusal()
     return redis.error_reply('COLD jobs of this queue wait in PostgreSQL')
   end
   local full_of_dead = false
-  local function fit_together(counts)
-    local items, bytes = 0, 0
-    for i = FIRST, #ARGV, EACH do
-      if counts(ARGV[i]) then items, bytes = items + 1, bytes + tonumber(ARGV[i + 1]) end
-    end
+  local function fit_together(items, bytes)
     if items == 0 then return true end
     full_of_dead = not dead_leave_room(queue, bytes, max_bytes)
     if full_of_dead then return false end
@@ -35,15 +96,7 @@ local function refusal()
     return held_by(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
       and shard_takes(queue, bytes, shard_max)
   end
-  if fit_together(function() return true end) then return nil end
-  -- Those that are here already need no room, nor does the same one again.
-  local named = {}
-  local function is_new(J)
-    local again = named[J]
-    named[J] = true
-    return not again and redis.call('EXISTS', body_key(E .. ':' .. J)) == 0
-  end
-  if fit_together(is_new) then return nil end
+  if fit_together(count_jobs(false)) or fit_together(count_jobs(true)) then return nil end
   if full_of_dead then
     return redis.error_reply('DEADFULL the dead jobs of this queue take ' .. whole(dead_bytes_of(queue)) .. ' of '
       .. whole(max_bytes) .. ' bytes')
@@ -91,7 +144,7 @@ local function accept(J, size, delay, body, priority, ttl, max_attempts)
   local at = NOW + delay + seen / 4096
   seen = seen + 1
   if far and (delay >= far or cold_mode or not fits(queue, size, max_items, max_bytes)
-      or not shard_fits(queue, size, shard_max)) then
+      or not shard_fits(queue, size, shard_max) or exceeded_quota(queue, 1, size)) then
     if spilled[J] or (ask_each and redis.call('EXISTS', body_key(EJ)) == 1 and is_known(J)) then return 0 end
     spilled[J] = true
     if delay < far and not cold_mode then go_cold(queue, max_items, max_bytes) end
@@ -119,7 +172,7 @@ local function accept(J, size, delay, body, priority, ttl, max_attempts)
   return 1
 end
 
-local refused = refusal()
+local refused = quotas and quota_refusal() or refusal()
 if refused then return refused end
 if not queue.epoch then create(queue, ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
 -- PostgreSQL has closed the epoch we know and whoever did it has not come back to open this queue. Under the new one
@@ -132,6 +185,15 @@ local answers = {}
 for i = FIRST, #ARGV, EACH do
   answers[#answers + 1] = accept(ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3],
     tonumber(ARGV[i + 4] or nil), tonumber(ARGV[i + 5] or nil), ARGV[i + 6])
+end
+if quotas and quotas.enqueue_rate and not is_counted then
+  local new = 0
+  for _, answer in ipairs(answers) do
+    if answer ~= 0 then new = new + 1 end
+  end
+  if new > 0 then
+    redis.call('HSET', env_key(E), 'rate_at', precise(rate_level() + new * 1000 / quotas.enqueue_rate))
+  end
 end
 save_all(ARGV[2])
 return { queue.epoch, queue.cold and queue.cold.epoch or 1, precise(NOW), answers, shard_numbers().postgres }

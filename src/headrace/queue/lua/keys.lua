@@ -5,6 +5,8 @@ local P = ARGV[1]
 local META, METRICS, METRICS_ENABLED = P .. 'meta', P .. 'metrics', P .. 'metrics:enabled'
 local ENVS, QUEUES, LEASES = P .. 'envs', P .. 'queues', P .. 'leases'
 local ENVIRONMENTS = P .. 'environments'
+-- Environments that need a larger share of a quota of their project or organisation (cold/shares.py).
+local ASKING = P .. 'asking'
 local SCHEDULED, EXPIRIES = P .. 'scheduled', P .. 'expiries'
 -- The body of a job that is dead and kept in PostgreSQL. (One that is done has an empty body.)
 local DEAD_ELSEWHERE = 'dead'

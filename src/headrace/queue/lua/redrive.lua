@@ -1,4 +1,4 @@
--- redrive: dead jobs of a queue get their attempts back and wait again, oldest first, as many as the caps let in.
+-- redrive: dead jobs of a queue get their attempts back and wait again, oldest first, as many as caps and quotas let in.
 --@include keys, state, dead_jobs
 -- KEYS[1]    the queue's dead jobs (routes the script)
 -- ARGV       prefix, maxlen, E, Q, most jobs to look at, how many to skip, buried from ms, buried until
@@ -24,7 +24,8 @@ local function redrive(J)
   if not dead_matches(filter, J, v[1]) then return end
   -- None passes one that found no room.
   local size = tonumber(v[3])
-  if remaining > 0 or not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max) then
+  if remaining > 0 or not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max)
+      or exceeded_quota(queue, 1, size) then
     remaining = remaining + 1
     return
   end

@@ -1,4 +1,4 @@
--- refill: jobs come back from PostgreSQL, in the order given, until the warm tier is full.
+-- refill: jobs come back from PostgreSQL, in the order given, until the warm tier, or a quota of the environment, is full.
 --@include keys, state, mover, placed
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, mover's token, until when its lock in PostgreSQL is sure to be held (ms), E, Q, org, project,
@@ -101,7 +101,8 @@ end
 local answers = {}
 for i = FIRST, #ARGV, EACH do
   local size = tonumber(ARGV[i + 3])
-  if not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max) then break end
+  if not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max)
+      or exceeded_quota(queue, 1, size) then break end
   answers[#answers + 1] = place(ARGV[i], ARGV[i + 1], ARGV[i + 2], size, ARGV[i + 4], tonumber(ARGV[i + 5]),
     tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9])
 end

@@ -113,6 +113,8 @@ sum_dead(queue)
 
 -- The environment and the shard are the sums of their queues.
 local env = queue.environment
+env.counted_at = nil
+count_environment(env) -- before this repair; `save_all` adds what it changes
 env.depth, env.running = queue.ready + (queue.cold and queue.cold.depth or 0), queue.running
 env.queues_changed, env.was_blocked = true, true
 for _, other in ipairs(redis.call('SMEMBERS', env_names_key(E))) do

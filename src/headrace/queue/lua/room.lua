@@ -15,6 +15,13 @@ local bytes = max_bytes - queue.warm_bytes
 if shard_max > 0 then
   full, bytes = math.max(full, shard_fullness(queue, shard_max)), math.min(bytes, shard_room(queue, shard_max))
 end
+local items, quotas = max_items - held_by(queue), queue.environment.quotas
+if quotas and (quotas.warm_jobs or quotas.warm_bytes) then
+  local held_jobs, held_bytes = held_by_environment(queue)
+  full = math.max(full, quota_fullness(quotas, held_jobs, held_bytes))
+  items = math.min(items, (quotas.warm_jobs or math.huge) - held_jobs)
+  bytes = math.min(bytes, (quotas.warm_bytes or math.huge) - held_bytes)
+end
 local refill = full < REFILL_BELOW or held_by(queue) == 0
 local cold = queue.cold or new_cold()
 local unconfirmed = {}
@@ -25,6 +32,6 @@ if ARGV[8] == '1' then
     unconfirmed[#unconfirmed + 1] = J or ''
   end
 end
-return { precise(NOW), queue.epoch or '0', cold.on, cold.epoch, math.max(0, max_items - held_by(queue)),
+return { precise(NOW), queue.epoch or '0', cold.on, cold.epoch, math.max(0, items),
   math.max(0, bytes), refill and 1 or 0, full <= LEAVE_AT and 1 or 0,
   redis.call('SCARD', moving_key(E, Q)), unconfirmed }

@@ -33,9 +33,9 @@ local shard
 
 local function shard_numbers()
   if not shard then
-    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn', 'bounds', 'postgres')
+    local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn', 'bounds', 'postgres', 'quota', 'shared')
     shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0),
-      turn = tonumber(v[4] or 0), bounds = v[5], postgres = v[6] or '' }
+      turn = tonumber(v[4] or 0), bounds = v[5], postgres = v[6] or '', quota = v[7], shared = v[8] }
   end
   return shard
 end
@@ -84,14 +84,51 @@ local function new_cold()
     cancel = 0, redrive = 0, max_items = 0, max_bytes = 0 }
 end
 
+-- The quotas of operators, as words in one field (queue/quotas.py): `quota` of an environment ('=': the default, '-': none),
+-- `quota` of META (the defaults), `share` of an environment (its share of quotas of its project and organisation).
+local QUOTAS = { 'warm_jobs', 'warm_bytes', 'queues', 'enqueue_rate', 'enqueue_burst', 'running' }
+
+-- The quotas in force for an environment, by name; nil where there is none. A quota of its project or organisation that it
+-- has no share of yet is 0. Shares come each second (cold/shares.py).
+local function read_quotas(E, own, share)
+  local numbers = shard_numbers()
+  local found, is_share, default = {}, {}, (numbers.quota or ''):gmatch('%S+')
+  own = (own or ''):gmatch('%S+')
+  local shares = (share or ''):gmatch('%S+')
+  for _, name in ipairs(QUOTAS) do
+    local usual, word, part = default(), own(), tonumber(shares() or nil)
+    found[name] = tonumber((not word or word == '=') and usual or word or nil)
+    if part and (not found[name] or part < found[name]) then found[name], is_share[name] = part, true end
+  end
+  if numbers.shared and not share then
+    local org, project = E:match('^([^:]*):([^:]*)')
+    for _, names in ipairs(redis.call('HMGET', META, 'shared:' .. org, 'shared:' .. org .. ':' .. project)) do
+      for name in (names or ''):gmatch('%S+') do found[name], is_share[name] = 0, true end
+    end
+  end
+  found.is_share = is_share
+  return found
+end
+
 local function env_of(E)
   local env = envs[E]
   if not env then
-    local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst', 'bytes')
+    local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst', 'bytes', 'jobs', 'counted', 'quota',
+      'share')
     env = { E = E, exists = v[1] ~= false, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
-      limit = tonumber(v[3] or nil), burst = tonumber(v[4] or 1), bytes = tonumber(v[5] or nil) }
-    if not env.exists then env.bytes = 0 end -- else nil: older scripts made it, see share_of
-    env.was_blocked = env.limit and env.running >= math.floor(env.limit * env.burst) or false
+      limit = tonumber(v[3] or nil), bytes = tonumber(v[5] or nil), jobs = tonumber(v[6] or nil),
+      counted_at = tonumber(v[7] or nil) }
+    if not env.exists then env.bytes, env.jobs = 0, 0 end -- else nil: older scripts made it, see count_environment
+    if env.limit then env.most_running = math.floor(env.limit * tonumber(v[4] or 1)) end
+    local numbers = shard_numbers()
+    if v[8] or v[9] or numbers.quota or numbers.shared then
+      env.quotas = read_quotas(E, v[8], v[9])
+      local running = env.quotas.running
+      if running and running < (env.most_running or math.huge) then
+        env.limit, env.most_running = math.min(env.limit or running, running), running
+      end
+    end
+    env.was_blocked = env.limit and env.running >= env.most_running or false
     envs[E] = env
     touched_envs[#touched_envs + 1] = env
   end
@@ -114,6 +151,7 @@ local function queue_of(E, Q)
       caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, dead_bytes = tonumber(v[19] or nil), environment = env_of(E), ops = {},
       added = {}, details = {}, fresh = {} }
     queue.bytes_before = queue.warm_bytes
+    queue.held_before = queue.ready + queue.warm_scheduled + queue.running
     if not queue.epoch then queue.dead_bytes = 0 end -- else nil: older scripts made it, see sum_dead
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
@@ -401,28 +439,59 @@ local REFILL_BELOW, LEAVE_AT = 0.9, 0.8
 local RESERVE = 0.25
 local RECOUNT_MS = 5000
 
+-- Let `bytes` and `jobs` of an environment be what its queues held before this script. Scripts of older clients change queues
+-- without changing these sums, so they are taken anew from the queues every few seconds.
+local function count_environment(env)
+  if env.counted then return end
+  env.counted = true
+  local at = env.counted_at
+  if not env.exists or (env.bytes and env.jobs and at and at <= NOW and NOW - at < RECOUNT_MS) then return end
+  env.bytes, env.jobs = 0, 0
+  for _, Q in ipairs(redis.call('SMEMBERS', env_names_key(env.E))) do
+    local loaded = queues[env.E .. ':' .. Q]
+    if loaded then
+      env.bytes, env.jobs = env.bytes + math.max(0, loaded.bytes_before), env.jobs + loaded.held_before
+    else
+      local v = redis.call('HMGET', queue_key(env.E, Q), 'warm_bytes', 'ready', 'warm_scheduled', 'running')
+      env.bytes = env.bytes + math.max(0, tonumber(v[1] or 0))
+      env.jobs = env.jobs + tonumber(v[2] or 0) + tonumber(v[3] or 0) + tonumber(v[4] or 0)
+    end
+  end
+  -- May fail without harm where the server is out of memory: then the next script counts again.
+  redis.pcall('HSET', env_key(env.E), 'bytes', whole(env.bytes), 'jobs', whole(env.jobs), 'counted', whole(NOW))
+end
+
+-- Jobs and bytes of an environment in Valkey, as this script has changed them so far. (It has changed no other queue.)
+local function held_by_environment(queue)
+  local env = queue.environment
+  count_environment(env)
+  return env.jobs + held_by(queue) - queue.held_before, env.bytes + queue.warm_bytes - queue.bytes_before
+end
+
+-- The quota of the environment that so many more jobs and bytes in Valkey would exceed: its name, and what is used of it; nil:
+-- none.
+local function exceeded_quota(queue, jobs, bytes)
+  local quotas = queue.environment.quotas
+  if not quotas or not (quotas.warm_jobs or quotas.warm_bytes) then return nil end
+  local held_jobs, held_bytes = held_by_environment(queue)
+  if quotas.warm_jobs and held_jobs + jobs > quotas.warm_jobs then return 'warm_jobs', held_jobs end
+  if quotas.warm_bytes and held_bytes + bytes > quotas.warm_bytes then return 'warm_bytes', held_bytes end
+  return nil
+end
+
+-- How full the quotas of the environment are: 1 is full.
+local function quota_fullness(quotas, jobs, bytes)
+  local full = 0
+  if quotas.warm_jobs then full = jobs / math.max(quotas.warm_jobs, 0.5) end
+  if quotas.warm_bytes then full = math.max(full, bytes / math.max(quotas.warm_bytes, 0.5)) end
+  if quotas.warm_jobs == 0 or quotas.warm_bytes == 0 then full = math.max(full, 1) end
+  return full
+end
+
 -- What the environment of a queue holds and may hold of a full shard, and what the reserve has left for all of them. Only
 -- needed while the shard is full: it may cost some calls, and its functions are in it so that Lua does not create them in
 -- every run of the script.
 local function share_of(queue, shard_max)
-  -- The bytes of an environment's queues before this script. Scripts of older clients change queues without changing this
-  -- sum, so it is taken anew from the queues every few seconds.
-  local function bytes_of_env(env)
-    if env.counted then return env.bytes end
-    env.counted = true
-    local at = tonumber(redis.call('HGET', env_key(env.E), 'counted') or nil)
-    if not env.exists or (env.bytes and at and at <= NOW and NOW - at < RECOUNT_MS) then return env.bytes end
-    env.bytes = 0
-    for _, Q in ipairs(redis.call('SMEMBERS', env_names_key(env.E))) do
-      local loaded = queues[env.E .. ':' .. Q]
-      local bytes = loaded and loaded.bytes_before or redis.call('HGET', queue_key(env.E, Q), 'warm_bytes')
-      env.bytes = env.bytes + math.max(0, tonumber(bytes or 0))
-    end
-    -- May fail without harm where the server is out of memory: then the next script counts again.
-    redis.pcall('HSET', env_key(env.E), 'bytes', whole(env.bytes), 'counted', whole(NOW))
-    return env.bytes
-  end
-
   -- How many environments the shard has, that of this queue included.
   local function count_environments(queue)
     if redis.call('HEXISTS', META, 'listed') == 0 then -- queues of older scripts are in no list of environments
@@ -445,7 +514,8 @@ local function share_of(queue, shard_max)
   local env = queue.environment
   local reserve = math.floor(shard_max * RESERVE)
   env.share = env.share or math.floor(reserve / count_environments(queue))
-  return bytes_of_env(env) + queue.warm_bytes - queue.bytes_before, env.share, shard_max + reserve - shard_used(queue), reserve
+  local _, held = held_by_environment(queue)
+  return held, env.share, shard_max + reserve - shard_used(queue), reserve
 end
 
 -- Bytes that the shard still takes from this queue: what its cap leaves, or what the share of the environment leaves.
@@ -493,6 +563,10 @@ local function call_for_refill(queue)
   local cold = queue.cold
   if not cold or cold.on == 0 or queue.skip_refill_request then return end
   local full = fullness(queue, cold.max_items, cold.max_bytes)
+  local env = queue.environment
+  if env.quotas and env.jobs and env.bytes then
+    full = math.max(full, quota_fullness(env.quotas, env.jobs, env.bytes))
+  end
   if (full < REFILL_BELOW and cold.depth > 0) or (full <= LEAVE_AT and cold.depth == 0) then
     redis.call('ZADD', HUNGRY, 'NX', whole(NOW), queue.name)
   end
@@ -507,13 +581,13 @@ local function room_of(queue)
   local room = math.huge
   if queue.limit then room = queue.limit - queue.running end
   if env.limit then
-    room = math.min(room, env.limit - queue.running, math.floor(env.limit * env.burst) - env.running)
+    room = math.min(room, env.limit - queue.running, env.most_running - env.running)
   end
   return room
 end
 
 local function env_blocked(env)
-  return env.limit ~= nil and env.running >= math.floor(env.limit * env.burst)
+  return env.limit ~= nil and env.running >= env.most_running
 end
 
 -- Self-clocked fair queueing. An index of environments holds the turns that each has taken; its clock is the score of
@@ -677,10 +751,13 @@ local function save_all(maxlen)
     reindex_queue(queue)
     local env = queue.environment
     if env.bytes then env.bytes = math.max(0, env.bytes + queue.warm_bytes - queue.bytes_before) end
+    if env.jobs then env.jobs = math.max(0, env.jobs + held_by(queue) - queue.held_before) end
   end
   for _, env in ipairs(touched_envs) do
     reindex_env(env)
-    if env.bytes then
+    if env.bytes and env.jobs then
+      redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running, 'bytes', env.bytes, 'jobs', env.jobs)
+    elseif env.bytes then
       redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running, 'bytes', env.bytes)
     else
       redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)

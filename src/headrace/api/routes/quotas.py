@@ -1,0 +1,151 @@
+"""Quotas: what operators allow tenants to use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from headrace.alerts.records import count_used
+from headrace.api.audit import Auditor
+from headrace.api.auth import SignedIn
+from headrace.api.callers import Caller, Level, Scope
+from headrace.api.keys import count_keys
+from headrace.api.operating import Op, Operating
+from headrace.api.problems import Problem, responses
+from headrace.cold.quotas import QuotaKeeper, QuotaUse
+from headrace.model.quotas import MOST, Quota, TenantRef
+from headrace.postgres.connect import Connection
+from headrace.queue.validate import check_name
+
+router = APIRouter(prefix="/api/v1", tags=["quotas"])
+
+Part = Annotated[str | None, Query(description="Not needed where the key's scope says it.")]
+Value = Annotated[int, Field(ge=0, le=MOST)]
+
+
+class QuotaDocument(BaseModel):
+    quota: str = Field(examples=["warm_jobs"])
+    level: str = Field(description="environment, project, organisation or default.", examples=["environment"])
+    limit: int | None = Field(description="Null: no quota.", examples=[10_000])
+    source: str | None = Field(
+        description="own: set for this tenant; default: that of every environment; null: there is none.",
+        examples=["own"],
+    )
+    used: int | None = Field(
+        description="Null: a rate, or the key does not reach all that the quota is about.", examples=[812]
+    )
+    share: int | None = Field(
+        description="Of a quota of a project or organisation: what the environment may use of it at the moment.",
+        examples=[None],
+    )
+
+
+class QuotaList(BaseModel):
+    org: str | None = Field(examples=["acme"])
+    project: str | None = Field(examples=["shop"])
+    env: str | None = Field(examples=["prod"])
+    quotas: list[QuotaDocument]
+
+
+class QuotaChange(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    quotas: dict[Quota, Value | None] = Field(
+        description="Quotas to set; those that are left out stay. Null: none, whatever the default is.",
+        examples=[{"warm_jobs": 10_000, "enqueue_rate": 200}],
+        min_length=1,
+    )
+
+
+@router.get("/quotas")
+def show_quotas(by: SignedIn, op: Op, org: Part = None, project: Part = None, env: Part = None) -> QuotaList:
+    """The quotas of an environment, with those of its project and organisation; or of a project or organisation, if the
+    names end there. What is used is shown where the key reaches all of it. Keys that reach everything get the defaults
+    without names."""
+    return _shown(op, by, _tenant(by, org, project, env))
+
+
+@router.put("/quotas", responses=responses(413))
+def set_quotas(
+    by: SignedIn, op: Op, auditor: Auditor, given: QuotaChange, org: Part = None, project: Part = None, env: Part = None
+) -> QuotaList:
+    """Set quotas of an environment, a project, an organisation, or without names the defaults of every environment.
+    Needs a key of level admin that reaches everything: quotas are the operator's."""
+    tenant = _tenant(by, org, project, env)
+    _refuse_tenants(by)
+    values = {str(name): value for name, value in given.quotas.items()}
+    with auditor.record("quotas.set", _scope(tenant), quotas=values):
+        QuotaKeeper(op.tiers).change(tenant, values)
+    return _shown(op, by, tenant)
+
+
+@router.delete("/quotas")
+def unset_quotas(
+    by: SignedIn,
+    op: Op,
+    auditor: Auditor,
+    org: Part = None,
+    project: Part = None,
+    env: Part = None,
+    quota: Annotated[list[Quota] | None, Query(description="Only these; may be repeated. Else all.")] = None,
+) -> QuotaList:
+    """Let the defaults hold again for an environment, or let a project, an organisation or the defaults have no quota.
+    Needs a key of level admin that reaches everything."""
+    tenant = _tenant(by, org, project, env)
+    _refuse_tenants(by)
+    names = [str(name) for name in quota or Quota]
+    with auditor.record("quotas.unset", _scope(tenant), quotas=names):
+        QuotaKeeper(op.tiers).change(tenant, {}, names)
+    return _shown(op, by, tenant)
+
+
+def _tenant(by: Caller, org: str | None, project: str | None, env: str | None) -> TenantRef:
+    """Return what the URL names, completed by the key's scope. 404 for what the key does not reach."""
+    asked = {"org": org, "project": project, "env": env}
+    for what, name in asked.items():
+        if name is not None:
+            check_name(what, name)
+    parts = {what: getattr(by.scope, what) if name is None else name for what, name in asked.items()}
+    if any(getattr(by.scope, what) not in (None, name) for what, name in parts.items()):
+        where = " / ".join(name for name in parts.values() if name)
+        raise Problem(404, f"There is no tenant {where}, or it is not one that this key reaches.")
+    try:
+        return TenantRef(*(name or "" for name in parts.values()))
+    except ValueError:
+        raise Problem(400, "A project needs its org, and an env its project. Nothing was changed.") from None
+
+
+def _refuse_tenants(by: Caller) -> None:
+    by.require(Level.ADMIN)
+    if not by.scope.is_everything:
+        raise Problem(
+            403,
+            "Quotas are set by operators, with keys that reach everything. The key "
+            f"{by.name!r} reaches {by.scope}. Nothing was changed.",
+        )
+
+
+def _scope(tenant: TenantRef) -> Scope:
+    return Scope(tenant.org or None, tenant.project or None, tenant.env or None)
+
+
+def _shown(op: Operating, by: Caller, tenant: TenantRef) -> QuotaList:
+    def reaches(level: TenantRef) -> bool:
+        names = ((by.scope.org, level.org), (by.scope.project, level.project), (by.scope.env, level.env))
+        return all(mine is None or mine == name for mine, name in names)
+
+    def count(conn: Connection, level: TenantRef) -> dict[str, int]:
+        return {**count_used(conn, level), **count_keys(conn, level)}
+
+    found = QuotaKeeper(op.tiers).describe(tenant, reaches, count)
+    names = _scope(tenant)
+    return QuotaList(org=names.org, project=names.project, env=names.env, quotas=[_document(use) for use in found])
+
+
+def _document(use: QuotaUse) -> QuotaDocument:
+    source = None if use.limit is None else "default" if use.is_default else "own"
+    return QuotaDocument(
+        quota=use.name, level=use.tenant.level, limit=use.limit, source=source, used=use.used, share=use.share
+    )

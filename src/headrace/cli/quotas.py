@@ -1,0 +1,151 @@
+"""`headrace quotas`: what operators allow tenants to use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import click
+
+from headrace.alerts.records import count_used
+from headrace.api import audit
+from headrace.api.callers import Scope
+from headrace.api.keys import count_keys
+from headrace.cli import Invocation, pass_invocation
+from headrace.cli.client import open_tiers
+from headrace.cli.humane import ABSENT
+from headrace.cli.output import json_option, print_json, print_table
+from headrace.cold.quotas import QuotaKeeper, QuotaUse
+from headrace.cold.tiers import Tiers
+from headrace.kinds import size as size_kind
+from headrace.model.quotas import Quota, TenantRef
+from headrace.postgres.connect import Connection
+from headrace.queue.validate import check_name
+
+SIZE = size_kind("0B", "512TiB")
+SIZES = (Quota.WARM_BYTES, Quota.COLD_BYTES)
+
+
+@click.group()
+def quotas() -> None:
+    """Show and set what tenants may use."""
+
+
+def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """[ORG [PROJECT [ENV]]], given to the command as `tenant`; without any: the defaults of every environment."""
+
+    @click.argument("org", default="")
+    @click.argument("project", default="")
+    @click.argument("env", default="")
+    @wraps(command)
+    def with_tenant(*args: Any, org: str, project: str, env: str, **others: Any) -> None:
+        for what, name in (("org", org), ("project", project), ("env", env)):
+            if name:
+                check_name(what, name)
+        command(*args, tenant=TenantRef(org, project, env), **others)
+
+    return with_tenant
+
+
+@quotas.command()
+@tenant_arguments
+@json_option
+@pass_invocation
+def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
+    """Show the quotas of a tenant and what is used of them; without names the defaults of every environment."""
+    with opened(invocation) as tiers:
+        found = QuotaKeeper(tiers).describe(tenant, lambda _: True, _count)
+    if as_json:
+        print_json({"quotas": [_document(use) for use in found]})
+        return
+    rows = [
+        [use.name, use.tenant.level, *map(_shown, (use.limit, use.used, use.share)), _source(use) or ABSENT]
+        for use in found
+    ]
+    print_table(["quota", "level", "limit", "used", "share", "source"], rows)
+
+
+@quotas.command("set")
+@tenant_arguments
+@click.option(
+    "--quota",
+    "given",
+    multiple=True,
+    required=True,
+    metavar="NAME=VALUE",
+    help="As in warm_jobs=10000 or cold_bytes=2GiB; none: no quota, whatever the default is; may be repeated.",
+)
+@json_option
+@pass_invocation
+def set_quotas(invocation: Invocation, tenant: TenantRef, given: tuple[str, ...], as_json: bool) -> None:
+    """Set quotas of an environment, a project or an organisation; without names the defaults of every environment."""
+    values = dict(_parse(pair) for pair in given)
+    _change(invocation, tenant, values, [], as_json)
+
+
+@quotas.command()
+@tenant_arguments
+@click.option("--quota", "names", multiple=True, metavar="NAME", help="Only this one; may be repeated; else all.")
+@json_option
+@pass_invocation
+def unset(invocation: Invocation, tenant: TenantRef, names: tuple[str, ...], as_json: bool) -> None:
+    """Let the defaults hold again for an environment, or let a project, an organisation or the defaults have none."""
+    _change(invocation, tenant, {}, list(names) or [str(name) for name in Quota], as_json)
+
+
+def _change(
+    invocation: Invocation, tenant: TenantRef, values: dict[str, int | None], unset: list[str], as_json: bool
+) -> None:
+    with opened(invocation) as tiers:
+        QuotaKeeper(tiers).change(tenant, values, unset)
+        scope = Scope(tenant.org or None, tenant.project or None, tenant.env or None)
+        with tiers.store.transaction() as conn:
+            if values:
+                audit.record_command(conn, "quotas.set", scope, quotas=values)
+            else:
+                audit.record_command(conn, "quotas.unset", scope, quotas=unset)
+    if as_json:
+        print_json({"set": values, "unset": unset})
+        return
+    said = [f"{name} = {'none' if value is None else value}" for name, value in values.items()]
+    click.echo(f"{', '.join(said) or 'unset ' + ', '.join(unset)} for {tenant}")
+
+
+@contextmanager
+def opened(invocation: Invocation) -> Generator[Tiers]:
+    tiers = open_tiers(invocation.settings, "postgres")
+    assert tiers is not None, "it was needed"
+    try:
+        yield tiers
+    finally:
+        tiers.close()
+
+
+def _count(conn: Connection, tenant: TenantRef) -> dict[str, int]:
+    return {**count_used(conn, tenant), **count_keys(conn, tenant)}
+
+
+def _parse(pair: str) -> tuple[str, int | None]:
+    name, is_pair, text = pair.partition("=")
+    if not is_pair:
+        raise click.BadParameter(f"{pair!r} is not NAME=VALUE.", param_hint="--quota")
+    try:
+        return name, None if text == "none" else SIZE.parse(text) if name in SIZES else int(text)
+    except (ValueError, KeyError) as error:
+        allowed = SIZE.allowed.replace("`", "") if name in SIZES else "a whole number"
+        raise click.BadParameter(f"{text!r} is neither {allowed} nor none.", param_hint="--quota") from error
+
+
+def _source(use: QuotaUse) -> str | None:
+    return None if use.limit is None else "default" if use.is_default else "own"
+
+
+def _shown(number: int | None) -> str:
+    return ABSENT if number is None else str(number)
+
+
+def _document(use: QuotaUse) -> dict[str, Any]:
+    numbers = {"limit": use.limit, "used": use.used, "share": use.share}
+    return {"quota": use.name, "level": use.tenant.level, **numbers, "source": _source(use)}

@@ -1,0 +1,129 @@
+"""Quotas in PostgreSQL: the record of all, and how those of things that PostgreSQL holds are kept exactly.
+
+A transaction that adds such things holds the quotas of the tenant, adds, counts what is there then, and is rolled back
+if that is more than a quota. Two such transactions of a tenant wait for each other, from `hold_quotas` to the commit.
+Locks are taken in one order: the row in cold_movers, organisation, project, environment, then the queue's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from headrace.errors import InvalidLimit, QuotaExceeded
+from headrace.model.quotas import DEFAULT, MOST, Quota, TenantRef, Values
+from headrace.postgres.connect import Connection
+from headrace.postgres.queries import load_query
+
+SQL = files("headrace.cold") / "sql"
+
+Row = tuple[str, str, str, str, int | None]
+"""org, project, env, name, value"""
+
+
+@dataclass(frozen=True)
+class QuotaInForce:
+    """A quota that holds for a tenant."""
+
+    tenant: TenantRef  # whose use it bounds
+    name: str
+    value: int
+    is_default: bool  # the value is that of every environment
+
+
+def resolve(tenant: TenantRef, rows: Iterable[Row]) -> list[QuotaInForce]:
+    """Return the quotas that rows hold for a tenant: of its organisation first, of the environment last."""
+    values = {(TenantRef(*row[:3]), row[3]): row[4] for row in rows}
+    names = sorted({name for _, name in values})
+    found: list[QuotaInForce] = []
+    for parent in tenant.parents():
+        for name in names:
+            is_default = parent.level == "environment" and (parent, name) not in values
+            value = values.get((DEFAULT if is_default else parent, name))
+            if value is not None:
+                found.append(QuotaInForce(parent, name, value, is_default))
+    return found
+
+
+def find_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[QuotaInForce]:
+    rows = conn.execute(load_query(SQL, "find_quotas"), {**_parts(tenant), "names": list(names)}).fetchall()
+    return resolve(tenant, rows)
+
+
+def lock_tenants(conn: Connection, quotas: Iterable[QuotaInForce]) -> None:
+    """Keep others from adding to what these quotas count until the transaction ends. Ordered as by `resolve`."""
+    for tenant in dict.fromkeys(quota.tenant for quota in quotas):
+        lock_tenant(conn, tenant)
+
+
+def lock_tenant(conn: Connection, tenant: TenantRef) -> None:
+    conn.execute(load_query(SQL, "lock_quota"), {"tenant": "\n".join(_parts(tenant).values())})
+
+
+def hold_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[QuotaInForce]:
+    quotas = find_quotas(conn, tenant, names)
+    lock_tenants(conn, quotas)
+    return quotas
+
+
+def refuse_beyond(
+    quotas: Iterable[QuotaInForce], count: Callable[[TenantRef], Mapping[str, int]], added: Mapping[str, int]
+) -> None:
+    """Raise QuotaExceeded if a tenant has more than a quota now, and this transaction `added` to it."""
+    counts: dict[TenantRef, Mapping[str, int]] = {}
+    for quota in quotas:
+        if not added.get(quota.name):
+            continue
+        if quota.tenant not in counts:
+            counts[quota.tenant] = count(quota.tenant)
+        if (used := counts[quota.tenant][quota.name]) > quota.value:
+            raise QuotaExceeded(quota.name, str(quota.tenant), quota.value, used - added[quota.name])
+
+
+def read_cold_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
+    row = conn.execute(load_query(SQL, "cold_use"), _parts(tenant)).fetchone()
+    assert row is not None
+    return {Quota.COLD_JOBS: int(row[0]), Quota.COLD_BYTES: int(row[1])}
+
+
+def list_quotas(conn: Connection) -> dict[TenantRef, dict[str, int | None]]:
+    """Return every quota that was set, by tenant."""
+    found: dict[TenantRef, dict[str, int | None]] = {}
+    for org, project, env, name, value in conn.execute(load_query(SQL, "list_quotas")):
+        found.setdefault(TenantRef(org, project, env), {})[name] = value
+    return found
+
+
+def quotas_of(conn: Connection, tenant: TenantRef) -> dict[str, int | None]:
+    """Return the quotas that were set for exactly this tenant."""
+    return dict(conn.execute(load_query(SQL, "quotas_of"), _parts(tenant)).fetchall())
+
+
+def put_quotas(conn: Connection, tenant: TenantRef, values: Values) -> None:
+    for name, value in values.items():
+        conn.execute(load_query(SQL, "put_quota"), {**_parts(tenant), "name": name, "value": value})
+
+
+def remove_quotas(conn: Connection, tenant: TenantRef, names: Iterable[str]) -> None:
+    for name in names:
+        conn.execute(load_query(SQL, "remove_quota"), {**_parts(tenant), "name": name})
+
+
+def check_quotas(tenant: TenantRef, values: Values) -> None:
+    """Raise InvalidLimit for names that are no quotas and values out of bounds."""
+    for name, value in values.items():
+        if name not in tuple(Quota):
+            raise InvalidLimit(f"There is no quota {name!r}. Nothing was changed. There are: {', '.join(Quota)}.")
+        least = 1 if name in (Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST) else 0
+        if value is not None and not least <= value <= MOST:
+            raise InvalidLimit(f"The quota {name} cannot be {value}: {least} to {MOST}, or none. Nothing was changed.")
+        if value is None and tenant.level not in ("environment", "default"):
+            raise InvalidLimit(
+                f"A {tenant.level} has no default that `none` could replace. Nothing was changed. Unset {name} instead."
+            )
+
+
+def _parts(tenant: TenantRef) -> dict[str, Any]:
+    return {"org": tenant.org, "project": tenant.project, "env": tenant.env}

@@ -1,0 +1,1 @@
+SELECT org, project, env, name, value FROM quota_shares

@@ -1,0 +1,1 @@
+DELETE FROM quotas WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND name = %(name)s

@@ -1,0 +1,79 @@
+"""Quotas: what operators allow a tenant to use. Names and levels; `docs/how-to/quotas.md` describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.model.names import EnvRef
+
+
+class Quota(StrEnum):
+    WARM_JOBS = "warm_jobs"  # jobs in Valkey that wait, are scheduled or run
+    WARM_BYTES = "warm_bytes"  # their payload bytes
+    COLD_JOBS = "cold_jobs"  # jobs that wait in PostgreSQL
+    COLD_BYTES = "cold_bytes"  # their payload bytes
+    QUEUES = "queues"
+    RULES = "rules"  # of alerts
+    CHANNELS = "channels"  # of alerts
+    KEYS = "keys"  # of the API that are neither revoked nor expired
+    ENQUEUE_RATE = "enqueue_rate"  # jobs per second
+    ENQUEUE_BURST = "enqueue_burst"  # jobs at once before the rate holds
+    RUNNING = "running"  # jobs that run at once; bounds the environment's own limit
+
+
+IN_VALKEY = (
+    *(Quota.WARM_JOBS, Quota.WARM_BYTES, Quota.QUEUES, Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST, Quota.RUNNING),
+)
+"""Those that scripts enforce, in the order of their words (lua/state.lua)."""
+
+MOST = 10**15
+"""Largest quota. Lua counts exactly beyond that."""
+
+
+@dataclass(frozen=True, order=True)
+class TenantRef:
+    """Whose quota it is: an environment, a project (no env), an organisation (no project), or the default of every
+    environment (no name at all)."""
+
+    org: str = ""
+    project: str = ""
+    env: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.project and not self.org) or (self.env and not self.project):
+            raise ValueError("A tenant is an organisation, a project of one, or an environment of a project.")
+
+    @classmethod
+    def of(cls, env: EnvRef) -> TenantRef:
+        return cls(env.org, env.project, env.env)
+
+    @property
+    def level(self) -> str:
+        if self.env:
+            return "environment"
+        return "project" if self.project else "organisation" if self.org else "default"
+
+    @property
+    def environment(self) -> EnvRef | None:
+        return EnvRef(self.org, self.project, self.env) if self.env else None
+
+    def covers(self, env: EnvRef) -> bool:
+        return self.org in ("", env.org) and self.project in ("", env.project) and self.env in ("", env.env)
+
+    def parents(self) -> list[TenantRef]:
+        """Return the organisation, the project and the environment that this is of, as far as it names them."""
+        found = [TenantRef(self.org)] if self.org else []
+        found += [TenantRef(self.org, self.project)] if self.project else []
+        return [*found, self] if self.env else found
+
+    def __str__(self) -> str:
+        names = " / ".join(name for name in (self.org, self.project, self.env) if name)
+        return f"the {self.level} {names}" if names else "every environment"
+
+
+DEFAULT = TenantRef()
+
+Values = Mapping[str, int | None]
+"""Quota → its value. None: no quota, whatever the default is. Not there: as the default says."""

@@ -1,0 +1,41 @@
+-- share: how much of the quotas of its project and organisation an environment may use from now on. It gets at least what it
+-- uses now: nothing is taken away that is in use.
+--@flags allow-oom
+--@include keys, state
+-- KEYS[1]    the hash of the environment (routes the script)
+-- ARGV       prefix, maxlen, E, round, a word for each of QUOTAS: a number or '-' (it shares no such quota)
+-- Returns    {1, the words as they are in force}; {0} if a later round was here before
+local E, round = ARGV[3], tonumber(ARGV[4])
+local v = redis.call('HMGET', KEYS[1], 'depth', 'running', 'bytes', 'jobs', 'counted', 'share', 'share_indexed')
+local known = tonumber((v[6] or ''):match('(%d+)$') or 0)
+if known > round then return { 0 } end
+local env = { E = E, exists = v[1] ~= false, bytes = tonumber(v[3] or nil), jobs = tonumber(v[4] or nil),
+  counted_at = tonumber(v[5] or nil) }
+if not env.exists then env.bytes, env.jobs = 0, 0 end
+count_environment(env)
+local used = { warm_jobs = env.jobs, warm_bytes = env.bytes, queues = redis.call('SCARD', env_names_key(E)),
+  running = tonumber(v[2] or 0) }
+local words, is_any = {}, false
+for i, name in ipairs(QUOTAS) do
+  local wanted = tonumber(ARGV[4 + i])
+  words[i] = wanted and whole(math.max(wanted, used[name] or 0)) or '-'
+  is_any = is_any or wanted ~= nil
+end
+if is_any then
+  redis.call('HSET', KEYS[1], 'share', table.concat(words, ' ') .. ' ' .. whole(round))
+else
+  redis.call('HDEL', KEYS[1], 'share')
+end
+-- A share of `running` is a limit of the environment: its place in the indexes may be another one. What is indexed is noted
+-- last, so a script that fails before that is followed by one that does it.
+local running = words[#QUOTAS]
+if (v[7] or '-') ~= running then
+  local names = redis.call('SMEMBERS', env_names_key(E))
+  if #names > 0 then
+    env_of(E).was_blocked = true
+    for _, Q in ipairs(names) do queue_of(E, Q) end
+    save_all(ARGV[2])
+  end
+  redis.call('HSET', KEYS[1], 'share_indexed', running)
+end
+return { 1, unpack(words) }
