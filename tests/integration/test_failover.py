@@ -12,13 +12,15 @@ import pytest
 from headrace.alerts.problems import recent_server_events
 from headrace.cli.doctor_tiers import recent_events
 from headrace.cold.mover import Mover, MoverOptions
+from headrace.cold.quotas import QuotaKeeper
 from headrace.cold.settings import SettingsKeeper
 from headrace.cold.status import read_server_events
 from headrace.cold.tiers import Tiers
 from headrace.cold.valkey_watch import ValkeyWatch
-from headrace.errors import SettingsNotRestored
+from headrace.errors import QuotaExceeded, SettingsNotRestored
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.model.quotas import DEFAULT, TenantRef
 from headrace.postgres.connect import connection, open_pool
 from headrace.queue import keys
 from headrace.queue.queue import Client, QueueOptions, SyncClient
@@ -116,6 +118,26 @@ class TestSettings:
         with SyncClient(pair.replica_server.url, OPTIONS, tiers) as client:
             client.enqueue(REF, NewJob("t", id="last"))
             assert asyncio.run(run_worker_until(pair.replica_server.url, "last", SettingsKeeper(tiers))) == ["last"]
+
+    def test_quotas_that_the_replica_never_had_hold_after_failover(self, pair: ReplicaPair, postgres_url: str) -> None:
+        tiers = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        with SyncClient(pair.primary_server.url, OPTIONS, tiers) as client:
+            client.enqueue(REF, NewJob("t", id="1"))
+            pair.catch_up()
+            pair.cut_link()
+            QuotaKeeper(tiers).change(TenantRef.of(REF.environment), {"warm_jobs": 1, "running": 0})
+            QuotaKeeper(tiers).change(DEFAULT, {"queues": 1})
+        pair.kill_primary()
+
+        tiers = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        assert SettingsKeeper(tiers).restore_if_needed(0)
+        tiers.close()
+        with SyncClient(pair.replica_server.url, OPTIONS) as client:
+            with pytest.raises(QuotaExceeded, match="warm_jobs"):
+                client.enqueue(REF, NewJob("t", id="2"))
+            with pytest.raises(QuotaExceeded, match="queues"):
+                client.enqueue(QueueRef("o", "p", "e", "one more"), NewJob("t", id="3"))
+            assert run(client.redis, STUBS.dequeue(0, 1, HOUR_MS, look="1")) == []
 
     def test_a_limited_queue_does_not_run_after_valkey_lost_everything(
         self, valkey: Valkey, valkey_url: str, postgres_url: str
