@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from headrace.alerts import records
 from headrace.alerts.rules import make_rule
+from headrace.api import services
 from headrace.api.callers import Level, Scope
 from headrace.api.keys import add_key
 from headrace.cold.quotas import QuotaKeeper
@@ -24,7 +25,10 @@ from headrace.postgres.connect import connect, connection, open_pool
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Caps
 from headrace.queue.state import read_states
+from headrace.snapshot import reader as snapshot_reader
+from headrace.snapshot.queues import ALL, Naming
 from tests.operating import OPTIONS, World, open_world, path, problem, tenant
+from tests.snapshots import reader, refresher, scrape, sources
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 OTHER = QueueRef("acme", "shop", "prod", "reports")
@@ -279,3 +283,35 @@ def test_a_valkey_that_lost_its_data_gets_the_quotas_back(world: World) -> None:
         client.enqueue_many(FOREIGN, jobs(1))
         with pytest.raises(QuotaExceeded, match="queues"):
             client.enqueue_many(QueueRef("other", "shop", "prod", "another"), jobs(1, first=1))
+
+
+def test_metrics_show_a_tenant_its_own_quotas_alone(
+    world: World, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "SNAPSHOT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(snapshot_reader, "PATIENCE_S", 60.0)
+    keeper = QuotaKeeper(world.tiers)
+    keeper.change(DEFAULT, {"warm_jobs": 5, "rules": 2})
+    keeper.change(ORGANISATION, {"cold_jobs": 3})
+    world.enqueue(REF, 7)
+    with pytest.raises(QuotaExceeded):
+        world.queue.enqueue_many(REF, jobs(2, first=100))
+    world.enqueue(FOREIGN, 1)
+    valkey = world.queue.redis
+    refresher(valkey, sources(valkey, postgres_url, naming=Naming(ALL))).run_once()
+    told = scrape(reader(valkey))
+    own = (("env", "prod"), ("org", "acme"), ("project", "shop"))
+
+    def value(name: str, quota: str, labels: tuple[tuple[str, str], ...] = own) -> float | None:
+        return told[name].get(tuple(sorted((*labels, ("quota", quota)))))
+
+    assert (value("headrace_quota_limit", "warm_jobs"), value("headrace_quota_used", "warm_jobs")) == (5, 5)
+    assert (value("headrace_quota_limit", "rules"), value("headrace_quota_used", "rules")) == (2, 0)
+    organisation = (("org", "acme"),)
+    assert value("headrace_quota_limit", "cold_jobs", organisation) == 3
+    assert value("headrace_quota_used", "cold_jobs", organisation) == 2
+    assert value("headrace_quota_refused_total", "cold_jobs") == 1
+    page = world.with_key(SCOPE, Level.READ).get("/metrics").text
+    series = [line for line in page.splitlines() if line.startswith("headrace_quota")]
+    assert series
+    assert all('org="acme",project="shop",env="prod"' in line for line in series)

@@ -10,6 +10,7 @@ from headrace.snapshot import health
 from headrace.snapshot.declared import read_declared
 from headrace.snapshot.families import Described
 from headrace.snapshot.queues import OTHERS, PER_QUEUE, TENANT
+from headrace.snapshot.quotas import QUOTAS
 from headrace.snapshot.streams import STREAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "snapshot-metrics.md").read_text("utf-8")
@@ -19,6 +20,7 @@ def described() -> Iterator[Described]:
     for each in PER_QUEUE:
         yield replace(each, labels=TENANT + each.labels)
     yield from OTHERS
+    yield from QUOTAS
     yield from STREAMS
     yield from (each.described for each in read_declared(("headrace", "convoy"), None))
     yield from health.ALL

@@ -16,6 +16,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.metrics import ShardMetrics
 from headrace.queue.state import EnvLimits, QueueState
 from headrace.snapshot.families import COUNTER, REST, Described, Family, Series, oldest_first
+from headrace.snapshot.quotas import NO_QUOTAS, QuotaFigures, quota_families
 
 ALL, TOP_N, NONE = "all", "top-n", "none"
 TENANT = ("org", "project", "env", "queue")
@@ -97,6 +98,7 @@ class Live:
     limits: Mapping[EnvRef, EnvLimits] = field(default_factory=dict[EnvRef, EnvLimits])
     recent: Mapping[QueueRef, Recent] | None = None  # None: ClickHouse was not read
     watermark_s: float | None = None
+    quotas: QuotaFigures = NO_QUOTAS
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def families_of(live: Live, naming: Naming) -> list[Family]:
     if tenant:
         del groups[len(named) :]
         found += [family(LIMIT, _limit), family(QUEUE_OPERATIONS, _operations), _environment_limits(named, live.limits)]
+        found += quota_families(live.quotas, live.states, {state.ref.environment for state in named})
     return [*found, *_totals(live, len(rest))]
 
 

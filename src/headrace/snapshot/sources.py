@@ -14,6 +14,7 @@ from headrace.snapshot import database
 from headrace.snapshot.declared import HEADRACE, Declared, read_declared, refuse_same_names
 from headrace.snapshot.families import Described, Family, InvalidFamily, refuse_duplicates
 from headrace.snapshot.queues import OTHERS, PER_QUEUE, Live, Naming, families_of
+from headrace.snapshot.quotas import QUOTAS, read_quotas
 from headrace.snapshot.recent import History, read_history
 from headrace.snapshot.streams import STREAMS, Streams
 from headrace.valkey.connect import Valkey
@@ -88,7 +89,7 @@ class Sources:
         return done
 
     def _own(self) -> list[Described]:
-        return [*PER_QUEUE, *OTHERS, *STREAMS] if HEADRACE in self._options.presets else []
+        return [*PER_QUEUE, *OTHERS, *QUOTAS, *STREAMS] if HEADRACE in self._options.presets else []
 
     def _by_database(self) -> list[tuple[str, list[Declared]]]:
         """What is in one database is read in one transaction."""
@@ -109,7 +110,9 @@ class Sources:
         limits = dict(zip(envs, read_limits(self._valkey, shards, envs), strict=True)) if envs else {}
         history = self._read_history()
         recent, watermark_s = (None, None) if history is None else (history.recent, history.watermark_s)
-        live = Live(states, read_metrics(self._valkey, shards), limits, recent, watermark_s)
+        options = self._options
+        quotas = read_quotas(self._valkey, shards, options.postgres_url, options.query_timeout_s, envs)
+        live = Live(states, read_metrics(self._valkey, shards), limits, recent, watermark_s, quotas)
         done.rows += len(states) + len(recent or ())
         done.families += families_of(live, self._options.naming)
         if self._streams is not None:

@@ -1,0 +1,111 @@
+"""Families of quotas: what each tenant may use, what it uses, and how often it was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from headrace.cold.quota_records import list_quotas
+from headrace.model.names import EnvRef
+from headrace.model.quotas import DEFAULT, Quota, TenantRef, Values
+from headrace.postgres.connect import available, connect
+from headrace.postgres.queries import load_query
+from headrace.queue.quotas import WarmUse, read_warm_use
+from headrace.queue.state import QueueState
+from headrace.snapshot.families import COUNTER, Described, Family
+from headrace.valkey.connect import Valkey
+
+SQL = files("headrace.snapshot") / "sql"
+LABELS = ("org", "project", "env", "quota")
+
+LIMIT = Described(
+    "headrace_quota_limit",
+    "What a tenant may use: an environment's quota or its share of those of its project and organisation, whichever is "
+    "less; with an empty env, the quota of a project or organisation.",
+    LABELS,
+)
+USED = Described("headrace_quota_used", "What it uses of that; absent for rates.", LABELS)
+REFUSED = Described(
+    "headrace_quota_refused_total", "How often a quota refused something to an environment.", LABELS, COUNTER
+)
+QUOTAS = (LIMIT, USED, REFUSED)
+
+
+@dataclass(frozen=True)
+class QuotaFigures:
+    """All that was read about quotas."""
+
+    values: Mapping[TenantRef, Values]
+    counts: Mapping[tuple[str, TenantRef], int] = field(default_factory=dict[tuple[str, TenantRef], int])
+    uses: Mapping[EnvRef, WarmUse] = field(default_factory=dict[EnvRef, WarmUse])
+
+    def use_of(self, tenant: TenantRef) -> WarmUse | None:
+        """Return None for a project or organisation."""
+        env = tenant.environment
+        return None if env is None else self.uses.get(env)
+
+
+NO_QUOTAS = QuotaFigures({})
+
+
+def read_quotas(valkey: Valkey, shards: int, url: str, timeout_s: float, envs: Sequence[EnvRef]) -> QuotaFigures:
+    """Read nothing more where no quota is set."""
+    if not url:
+        return NO_QUOTAS
+    with closing(connect(url, statement_timeout_s=timeout_s)) as conn, available():
+        values = list_quotas(conn)
+        if not values:
+            return NO_QUOTAS
+        rows = conn.execute(load_query(SQL, "quota_counts")).fetchall()
+    counts = {(quota, TenantRef(*names)): used for quota, *names, used in rows}
+    return QuotaFigures(values, counts, dict(zip(envs, read_warm_use(valkey, shards, envs), strict=True)))
+
+
+def quota_families(figures: QuotaFigures, states: Sequence[QueueState], named: Iterable[EnvRef]) -> list[Family]:
+    """Tell of the environments that are named, and of every project and organisation that has a quota."""
+    limit, used, refused = Family(LIMIT), Family(USED), Family(REFUSED)
+    shared = [tenant for tenant in figures.values if tenant.level in ("organisation", "project")]
+    for tenant in sorted({*(TenantRef.of(env) for env in named), *shared}):
+        limits = _limits_of(figures, tenant)
+        uses = _uses_of(figures, states, tenant) if limits else {}
+        for name, value in limits.items():
+            limit.add(value, tenant.org, tenant.project, tenant.env, name)
+            if name in uses:
+                used.add(uses[name], tenant.org, tenant.project, tenant.env, name)
+        use = figures.use_of(tenant)
+        for name, count in sorted(use.refused.items()) if use else ():
+            refused.add(count, tenant.org, tenant.project, tenant.env, name)
+    return [limit, used, refused] if figures.values else []
+
+
+def _limits_of(figures: QuotaFigures, tenant: TenantRef) -> dict[str, int]:
+    own = figures.values.get(tenant, {})
+    if tenant.environment is not None:
+        own = {**figures.values.get(DEFAULT, {}), **own}
+    found = {name: value for name, value in own.items() if value is not None}
+    use = figures.use_of(tenant)
+    for name, share in (use.share if use else {}).items():
+        found[name] = min(share, found.get(name, share))
+    return {str(name): found[name] for name in Quota if name in found}
+
+
+def _uses_of(figures: QuotaFigures, states: Sequence[QueueState], tenant: TenantRef) -> dict[str, int]:
+    own = [state for state in states if tenant.covers(state.ref.environment)]
+    held = sum(state.depth + state.scheduled + state.running for state in own)
+    cold = sum(state.cold + state.cold_scheduled for state in own)
+    cold_bytes = sum(state.cold_bytes for state in own)
+    found: dict[str, int] = {
+        Quota.WARM_JOBS: held - cold,
+        Quota.WARM_BYTES: sum(state.bytes for state in own) - cold_bytes,
+        Quota.COLD_JOBS: cold,
+        Quota.COLD_BYTES: cold_bytes,
+        Quota.QUEUES: len(own),
+        Quota.RUNNING: sum(state.running for state in own),
+        **dict.fromkeys((Quota.RULES, Quota.CHANNELS, Quota.KEYS), 0),
+    }
+    for (name, whose), count in figures.counts.items():
+        if tenant in whose.parents():
+            found[name] += count
+    return found

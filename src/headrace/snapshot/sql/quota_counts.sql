@@ -1,0 +1,8 @@
+-- What PostgreSQL holds of each tenant besides jobs, by the name of its quota.
+SELECT 'rules' AS quota, org, project, env, count(*) AS used FROM alert_rules GROUP BY org, project, env
+UNION ALL
+SELECT 'channels', org, project, env, count(*) FROM alert_channels GROUP BY org, project, env
+UNION ALL
+SELECT 'keys', org, coalesce(project, ''), coalesce(env, ''), count(*) FROM api_keys
+WHERE org IS NOT NULL AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+GROUP BY 2, 3, 4
