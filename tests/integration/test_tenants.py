@@ -75,9 +75,9 @@ ROUTES: dict[tuple[str, str], Ask] = {
 NO_TENANT = {("GET", "/api/v1/audit"), ("GET", "/api/v1/session"), ("GET", "/api/v1/pipeline")}
 """About the key itself, or about all tenants together. (The audit log is asked below.)"""
 
-ELSEWHERE = ("/api/v1/alerts/", "/api/v1/autoscale", "/api/v1/streams", "/api/v1/sessions")
-"""Asked by test_alert_tenants, test_autoscale_api, test_routes_streams and security/test_sessions; all routes together
-by security/test_isolation."""
+ELSEWHERE = ("/api/v1/alerts/", "/api/v1/autoscale", "/api/v1/streams", "/api/v1/sessions", "/api/v1/quotas")
+"""Asked by test_alert_tenants, test_autoscale_api, test_routes_streams, security/test_sessions and
+security/test_quotas; all routes together by security/test_isolation."""
 
 STREAM = ("GET", "/api/v1/stream")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 from redis.connection import Connection
 
 from headrace.api import app, operating, readiness
@@ -87,7 +88,7 @@ def test_hidden_files_are_not_served(world: World, tmp_path: Path, monkeypatch: 
     (tmp_path / "assets").mkdir()
     for name in (".built-from", "assets/.secret", "index.html", "assets/app.js"):
         (tmp_path / name).write_text("fingerprint")
-    api = client(world.services)
+    api = TestClient(app.create_app(world.services))  # `client` would share one that serves the real dashboard
     assert [api.get(each).status_code for each in ("/", "/assets/app.js", path)] == [200, 200, 404]
 
 
