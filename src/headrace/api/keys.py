@@ -110,7 +110,7 @@ class KeyFacts:
 
 
 def add_key(conn: Connection, name: str, scope: Scope, level: Level, expires_s: float | None = None) -> tuple[str, str]:
-    """The new key's id and its text, which nobody can read again. Raises QuotaExceeded."""
+    """The new key's id and its text, which cannot be read again. Raises QuotaExceeded."""
     tenant = TenantRef(scope.org or "", scope.project or "", scope.env or "")
     quotas = hold_quotas(conn, tenant, [Quota.KEYS])
     text = new_text()

@@ -63,7 +63,7 @@ def describe_private(allow_private: object) -> str:
 
 
 def find_dangers(allowed_hosts: object) -> list[str]:
-    """Return the entries that open more than one host or network, each with what it opens."""
+    """Return the entries that open loopback, metadata or link-local addresses or whole networks, and what they open."""
     hosts = cast("tuple[str, ...]", allowed_hosts)
     return [f"{host} ({danger})" for host in hosts if (danger := describe_danger(host)) is not None]
 

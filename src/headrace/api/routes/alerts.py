@@ -75,7 +75,7 @@ P = TypeVar("P", bound=Placed)
 
 @contextmanager
 def _transaction(to: Services, adds_to: EnvRef | None = None) -> Generator[Connection]:
-    """What is not possible becomes a 400, a name that somebody took at the same moment a 409. What a quota refuses to
+    """What is not possible becomes a 400, a name that was taken at the same moment a 409. What a quota refuses to
     be added to an environment is counted."""
     try:
         with connection(to.postgres) as conn:

@@ -3,7 +3,7 @@
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of this queue's warm tier, most bytes of
 --            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),
---            cold epoch that PostgreSQL told the client (0: none), 1 if jobs are sent whole, 1 if the enqueue rate has counted these
+--            cold epoch that the client read from PostgreSQL (0: none), 1 if jobs are sent whole, 1 if the enqueue rate has counted these
 --            jobs, then for each job: J, payload bytes, delay ms, and if whole: body, priority, ttl ms (0: none), max attempts
 -- Returns    {queue's epoch, cold epoch, now ms, answers, id of the PostgreSQL ('': not known yet)}; an answer for each job: 1 (accepted), 0 (a job of that id exists already), 2
 --            (spill it) or 3 (there is room: send it whole). CLOSED if the queue takes no jobs; FULL, DEADFULL or COLD, and nothing is written, if there is no
@@ -36,8 +36,14 @@ local function count_jobs(only_new)
 end
 
 -- The enqueue rate is a leaky bucket (GCRA) whose level is a time, `rate_at`: with each job it moves ahead by the time that the
--- rate allows for one, and it may be ahead of now by that of `burst` jobs.
-local function rate_level() return math.max(NOW, tonumber(redis.call('HGET', env_key(E), 'rate_at') or 0)) end
+-- rate allows for one, and it may be ahead of now by that of `burst` jobs. One that is farther ahead is of a clock that was set
+-- back since, or of a lower rate.
+local function rate_level()
+  local rate = quotas.enqueue_rate
+  if rate <= 0 then return NOW end
+  local highest = NOW + (quotas.enqueue_burst or math.max(1, rate)) * 1000 / rate
+  return math.min(highest, math.max(NOW, tonumber(redis.call('HGET', env_key(E), 'rate_at') or 0)))
+end
 
 -- The error if a quota of the environment refuses this call, else nil. It is all jobs of a call or none. Its functions are in it
 -- so that Lua does not create them in every run of the script.
