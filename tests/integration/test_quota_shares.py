@@ -195,6 +195,21 @@ def test_a_valkey_that_went_back_is_corrected_in_the_next_round(bench: Bench) ->
     assert sum(bench.shares_of("warm_jobs", *ENVS)) <= 10
 
 
+def test_rounds_go_on_after_postgres_was_restored(bench: Bench) -> None:
+    bench.enqueue(ENVS[0], 1)
+    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    for _ in range(3):
+        bench.shares.run_round()
+    with bench.tiers.store.transaction() as conn:
+        conn.execute("UPDATE quota_rounds SET round = 1")
+        conn.execute("DELETE FROM quota_shares")
+    assert bench.enqueue(ENVS[1], 1) == 0
+    for _ in range(2):
+        bench.shares.run_round()
+    assert bench.enqueue(ENVS[1], 1) == 1
+    assert sum(bench.shares_of("warm_jobs", *ENVS)) <= 10
+
+
 def test_bytes_queues_and_running_jobs_are_shared_as_well(bench: Bench) -> None:
     for env in ENVS[:2]:
         bench.enqueue(env, 1, size=10)
