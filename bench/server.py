@@ -93,7 +93,7 @@ def bench_server() -> Generator[Bench]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
         extra = ("--auto-aof-rewrite-percentage", "0")
-        server = EmbeddedValkey(folder / "valkey", folder / "log", extra=extra)
+        server = BenchValkey(folder / "valkey", folder / "log", extra=extra)
         server.start()
         try:
             server.wait_ready(READY_S)
@@ -101,6 +101,12 @@ def bench_server() -> Generator[Bench]:
                 yield Bench(server, folder, redis)
         finally:
             server.stop()
+
+
+class BenchValkey(EmbeddedValkey):
+    """Benchmarks empty databases and change settings of the server."""
+
+    rules = "+@all"
 
 
 class BenchPostgres(EmbeddedPostgres):
