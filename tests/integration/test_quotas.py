@@ -254,6 +254,14 @@ def test_the_commands_set_show_and_unset(command: Callable[..., dict[str, Any]],
     command("set", REF.org, "--quota", "warm_jobs=none", exit_code=1)
 
 
+def test_quotas_of_the_settings_without_postgres_are_named_in_the_log(
+    valkey_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = {"redis.url": valkey_url, "embedded.data_dir": str(tmp_path), "quotas.warm_jobs": "2"}
+    assert apply_quotas(Invocation(None, flags, {}).loaded) == {}
+    assert "quotas.warm_jobs of the settings: not enforced" in caplog.text
+
+
 def test_settings_set_the_defaults_and_their_absence_lifts_nothing(valkey_url: str, postgres_url: str) -> None:
     servers = {"redis.url": valkey_url, "postgres.url": postgres_url}
 

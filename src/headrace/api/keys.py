@@ -20,6 +20,7 @@ from functools import partial
 from importlib.resources import files
 from threading import Lock
 
+from headrace.alerts.records import count_used
 from headrace.api.callers import Caller, Level, Scope
 from headrace.cold.quota_records import hold_quotas, refuse_beyond
 from headrace.errors import HeadraceError
@@ -126,6 +127,11 @@ def count_keys(conn: Connection, tenant: TenantRef) -> dict[str, int]:
     """Count the keys of a tenant that are neither revoked nor expired."""
     found = conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "count_keys"), vars(tenant)).fetchone()
     return {Quota.KEYS: int(found or 0)}
+
+
+def count_quota_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
+    """Count what a tenant has of the things in PostgreSQL that have quotas, jobs aside."""
+    return {**count_used(conn, tenant), **count_keys(conn, tenant)}
 
 
 def list_keys(conn: Connection) -> list[KeyFacts]:

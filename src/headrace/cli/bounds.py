@@ -72,10 +72,17 @@ def quotas_in(loaded: Loaded) -> dict[str, int | None]:
 
 
 def apply_quotas(loaded: Loaded) -> Changes:
-    """Store default quotas, in PostgreSQL and Valkey. Without a PostgreSQL there are none."""
+    """Store default quotas, in PostgreSQL and Valkey. Without a PostgreSQL they are not enforced."""
     given = quotas_in(loaded)
-    tiers = open_tiers(loaded.settings) if given else None
+    if not given:
+        return {}
+    tiers = open_tiers(loaded.settings)
     if tiers is None:
+        log.warning(
+            "%s of the settings: not enforced, because quotas are kept in PostgreSQL and none is set (postgres.url)",
+            ", ".join(f"quotas.{name}" for name in given),
+            extra={"action": "bounds"},
+        )
         return {}
     try:
         with tiers.store.transaction() as conn:

@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from headrace.alerts.records import count_used
 from headrace.api import audit
 from headrace.api.callers import Scope
-from headrace.api.keys import count_keys
+from headrace.api.keys import count_quota_use
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.client import open_tiers
 from headrace.cli.humane import ABSENT
@@ -21,7 +20,6 @@ from headrace.cold.quotas import QuotaKeeper, QuotaUse
 from headrace.cold.tiers import Tiers
 from headrace.kinds import size as size_kind
 from headrace.model.quotas import Quota, TenantRef
-from headrace.postgres.connect import Connection
 from headrace.queue.validate import check_name
 
 SIZE = size_kind("0B", "512TiB")
@@ -56,12 +54,12 @@ def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:
 def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
     """Show the quotas of a tenant and what is used of them; without names the defaults of every environment."""
     with opened(invocation) as tiers:
-        found = QuotaKeeper(tiers).describe(tenant, lambda _: True, _count)
+        found = QuotaKeeper(tiers).describe(tenant, lambda _: True, count_quota_use)
     if as_json:
         print_json({"quotas": [_document(use) for use in found]})
         return
     rows = [
-        [use.name, use.tenant.level, *map(_shown, (use.limit, use.used, use.share)), _source(use) or ABSENT]
+        [use.name, use.tenant.level, *map(_shown, (use.limit, use.used, use.share)), use.source or ABSENT]
         for use in found
     ]
     print_table(["quota", "level", "limit", "used", "share", "source"], rows)
@@ -123,10 +121,6 @@ def opened(invocation: Invocation) -> Generator[Tiers]:
         tiers.close()
 
 
-def _count(conn: Connection, tenant: TenantRef) -> dict[str, int]:
-    return {**count_used(conn, tenant), **count_keys(conn, tenant)}
-
-
 def _parse(pair: str) -> tuple[str, int | None]:
     name, is_pair, text = pair.partition("=")
     if not is_pair:
@@ -138,14 +132,10 @@ def _parse(pair: str) -> tuple[str, int | None]:
         raise click.BadParameter(f"{text!r} is neither {allowed} nor none.", param_hint="--quota") from error
 
 
-def _source(use: QuotaUse) -> str | None:
-    return None if use.limit is None else "default" if use.is_default else "own"
-
-
 def _shown(number: int | None) -> str:
     return ABSENT if number is None else str(number)
 
 
 def _document(use: QuotaUse) -> dict[str, Any]:
     numbers = {"limit": use.limit, "used": use.used, "share": use.share}
-    return {"quota": use.name, "level": use.tenant.level, **numbers, "source": _source(use)}
+    return {"quota": use.name, "level": use.tenant.level, **numbers, "source": use.source}

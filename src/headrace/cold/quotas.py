@@ -47,6 +47,11 @@ class QuotaUse:
     used: int | None  # None: a rate, or not to be shown
     share: int | None = None  # of a quota of a project or organisation: what the environment may use at the moment
 
+    @property
+    def source(self) -> str | None:
+        """Return whose value it is, own or default; None if there is no quota."""
+        return None if self.limit is None else "default" if self.is_default else "own"
+
 
 class QuotaKeeper:
     def __init__(self, tiers: Tiers) -> None:

@@ -7,16 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.alerts.records import count_used
 from headrace.api.audit import Auditor
 from headrace.api.auth import SignedIn
 from headrace.api.callers import Caller, Level, Scope
-from headrace.api.keys import count_keys
+from headrace.api.keys import count_quota_use
 from headrace.api.operating import Op, Operating
 from headrace.api.problems import Problem, responses
 from headrace.cold.quotas import QuotaKeeper, QuotaUse
 from headrace.model.quotas import MOST, Quota, TenantRef
-from headrace.postgres.connect import Connection
 from headrace.queue.validate import check_name
 
 router = APIRouter(prefix="/api/v1", tags=["quotas"])
@@ -136,16 +134,12 @@ def _shown(op: Operating, by: Caller, tenant: TenantRef) -> QuotaList:
         names = ((by.scope.org, level.org), (by.scope.project, level.project), (by.scope.env, level.env))
         return all(mine is None or mine == name for mine, name in names)
 
-    def count(conn: Connection, level: TenantRef) -> dict[str, int]:
-        return {**count_used(conn, level), **count_keys(conn, level)}
-
-    found = QuotaKeeper(op.tiers).describe(tenant, reaches, count)
+    found = QuotaKeeper(op.tiers).describe(tenant, reaches, count_quota_use)
     names = _scope(tenant)
     return QuotaList(org=names.org, project=names.project, env=names.env, quotas=[_document(use) for use in found])
 
 
 def _document(use: QuotaUse) -> QuotaDocument:
-    source = None if use.limit is None else "default" if use.is_default else "own"
     return QuotaDocument(
-        quota=use.name, level=use.tenant.level, limit=use.limit, source=source, used=use.used, share=use.share
+        quota=use.name, level=use.tenant.level, limit=use.limit, source=use.source, used=use.used, share=use.share
     )
