@@ -11,6 +11,7 @@ import pytest
 
 from headrace.alerts.problems import recent_server_events
 from headrace.cli.doctor_tiers import recent_events
+from headrace.cold import valkey_watch
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.quotas import QuotaKeeper
 from headrace.cold.settings import SettingsKeeper
@@ -211,6 +212,82 @@ class TestReports:
         assert "2 jobs missing" in finding.found
         tiers.close()
         replica.close()
+
+    def test_a_mover_that_leads_only_after_the_failover_reports_them_once(
+        self, pair: ReplicaPair, postgres_url: str
+    ) -> None:
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        pair.catch_up()
+        pair.cut_link()
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="2"), NewJob("t", id="3")]))
+        before = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        ValkeyWatch(before).look(0)
+        before.close()
+        pair.kill_primary()
+        after = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        ValkeyWatch(after).look(0)
+        ValkeyWatch(after).look(0)
+        [event] = read_server_events(after.store)
+        assert [(loss.ref, loss.missing) for loss in event.losses] == [(REF, 2)]
+        after.close()
+
+    def test_what_is_kept_follows_every_look(self, valkey: Valkey, valkey_url: str, postgres_url: str) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        watch, other = ValkeyWatch(tiers), ValkeyWatch(tiers)
+        for number in range(3):
+            run(valkey, STUBS.enqueue(REF, [NewJob("t", id=str(number))]))
+            run(valkey, STUBS.enqueue(replace(REF, queue=f"q{number}"), [NewJob("t", id=f"other-{number}")]))
+            (watch, other)[number % 2].look(0)
+            with tiers.store.transaction() as conn:
+                rows = conn.execute("SELECT queue, accepted, held FROM valkey_marks WHERE shard = 0").fetchall()
+            held = {(f"q{earlier}", 1, 1) for earlier in range(number + 1)}
+            assert set(rows) == {(REF.queue, number + 1, number + 1), *held}
+        valkey.flushall()
+        watch.look(0)
+        with tiers.store.transaction() as conn:
+            assert conn.execute("SELECT * FROM valkey_marks").fetchall() == []
+        assert [(event.kind, event.missing) for event in read_server_events(tiers.store)] == [("went back", 6)]
+        tiers.close()
+
+    def test_an_idle_shard_is_not_written_again(self, valkey: Valkey, valkey_url: str, postgres_url: str) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        versions: list[object] = []
+        for watch in (first := ValkeyWatch(tiers), first, ValkeyWatch(tiers)):
+            watch.look(0)
+            with tiers.store.transaction() as conn:
+                versions += conn.execute("SELECT version, xmin::text FROM valkey_servers").fetchall()
+        assert len(versions) == 3
+        assert len(set(versions)) == 1
+        tiers.close()
+
+    def test_more_queues_than_are_compared_are_no_loss(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        watch = ValkeyWatch(tiers)
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        watch.look(0)
+        monkeypatch.setattr(valkey_watch, "MOST_QUEUES", 0)
+        watch.look(0)
+        assert read_server_events(tiers.store) == []
+        tiers.close()
+
+    def test_a_postgres_that_went_back_is_no_failover_of_valkey(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        watch = ValkeyWatch(tiers)
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        watch.look(0)
+        with tiers.store.transaction() as conn:
+            conn.execute("UPDATE valkey_servers SET replication_id = 'of before', version = 0")
+            conn.execute("UPDATE valkey_marks SET accepted = 0")
+        watch.look(0)
+        assert read_server_events(tiers.store) == []
+        with tiers.store.transaction() as conn:
+            assert conn.execute("SELECT accepted FROM valkey_marks").fetchall() == [(1,)]
+        tiers.close()
 
     def test_jobs_of_a_valkey_that_was_emptied_are_reported(
         self, valkey: Valkey, valkey_url: str, postgres_url: str

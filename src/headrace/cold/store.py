@@ -181,13 +181,8 @@ class Store:
     def record_event(
         self, server: str, shard: int, kind: str, description: str, losses: Mapping[QueueRef, int] | None = None
     ) -> None:
-        """Note what happened to a server, and how many accepted jobs of which queues are missing since."""
-        values = {"server": server, "shard": shard, "kind": kind, "description": description}
-        with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            event_id = cursor.execute(load_query(SQL, "record_event"), values).fetchone()
-            for ref, missing in (losses or {}).items():
-                loss = {"event_id": event_id, **vars(ref), "missing": missing}
-                conn.execute(load_query(SQL, "record_loss"), loss)
+        with self.transaction() as conn:
+            record_event(conn, server, shard, kind, description, losses or {})
 
     def _find_queue(self, ref: QueueRef) -> int | None:
         with self.transaction() as conn:
@@ -640,6 +635,17 @@ class Store:
 _COPY_TYPES = (
     *("int8", "text", "text", "text", "text", "bytea", "int4", "int2", "int4", "int8", "float8", "int8", "bool"),
 )
+
+
+def record_event(
+    conn: Connection, server: str, shard: int, kind: str, description: str, losses: Mapping[QueueRef, int]
+) -> None:
+    """Note what happened to a server, and how many accepted jobs of which queues are missing since."""
+    values = {"server": server, "shard": shard, "kind": kind, "description": description}
+    with conn.cursor(row_factory=scalar_row) as cursor:
+        event_id = cursor.execute(load_query(SQL, "record_event"), values).fetchone()
+        rows = [{"event_id": event_id, **vars(ref), "missing": missing} for ref, missing in losses.items()]
+        cursor.executemany(load_query(SQL, "record_loss"), rows)
 
 
 def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:

@@ -1,17 +1,21 @@
 """Notices that a shard's Valkey lost something: it restarted, failed over to a replica that was behind, or was emptied.
 
-The leading mover looks at what each queue has accepted and holds at every sweep. When the server's life changes (see
-lua/settings.lua) it compares: what was accepted before and is not counted now is missing. What was accepted after the
-last look, at most `cold.refill_every` before, is not known; a mover that has just started knows nothing yet.
+The leading mover looks at what each queue has accepted and holds at every sweep, and keeps it in PostgreSQL for the
+mover that leads next. When the server's replication id changes (see lua/settings.lua) or its data is gone, what was
+accepted before and is not counted now is missing. What was accepted after the last look is not known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.cold.store import SQL, record_event
 from headrace.cold.tiers import Tiers
 from headrace.model.names import QueueRef
+from headrace.postgres.connect import Connection
+from headrace.postgres.queries import load_query
 from headrace.queue import keys
 from headrace.valkey.connect import available, node_of
 
@@ -36,32 +40,56 @@ class QueueMark:
         return max(0, self.accepted - now.accepted)
 
 
+Marks = Mapping[QueueRef, QueueMark]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen of a shard's server; PostgreSQL has the last one, under a version that grows."""
+
+    replication_id: str
+    version: int
+    marks: Marks
+
+
 class ValkeyWatch:
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
-        self._lives: dict[int, str] = {}
-        self._marks: dict[int, dict[QueueRef, QueueMark]] = {}
+        self._looks: dict[int, Look] = {}  # by shard, as they were written
 
     def look(self, shard: int) -> None:
         """Record an event if the shard's server is another one, or has lost its data, since the last look."""
-        state = self._tiers.run(self._tiers.stubs.settings(shard))
-        marks = self._read_marks(shard)
-        life, before = self._lives.get(shard), self._marks.get(shard, {})
-        losses = {ref: missing for ref, mark in before.items() if (missing := mark.missing(marks.get(ref)))}
-        changed = life is not None and life != state.life
-        emptied = bool(before) and not marks
-        if changed or emptied:
-            kind = "went back" if losses else "restarted or failed over"
-            description = f"Its replication id was {life} and is {state.life}; {len(losses)} queues miss jobs."
-            self._tiers.store.record_event("valkey", shard, kind, description, losses)
-        self._lives[shard], self._marks[shard] = state.life, marks
+        with self._tiers.store.transaction() as conn:
+            conn.execute(load_query(SQL, "lock_marks"), {"shard": shard})
+            look = self._compare(conn, shard)
+        self._looks[shard] = look  # not before the commit
 
-    def _read_marks(self, shard: int) -> dict[QueueRef, QueueMark]:
+    def _compare(self, conn: Connection, shard: int) -> Look:
+        own = self._looks.get(shard)
+        stored = _read_look(conn, shard, own)
+        # A PostgreSQL that was restored to an earlier point knows less than we do.
+        before = own if own and (stored is None or own.version > stored.version) else stored
+        replication_id = self._tiers.run(self._tiers.stubs.settings(shard)).life
+        found = self._find_marks(shard)
+        marks = found or {}
+        if before:
+            losses = {ref: missing for ref, mark in before.marks.items() if (missing := mark.missing(marks.get(ref)))}
+            emptied = bool(before.marks) and found == {}
+            if replication_id != before.replication_id or emptied:
+                _report(conn, shard, before.replication_id, replication_id, {} if found is None else losses)
+            if before is stored and (replication_id, marks) == (before.replication_id, before.marks):
+                return before
+        look = Look(replication_id, before.version + 1 if before else 1, marks)
+        _write(conn, shard, look, stored.marks if stored else {})
+        return look
+
+    def _find_marks(self, shard: int) -> Marks | None:
+        """Return None if there are too many queues."""
         with available():
             node = node_of(self._tiers.valkey, keys.meta(shard))
             parts: Any = node.smembers(keys.queues(shard))
             if len(parts) > MOST_QUEUES:
-                return {}
+                return None
             pipe = node.pipeline(transaction=False)
             refs = [keys.queue_of_part(part.decode()) for part in parts]
             for ref in refs:
@@ -73,3 +101,46 @@ class ValkeyWatch:
 def _mark(values: list[bytes | None]) -> QueueMark:
     epoch, accepted, *held = values
     return QueueMark((epoch or b"").decode(), int(accepted or 0), sum(int(value or 0) for value in held))
+
+
+def _report(conn: Connection, shard: int, old: str, new: str, losses: Mapping[QueueRef, int]) -> None:
+    kind = "went back" if losses else "restarted or failed over"
+    description = f"Its replication id was {old} and is {new}; {len(losses)} queues miss jobs."
+    record_event(conn, "valkey", shard, kind, description, losses)
+
+
+def _read_look(conn: Connection, shard: int, own: Look | None) -> Look | None:
+    """Return what PostgreSQL has; `own` if that is the same."""
+    row = conn.execute(load_query(SQL, "valkey_server"), {"shard": shard}).fetchone()
+    if row is None:
+        return None
+    replication_id, version = row
+    if own and own.version == version:
+        return own
+    rows = conn.execute(load_query(SQL, "valkey_marks"), {"shard": shard}).fetchall()
+    return Look(replication_id, version, {QueueRef(*row[:4]): QueueMark(*row[4:]) for row in rows})
+
+
+def _write(conn: Connection, shard: int, look: Look, stored: Marks) -> None:
+    values = {"shard": shard, "replication_id": look.replication_id, "version": look.version}
+    conn.execute(load_query(SQL, "put_valkey_server"), values)
+    changed = {ref: mark for ref, mark in look.marks.items() if stored.get(ref) != mark}
+    if changed:
+        columns = {
+            "epochs": [mark.epoch for mark in changed.values()],
+            "accepted": [mark.accepted for mark in changed.values()],
+            "held": [mark.held for mark in changed.values()],
+        }
+        conn.execute(load_query(SQL, "put_marks"), {"shard": shard, **_names(changed), **columns})
+    if gone := stored.keys() - look.marks.keys():
+        conn.execute(load_query(SQL, "remove_marks"), {"shard": shard, **_names(gone)})
+
+
+def _names(refs: Iterable[QueueRef]) -> dict[str, list[str]]:
+    found = list(refs)
+    return {
+        "orgs": [ref.org for ref in found],
+        "projects": [ref.project for ref in found],
+        "envs": [ref.env for ref in found],
+        "queues": [ref.queue for ref in found],
+    }

@@ -1,0 +1,1 @@
+SELECT replication_id, version FROM valkey_servers WHERE shard = %(shard)s
