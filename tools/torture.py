@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,7 +27,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.pauses import Pauses, find_processes  # noqa: E402
+from tools.pauses import MARK, Pauses, find_processes, read_mark  # noqa: E402
 
 TEST_TIMEOUT_S = 1800  # several times what a test takes beside the hogs
 END_S = 120.0  # for pytest to stop its servers after SIGINT
@@ -66,13 +66,24 @@ def run_once(seed: int, hog_count: int, args: Sequence[str]) -> list[str]:
     mark = uuid4().hex
     with tempfile.TemporaryDirectory(prefix="headrace-torture-") as folder:
         cache = Path(folder)
-        env = {**os.environ, "TORTURE_RUN": mark}
-        with hogs(hog_count), started(build_command(seed, cache, args), env) as tests:
-            pauses = Pauses(random.Random(seed), lambda: find_processes(tests.pid, mark))
-            with pauses.running():
-                code = tests.wait()
-            print(f"torture: seed {seed}: exit code {code}, {pauses.count} pauses", file=sys.stderr, flush=True)
+        env = {**os.environ, MARK: mark}
+        try:
+            with hogs(hog_count), started(build_command(seed, cache, args), env) as tests:
+                pauses = Pauses(random.Random(seed), lambda: find_processes(tests.pid, mark))
+                with pauses.running():
+                    code = tests.wait()
+                print(f"torture: seed {seed}: exit code {code}, {pauses.count} pauses", file=sys.stderr, flush=True)
+        finally:
+            kill_marked(mark)
         return read_failed(cache, code)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process of a run that is still there: servers outlive tests that were interrupted."""
+    for pid in psutil.pids():
+        if read_mark(pid) == mark:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def read_failed(cache: Path, code: int) -> list[str]:

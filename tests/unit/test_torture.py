@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from tools import pauses
 from tools.pauses import MARK, Pauses, find_processes
-from tools.torture import build_command, parse_args, read_failed
+from tools.torture import build_command, kill_marked, parse_args, read_failed
 
 from tests.conftest import wait_until
 
@@ -49,6 +50,14 @@ def test_a_seed_is_chosen_and_every_core_is_used_unless_given() -> None:
     options, _ = parse_args(["--torture"])
     assert isinstance(options.seed, int)
     assert options.hogs == psutil.cpu_count()
+
+
+def test_what_a_run_leaves_behind_is_killed(children: list[subprocess.Popen[bytes]]) -> None:
+    children += [start(WAIT, "this run"), start(WAIT, "another run")]
+    wait_until(lambda: [pauses.read_mark(child.pid) for child in children] == ["this run", "another run"], "started")
+    kill_marked("this run")
+    assert children[0].wait(60) == -signal.SIGKILL
+    assert children[1].poll() is None
 
 
 @pytest.mark.parametrize(("args", "workers"), [([], 1), (["--slow"], 1), (["tests/unit"], 0)])
