@@ -80,10 +80,15 @@ def run_once(seed: int, hog_count: int, args: Sequence[str]) -> list[str]:
 
 def kill_marked(mark: str) -> None:
     """Kill every process of a run that is still there: servers outlive tests that were interrupted."""
+    found: set[psutil.Process] = set()
     for pid in psutil.pids():
-        if read_mark(pid) == mark:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            if read_mark(pid) == mark:
+                process = psutil.Process(pid)
+                found |= {process, *process.children(recursive=True)}  # Valkey overwrites its environment
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def read_failed(cache: Path, code: int) -> list[str]:

@@ -53,10 +53,13 @@ def test_a_seed_is_chosen_and_every_core_is_used_unless_given() -> None:
 
 
 def test_what_a_run_leaves_behind_is_killed(children: list[subprocess.Popen[bytes]]) -> None:
-    children += [start(WAIT, "this run"), start(WAIT, "another run")]
-    wait_until(lambda: [pauses.read_mark(child.pid) for child in children] == ["this run", "another run"], "started")
+    children += [start(TWO_CHILDREN, "this run"), start(WAIT, "another run")]
+    of_top = psutil.Process(children[0].pid)
+    wait_until(lambda: len(of_top.children()) == 2, "two grandchildren run")
+    grandchildren = of_top.children()
     kill_marked("this run")
     assert children[0].wait(60) == -signal.SIGKILL
+    assert psutil.wait_procs(grandchildren, 60)[1] == []
     assert children[1].poll() is None
 
 
