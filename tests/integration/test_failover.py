@@ -25,7 +25,7 @@ from headrace.model.quotas import DEFAULT, TenantRef
 from headrace.postgres.connect import connection, open_pool
 from headrace.queue import keys
 from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import Stubs
+from headrace.queue.scripts import Caps, Stubs
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey
@@ -288,6 +288,62 @@ class TestReports:
         with tiers.store.transaction() as conn:
             assert conn.execute("SELECT accepted FROM valkey_marks").fetchall() == [(1,)]
         tiers.close()
+
+    def test_jobs_that_wait_in_postgres_are_not_reported(self, pair: ReplicaPair, postgres_url: str) -> None:
+        options = replace(OPTIONS, caps=Caps(items=1))
+        tiers = Tiers(pair.primary_server.url, postgres_url, options)
+        with SyncClient(pair.primary_server.url, options, tiers) as client:
+            client.enqueue_many(REF, [NewJob("t", id="1"), NewJob("t", id="2")])
+            pair.catch_up()
+            pair.cut_link()
+            client.enqueue_many(REF, [NewJob("t", id="3"), NewJob("t", id="4")])
+            ValkeyWatch(tiers).look(0)
+        pair.kill_primary()
+        after = Tiers(pair.replica_server.url, postgres_url, options)
+        ValkeyWatch(after).look(0)
+        assert [(event.kind, event.missing) for event in read_server_events(after.store)] == [
+            ("restarted or failed over", 0)
+        ]
+        after.close()
+
+    def test_a_valkey_that_was_emptied_is_noticed_although_producers_went_on(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        watch = ValkeyWatch(tiers)
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1"), NewJob("t", id="2")]))
+        watch.look(0)
+        valkey.flushall()
+        run(valkey, STUBS.enqueue(replace(REF, queue="other"), [NewJob("t", id="3")]))
+        watch.look(0)
+        watch.look(0)
+        assert [(event.kind, event.missing) for event in read_server_events(tiers.store)] == [("went back", 2)]
+        tiers.close()
+
+    def test_a_failover_while_marks_are_read_is_not_missed(
+        self, pair: ReplicaPair, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        pair.catch_up()
+        pair.cut_link()
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="2")]))
+        before = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        after = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        watch = ValkeyWatch(before)
+        watch.look(0)
+        read_marks = ValkeyWatch._read_marks  # pyright: ignore[reportPrivateUsage]
+
+        def fail_over(self: ValkeyWatch, shard: int) -> object:
+            if self._tiers is before:  # pyright: ignore[reportPrivateUsage]
+                pair.kill_primary()
+                self._tiers = after  # pyright: ignore[reportPrivateUsage]
+            return read_marks(self, shard)
+
+        monkeypatch.setattr(ValkeyWatch, "_read_marks", fail_over)
+        watch.look(0)
+        assert [(event.kind, event.missing) for event in read_server_events(after.store)] == [("went back", 1)]
+        before.close()
+        after.close()
 
     def test_jobs_of_a_valkey_that_was_emptied_are_reported(
         self, valkey: Valkey, valkey_url: str, postgres_url: str

@@ -2,7 +2,8 @@
 
 The leading mover looks at what each queue has accepted and holds at every sweep, and keeps it in PostgreSQL for the
 mover that leads next. When the server's replication id changes (see lua/settings.lua) or its data is gone, what was
-accepted before and is not counted now is missing. What was accepted after the last look is not known.
+accepted before and is not counted now is missing. What was accepted after the last look is not known, and what is
+accepted between the fault and the next look hides as much of a loss.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ from headrace.valkey.connect import available, node_of
 MOST_QUEUES = 5000
 """Of a shard with more, queues are not compared."""
 
-FIELDS = ("epoch", "o:enqueue", "ready", "warm_scheduled", "running")
+FIELDS = ("epoch", "o:enqueue", "o:spill", "ready", "warm_scheduled", "running")
 
 
 @dataclass(frozen=True)
 class QueueMark:
-    """What a queue was seen to have accepted and to hold."""
+    """What a queue was seen to have accepted and to hold in Valkey. Jobs that PostgreSQL accepted are not counted."""
 
     epoch: str
     accepted: int
     held: int
 
+    def is_gone(self, now: QueueMark | None) -> bool:
+        """Return whether the queue is not there any more, or was made anew. Only a loss of data removes queues."""
+        return now is None or now.epoch != self.epoch
+
     def missing(self, now: QueueMark | None) -> int:
-        """Return how many accepted jobs are not there any more; the jobs held, if the queue began anew."""
-        if now is None or now.epoch != self.epoch:
+        """Return how many accepted jobs are not there any more; the jobs held, if the queue is gone."""
+        if now is None or self.is_gone(now):
             return self.held
         return max(0, self.accepted - now.accepted)
 
@@ -69,27 +74,36 @@ class ValkeyWatch:
         stored = _read_look(conn, shard, own)
         # A PostgreSQL that was restored to an earlier point knows less than we do.
         before = own if own and (stored is None or own.version > stored.version) else stored
-        replication_id = self._tiers.run(self._tiers.stubs.settings(shard)).life
-        found = self._find_marks(shard)
+        replication_id, found = self._find_marks(shard)
         marks = found or {}
         if before:
-            losses = {ref: missing for ref, mark in before.marks.items() if (missing := mark.missing(marks.get(ref)))}
-            emptied = bool(before.marks) and found == {}
+            known = {} if found is None else before.marks
+            losses = {ref: missing for ref, mark in known.items() if (missing := mark.missing(marks.get(ref)))}
+            emptied = any(mark.is_gone(marks.get(ref)) for ref, mark in known.items())
             if replication_id != before.replication_id or emptied:
-                _report(conn, shard, before.replication_id, replication_id, {} if found is None else losses)
+                _report(conn, shard, before.replication_id, replication_id, losses)
             if before is stored and (replication_id, marks) == (before.replication_id, before.marks):
                 return before
         look = Look(replication_id, before.version + 1 if before else 1, marks)
         _write(conn, shard, look, stored.marks if stored else {})
         return look
 
-    def _find_marks(self, shard: int) -> Marks | None:
-        """Return None if there are too many queues."""
+    def _find_marks(self, shard: int) -> tuple[str, Marks | None]:
+        """Return the server's replication id and its marks; None for the marks if there are too many queues."""
+        before = None
+        while True:
+            replication_id = self._tiers.run(self._tiers.stubs.settings(shard)).life
+            if before and before[0] == replication_id:
+                return before
+            before = replication_id, self._read_marks(shard)  # of another server, if it fails over meanwhile
+
+    def _read_marks(self, shard: int) -> Marks | None:
         with available():
             node = node_of(self._tiers.valkey, keys.meta(shard))
-            parts: Any = node.smembers(keys.queues(shard))
-            if len(parts) > MOST_QUEUES:
+            count: Any = node.scard(keys.queues(shard))
+            if count > MOST_QUEUES:
                 return None
+            parts: Any = node.smembers(keys.queues(shard))
             pipe = node.pipeline(transaction=False)
             refs = [keys.queue_of_part(part.decode()) for part in parts]
             for ref in refs:
@@ -99,8 +113,9 @@ class ValkeyWatch:
 
 
 def _mark(values: list[bytes | None]) -> QueueMark:
-    epoch, accepted, *held = values
-    return QueueMark((epoch or b"").decode(), int(accepted or 0), sum(int(value or 0) for value in held))
+    epoch, *numbers = values
+    enqueued, spilled, *held = (int(number or 0) for number in numbers)
+    return QueueMark((epoch or b"").decode(), enqueued - spilled, sum(held))
 
 
 def _report(conn: Connection, shard: int, old: str, new: str, losses: Mapping[QueueRef, int]) -> None:
