@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.quotas import QuotaKeeper
-from headrace.cold.share_plan import SharedQuota, plan_shares, raise_within
+from headrace.cold.share_plan import Running, SharedQuota, plan_running, plan_shares, raise_within
 from headrace.cold.shares import ShareKeeper
 from headrace.cold.tiers import Tiers
 from headrace.errors import EnqueueRateExceeded, QuotaExceeded
-from headrace.model.job import NewJob
+from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.model.quotas import TenantRef
 from headrace.queue import keys
@@ -258,26 +258,137 @@ def test_the_mover_shares_out(bench: Bench) -> None:
             running.result()
 
 
+def test_an_environment_with_a_backlog_leaves_its_part_to_others_as_its_jobs_end(bench: Bench) -> None:
+    batch, prod = ENVS[:2]
+    bench.keeper.change(PROJECT, {"running": 6})
+
+    def start(env: EnvRef) -> list[LeasedJob]:
+        leased = run(bench.client.redis, STUBS.dequeue(STUBS.shard_of(env), 100, HOUR_MS))
+        others = [job for job in leased if job.queue.env != env.env]
+        run(bench.client.redis, STUBS.giveback(STUBS.shard_of(env), others))
+        return [job for job in leased if job.queue.env == env.env]
+
+    bench.enqueue(batch, *range(50))
+    of_batch: list[LeasedJob] = []
+    for _ in range(4):
+        bench.shares.run_round()
+        of_batch += start(batch)
+    assert len(of_batch) == 6, "no other environment has jobs"
+    bench.enqueue(prod, *range(50))
+    of_prod: list[LeasedJob] = []
+    for _ in range(5):
+        bench.shares.run_round()
+        of_prod += start(prod)
+        assert len(of_batch) + len(of_prod) <= 6
+        job, *of_batch = of_batch
+        run(bench.client.redis, STUBS.ack(STUBS.shard_of(batch), [(job, 1)]))
+        of_batch += start(batch)  # at once, before the next round
+    assert (len(of_batch), len(of_prod)) == (3, 3)
+
+
+def test_a_job_larger_than_the_usual_share_comes_back_from_postgres(bench: Bench, any_valkey_url: str) -> None:
+    for env in ENVS:
+        bench.enqueue(env, "first")
+    bench.keeper.change(PROJECT, {"warm_bytes": 1000})
+    mover = Mover(bench.tiers, MoverOptions(lease_s=3600.0))
+    with SyncClient(any_valkey_url, OPTIONS, bench.tiers) as client:
+        with pytest.raises(QuotaExceeded):
+            client.enqueue(queue_of(ENVS[0]), NewJob("send", bytes(1001), id="too large for all of it"))
+        client.enqueue(queue_of(ENVS[0]), NewJob("send", bytes(800), id="large"))
+        assert bench.held(ENVS[0]) == 1
+        mover.elect()
+        for _ in range(3):
+            bench.shares.run_round()
+            mover.sweep(STUBS.shard_of(ENVS[0]))
+        assert bench.held(ENVS[0]) == 2
+    mover.resign()
+
+
+def test_a_late_share_of_a_quota_that_is_gone_is_refused(bench: Bench) -> None:
+    bench.enqueue(ENVS[0], 1)
+    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    with bench.tiers.store.transaction() as conn:
+        [number] = conn.execute("SELECT round FROM quota_rounds").fetchone() or (0,)
+    bench.keeper.change(PROJECT, {}, ["warm_jobs"])
+    late = STUBS.share(ENVS[0], number, ["7", "-", "-", "-", "-", "-"])
+    assert run(bench.client.redis, late) is None
+    assert bench.enqueue(ENVS[0], *range(2, 20)) == 18
+
+
+def test_the_burst_of_an_organisation_does_not_lift_that_of_an_environment(bench: Bench) -> None:
+    bench.enqueue(ENVS[0], 1)
+    bench.keeper.change(TenantRef.of(ENVS[0]), {"enqueue_rate": 10})
+    bench.keeper.change(ORGANISATION, {"enqueue_rate": 1000, "enqueue_burst": 1000})
+    with pytest.raises(EnqueueRateExceeded):
+        bench.client.enqueue_many(queue_of(ENVS[0]), [NewJob("send", id=f"many{number}") for number in range(100)])
+
+
 NAMES = st.sampled_from([*ENVS, ELSEWHERE])
 NUMBERS = st.dictionaries(NAMES, st.integers(0, 50))
+EVERYWHERE = sorted([*ENVS, ELSEWHERE])
+TURNS = st.integers(0, 10**9)
 
 
 @settings(deadline=None)
-@given(value=st.integers(0, 200), used=NUMBERS, shares=NUMBERS, asking=st.frozensets(NAMES))
+@given(value=st.integers(0, 200), used=NUMBERS, shares=NUMBERS, asking=st.frozensets(NAMES), needs=NUMBERS, turn=TURNS)
 def test_a_plan_gives_out_the_quota_and_no_more(
-    value: int, used: dict[EnvRef, int], shares: dict[EnvRef, int], asking: frozenset[EnvRef]
+    value: int,
+    used: dict[EnvRef, int],
+    shares: dict[EnvRef, int],
+    asking: frozenset[EnvRef],
+    needs: dict[EnvRef, int],
+    turn: int,
 ) -> None:
-    quota = SharedQuota(value, [*ENVS, ELSEWHERE])
-    plan = plan_shares(quota, used, shares, asking)
-    assert all(plan[env] >= used.get(env, 0) for env in quota.members)
+    plan = plan_shares(SharedQuota(value, EVERYWHERE), used, shares, asking, needs, turn)
+    assert all(plan[env] >= used.get(env, 0) for env in EVERYWHERE)
     assert sum(plan.values()) == max(value, sum(used.values()))
 
 
+RUNNING = st.builds(Running, st.integers(0, 20), st.integers(0, 50), st.integers(0, 20))
+
+
 @settings(deadline=None)
-@given(values=st.tuples(st.integers(0, 100), st.integers(0, 100)), wanted=NUMBERS, shares=NUMBERS)
-def test_raising_passes_no_quota(values: tuple[int, int], wanted: dict[EnvRef, int], shares: dict[EnvRef, int]) -> None:
-    quotas = [SharedQuota(values[0], ENVS), SharedQuota(values[1], [*ENVS, ELSEWHERE])]
-    raised = raise_within(wanted, shares, quotas)
+@given(value=st.integers(0, 100), jobs=st.dictionaries(NAMES, RUNNING), turn=TURNS)
+def test_a_plan_of_running_jobs_is_fair(value: int, jobs: dict[EnvRef, Running], turn: int) -> None:
+    plan = plan_running(SharedQuota(value, EVERYWHERE), jobs, turn)
+    assert sum(plan.values()) == value
+    for env, own in jobs.items():
+        if plan[env] < own.demand:
+            assert max(plan.values()) <= plan[env] + 1, f"{env} is denied what others have"
+
+
+def test_a_quota_smaller_than_the_number_of_environments_reaches_each_in_turn() -> None:
+    envs = [EnvRef("acme", "shop", f"env{number:02}") for number in range(50)]
+    quota = SharedQuota(10, envs)
+    backlogs = {env: Running(0, 5, 0) for env in envs}
+    for plans in (
+        [plan_running(quota, backlogs, turn) for turn in range(50)],
+        [plan_shares(quota, {}, {}, frozenset(envs), {}, turn) for turn in range(50)],
+    ):
+        assert {env for plan in plans for env, value in plan.items() if value} == set(envs)
+
+
+def test_shares_of_environments_that_need_nothing_stay() -> None:
+    envs = [EnvRef("acme", "shop", f"env{number:02}") for number in range(50)]
+    quota = SharedQuota(10, envs)
+    assert plan_shares(quota, {}, {}, frozenset(), {}, 1) == plan_shares(quota, {}, {}, frozenset(), {}, 2)
+    assert plan_running(quota, {}, 1) == plan_running(quota, {}, 2)
+
+
+def test_jobs_that_do_not_start_keep_one_place() -> None:
+    share = 10
+    for _ in range(10):
+        share = Running(0, 1000, share).demand
+    assert share == 1
+
+
+@settings(deadline=None)
+@given(values=st.tuples(st.integers(0, 100), st.integers(0, 100)), wanted=NUMBERS, shares=NUMBERS, turn=TURNS)
+def test_raising_passes_no_quota(
+    values: tuple[int, int], wanted: dict[EnvRef, int], shares: dict[EnvRef, int], turn: int
+) -> None:
+    quotas = [SharedQuota(values[0], ENVS), SharedQuota(values[1], EVERYWHERE)]
+    raised = raise_within(wanted, shares, quotas, turn)
     for quota in quotas:
         before = sum(shares.get(env, 0) for env in quota.members)
         assert sum(raised.get(env, 0) for env in quota.members) <= max(quota.value, before)

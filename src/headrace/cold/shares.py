@@ -21,7 +21,7 @@ from threading import Thread
 from typing import Any
 
 from headrace.cold.quota_records import SQL, list_quotas
-from headrace.cold.share_plan import SharedQuota, keep_similar, plan_shares, raise_within
+from headrace.cold.share_plan import Running, SharedQuota, keep_similar, plan_running, plan_shares, raise_within
 from headrace.cold.tiers import Tiers
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
@@ -35,6 +35,8 @@ from headrace.valkey.connect import ScriptError, available
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
+TURN_MS = 1000
+"""Rounds are numbered by their time in ms."""
 SHARED = tuple(name for name in IN_VALKEY if name != Quota.ENQUEUE_BURST)
 """The burst goes with the rate."""
 
@@ -63,20 +65,21 @@ class ShareKeeper:
             members, asking = self._find_members(shared, before)
             uses = self._read_uses(members)
             reached = frozenset(uses)
-            quotas = _quotas_of(shared, members)
-            wanted = _plan(quotas, uses, before, asking)
+            quotas, turn = _quotas_of(shared, members), number // TURN_MS
+            wanted = _plan(quotas, uses, before, asking, turn)
             lowered = self._lower(number, shared, before, wanted, uses)
             after: Shares = {
                 str(name): raise_within(
                     {env: value for env, value in wanted.get(name, {}).items() if env in reached},
                     lowered.get(name, {}),
                     quotas[name],
+                    turn,
                 )
                 for name in SHARED
             }
             _write_shares(conn, before, after)
         for env in sorted(reached):
-            words = _words(env, after, shared)
+            words = _words(env, _limits(env, after, wanted), shared)
             if uses[env].share_words != words:
                 self._give(number, env, words)
         self._forget_asking(asking)
@@ -99,7 +102,7 @@ class ShareKeeper:
             asking |= {_environment(part) for part in more}
             found |= {_environment(part) for part in parts}
         found |= asking
-        members = {env for env in found if any(tenant.covers(env) for tenant in shared)}
+        members = {env for env in found if _parents(env, shared)}
         return members | {env for shares in before.values() for env in shares}, frozenset(asking)
 
     def _read_uses(self, members: Iterable[EnvRef]) -> dict[EnvRef, EnvironmentUse]:
@@ -127,13 +130,15 @@ class ShareKeeper:
         """Step 1. Returns the shares after it."""
         after: Shares = {name: dict(shares) for name, shares in before.items()}
         for env, use in sorted(uses.items()):
-            target = {name: min(wanted.get(name, {}).get(env, 0), before.get(name, {}).get(env, 0)) for name in SHARED}
+            target: dict[str, int] = {
+                name: min(wanted.get(name, {}).get(env, 0), before.get(name, {}).get(env, 0)) for name in SHARED
+            }
             is_lower = any(target[name] < before.get(name, {}).get(env, 0) for name in SHARED)
             # Valkey may have more than the record: it failed over to a replica that was behind.
             is_ahead = any(use.share.get(name, 0) > before.get(name, {}).get(env, 0) for name in SHARED)
             if not is_lower and not is_ahead and use.share_words:
                 continue
-            words = _words(env, {name: {env: value} for name, value in target.items()}, shared)
+            words = _words(env, target, shared)
             given = self._give(number, env, words)
             for name, word in zip(IN_VALKEY, given or (), strict=False):
                 if word != NONE and name in SHARED:
@@ -195,13 +200,21 @@ def _environment(part: bytes) -> EnvRef:
     return keys.queue_of_part(f"{part.decode()}:").environment
 
 
+def _parents(env: EnvRef, shared: Mapping[TenantRef, Values]) -> list[TenantRef]:
+    """Return the organisation and the project of an environment, if they share out quotas."""
+    return [tenant for tenant in (TenantRef(env.org), TenantRef(env.org, env.project)) if tenant in shared]
+
+
 def _quotas_of(shared: Mapping[TenantRef, Values], members: Iterable[EnvRef]) -> dict[str, list[SharedQuota]]:
-    known = sorted(members)
+    covered: defaultdict[TenantRef, list[EnvRef]] = defaultdict(list)
+    for env in sorted(members):
+        for tenant in _parents(env, shared):
+            covered[tenant].append(env)
     found: dict[str, list[SharedQuota]] = {name: [] for name in SHARED}
     for tenant, values in sorted(shared.items()):
         for name in SHARED:
             if (value := values.get(name)) is not None:
-                found[name].append(SharedQuota(value, [env for env in known if tenant.covers(env)]))
+                found[name].append(SharedQuota(value, covered[tenant]))
     return found
 
 
@@ -210,38 +223,56 @@ def _plan(
     uses: Mapping[EnvRef, EnvironmentUse],
     before: Shares,
     asking: frozenset[EnvRef],
+    turn: int,
 ) -> Shares:
     """Return what each environment should have of each quota. Of an environment that was not read, what it has."""
     wanted: Shares = {}
     for name, own in quotas.items():
         shares = before.get(name, {})
         used = {env: use.used[name] if name in MEASURED else 0 for env, use in uses.items()}
-        unread = {env: value for env, value in shares.items() if env not in uses}
-        active = asking | {env for env, use in uses.items() if name not in MEASURED and use.is_enqueuing}
-        plans = [plan_shares(quota, {**used, **unread}, shares, active) for quota in own]
+        used |= {env: value for env, value in shares.items() if env not in uses}
+        needs = {env: use.needed_bytes for env, use in uses.items() if use.needed_bytes and name == Quota.WARM_BYTES}
+        if name == Quota.RUNNING:
+            jobs = {env: _running(use) for env, use in uses.items()}
+            jobs |= {env: Running(value, 0, value) for env, value in shares.items() if env not in uses}
+            plans = [plan_running(quota, jobs, turn) for quota in own]
+        else:
+            active = {env for env, use in uses.items() if name not in MEASURED and use.is_enqueuing}
+            plans = [plan_shares(quota, used, shares, asking | active, needs, turn) for quota in own]
         targets: dict[EnvRef, int] = {}
         for plan in plans:
             for env, value in plan.items():
                 targets[env] = min(value, targets.get(env, value))
-        wanted[name] = {env: keep_similar(value, shares.get(env), used.get(env, 0)) for env, value in targets.items()}
+        wanted[name] = {
+            env: keep_similar(value, shares.get(env), used.get(env, 0), needs.get(env, 0))
+            for env, value in targets.items()
+        }
     return wanted
 
 
-def _words(env: EnvRef, shares: Shares, shared: Mapping[TenantRef, Values]) -> list[str]:
+def _running(use: EnvironmentUse) -> Running:
+    return Running(use.used[Quota.RUNNING], use.waiting, use.share.get(Quota.RUNNING, 0))
+
+
+def _limits(env: EnvRef, shares: Shares, wanted: Shares) -> dict[str, int]:
+    """Return what Valkey is to enforce. More jobs than wanted may run for a while: they count, and none follow."""
+    own = {name: shares.get(name, {}).get(env, 0) for name in SHARED}
+    return {**own, Quota.RUNNING: min(own[Quota.RUNNING], wanted.get(Quota.RUNNING, {}).get(env, 0))}
+
+
+def _words(env: EnvRef, own: Mapping[str, int], shared: Mapping[TenantRef, Values]) -> list[str]:
     """Return the words of an environment's shares; `-` for quotas that neither its project nor its organisation has."""
-    own = [values for tenant, values in shared.items() if tenant.covers(env)]
+    parents = [shared[tenant] for tenant in _parents(env, shared)]
 
     def word(name: str) -> str:
-        if all(values.get(name) is None for values in own):
-            return NONE
-        return str(shares.get(name, {}).get(env, 0))
+        return NONE if all(values.get(name) is None for values in parents) else str(own.get(name, 0))
 
     words = {name: word(name) for name in SHARED}
     rate, burst = words[Quota.ENQUEUE_RATE], NONE
     if rate != NONE:  # the burst is divided as the rate is
         parts = [
             int(rate) * size // max(1, values.get(Quota.ENQUEUE_RATE) or 1)
-            for values in own
+            for values in parents
             if (size := values.get(Quota.ENQUEUE_BURST)) is not None and values.get(Quota.ENQUEUE_RATE) is not None
         ]
         burst = str(max(1, min(parts or [int(rate)])))

@@ -4,7 +4,10 @@
     quota of hr:{0}:meta       defaults of every environment: a number or `-`
     share of hr:{0}:env:E      its share of the quotas of its project and organisation, and the round it was given in
     shared of hr:{0}:meta      "1" if a project or organisation has a quota that is shared out
+    share_round                the round of the last share, also where there is none any more
+    share_need                 bytes of a job that waits in PostgreSQL because its share is too small, and when (ms)
     shared:O, shared:O:P       names of the quotas that the organisation O, or its project P, shares out
+    shared_bytes:O, …:O:P      its quota `warm_bytes`: a larger job could never run
     rate_at of hr:{0}:env:E    level of the enqueue rate, a time in ms (lua/enqueue.lua)
     refused:<quota>            how often it refused something
 
@@ -28,7 +31,7 @@ NONE, DEFAULT = "-", "="
 MEASURED = (Quota.WARM_JOBS, Quota.WARM_BYTES, Quota.QUEUES, Quota.RUNNING)
 """Quotas of which something is used at a moment; the others are rates."""
 REFUSED = "refused:"
-SHARED = "shared"
+SHARED, SHARED_BYTES = "shared", "shared_bytes"
 
 
 def pack_quotas(values: Values, missing: str = DEFAULT) -> str:
@@ -50,6 +53,8 @@ def shared_fields(quotas: Mapping[TenantRef, Values]) -> dict[str, str]:
         if names and tenant.level in ("organisation", "project"):
             part = ":".join(keys.encode(name) for name in (tenant.org, tenant.project) if name)
             fields[f"{SHARED}:{part}"] = " ".join(names)
+            if Quota.WARM_BYTES in names:
+                fields[f"{SHARED_BYTES}:{part}"] = str(values[Quota.WARM_BYTES])
     if markers := sorted(field for field in fields if field.startswith(SHARED)):
         fields[SHARED] = " ".join(marker.replace(" ", "%20") for marker in markers)
     return fields
@@ -124,9 +129,16 @@ class EnvironmentUse:
     share_words: Sequence[str]  # none: it has no shares
     share: Mapping[str, int]
     is_enqueuing: bool  # it used its enqueue rate within the last seconds
+    waiting: int  # jobs that are ready to run
+    needed_bytes: int  # room for a job that waits in PostgreSQL because it is larger than the share; 0: there is none
 
 
 RECENT_MS = 2000
+NEED_MS = 30_000
+"""How long a need for bytes holds: the mover tries again within that time."""
+
+
+ENVIRONMENT_FIELDS = ("jobs", "bytes", "running", "share", "rate_at", "depth", "share_need")
 
 
 def read_environment_use(client: Valkey, shard: int, envs: Sequence[EnvRef]) -> dict[EnvRef, EnvironmentUse]:
@@ -135,16 +147,20 @@ def read_environment_use(client: Valkey, shard: int, envs: Sequence[EnvRef]) -> 
     now_ms = clock[0] * 1000
     pipeline = client.pipeline(transaction=False)
     for env in envs:
-        pipeline.hmget(keys.env(shard, env), "jobs", "bytes", "running", "share", "rate_at")
+        pipeline.hmget(keys.env(shard, env), *ENVIRONMENT_FIELDS)
         pipeline.scard(keys.env_names(shard, env))
     answers: list[Any] = pipeline.execute()
     found: dict[EnvRef, EnvironmentUse] = {}
-    for env, (jobs, size, running, share, rate_at), queues in zip(envs, answers[::2], answers[1::2], strict=True):
+    for env, values, queues in zip(envs, answers[::2], answers[1::2], strict=True):
+        jobs, size, running, share, rate_at, depth, need = values
         numbers = (int(jobs or 0), int(size or 0), queues, int(running or 0))
         words = (share or b"").decode().split()[: len(IN_VALKEY)]
         is_enqueuing = float(rate_at or 0) > now_ms - RECENT_MS
         used = {str(name): number for name, number in zip(MEASURED, numbers, strict=True)}
-        found[env] = EnvironmentUse(used, words, _parse_share(words), is_enqueuing)
+        needed_bytes, needed_at = (int(word) for word in (need or b"0 0").split())
+        if needed_at < now_ms - NEED_MS:
+            needed_bytes = 0
+        found[env] = EnvironmentUse(used, words, _parse_share(words), is_enqueuing, int(depth or 0), needed_bytes)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from headrace.valkey.connect import Valkey
 
 SQL = files("headrace.snapshot") / "sql"
 LABELS = ("org", "project", "env", "quota")
+RATES = (Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST)
 
 LIMIT = Described(
     "headrace_quota_limit",
@@ -65,19 +67,21 @@ def read_quotas(valkey: Valkey, shards: int, url: str, timeout_s: float, envs: S
 
 def quota_families(figures: QuotaFigures, states: Sequence[QueueState], named: Iterable[EnvRef]) -> list[Family]:
     """Tell of the environments that are named, and of every project and organisation that has a quota."""
+    if not figures.values:
+        return []
     limit, used, refused = Family(LIMIT), Family(USED), Family(REFUSED)
     shared = [tenant for tenant in figures.values if tenant.level in ("organisation", "project")]
+    uses = _sum_uses(figures, states)
     for tenant in sorted({*(TenantRef.of(env) for env in named), *shared}):
         limits = _limits_of(figures, tenant)
-        uses = _uses_of(figures, states, tenant) if limits else {}
         for name, value in limits.items():
             limit.add(value, tenant.org, tenant.project, tenant.env, name)
-            if name in uses:
-                used.add(uses[name], tenant.org, tenant.project, tenant.env, name)
+            if name not in RATES:
+                used.add(uses[tenant][name], tenant.org, tenant.project, tenant.env, name)
         use = figures.use_of(tenant)
         for name, count in sorted(use.refused.items()) if use else ():
             refused.add(count, tenant.org, tenant.project, tenant.env, name)
-    return [limit, used, refused] if figures.values else []
+    return [limit, used, refused]
 
 
 def _limits_of(figures: QuotaFigures, tenant: TenantRef) -> dict[str, int]:
@@ -91,21 +95,22 @@ def _limits_of(figures: QuotaFigures, tenant: TenantRef) -> dict[str, int]:
     return {str(name): found[name] for name in Quota if name in found}
 
 
-def _uses_of(figures: QuotaFigures, states: Sequence[QueueState], tenant: TenantRef) -> dict[str, int]:
-    own = [state for state in states if tenant.covers(state.ref.environment)]
-    held = sum(state.depth + state.scheduled + state.running for state in own)
-    cold = sum(state.cold + state.cold_scheduled for state in own)
-    cold_bytes = sum(state.cold_bytes for state in own)
-    found: dict[str, int] = {
-        Quota.WARM_JOBS: held - cold,
-        Quota.WARM_BYTES: sum(state.bytes for state in own) - cold_bytes,
-        Quota.COLD_JOBS: cold,
-        Quota.COLD_BYTES: cold_bytes,
-        Quota.QUEUES: len(own),
-        Quota.RUNNING: sum(state.running for state in own),
-        **dict.fromkeys((Quota.RULES, Quota.CHANNELS, Quota.KEYS), 0),
-    }
+def _sum_uses(figures: QuotaFigures, states: Iterable[QueueState]) -> dict[TenantRef, Counter[str]]:
+    """Return what each environment, project and organisation uses of each quota."""
+    found: defaultdict[TenantRef, Counter[str]] = defaultdict(Counter)
+    for state in states:
+        cold = state.cold + state.cold_scheduled
+        numbers: dict[str, int] = {
+            Quota.WARM_JOBS: state.depth + state.scheduled + state.running - cold,
+            Quota.WARM_BYTES: state.bytes - state.cold_bytes,
+            Quota.COLD_JOBS: cold,
+            Quota.COLD_BYTES: state.cold_bytes,
+            Quota.QUEUES: 1,
+            Quota.RUNNING: state.running,
+        }
+        for tenant in TenantRef.of(state.ref.environment).parents():
+            found[tenant].update(numbers)
     for (name, whose), count in figures.counts.items():
-        if tenant in whose.parents():
-            found[name] += count
+        for tenant in whose.parents():
+            found[tenant][name] += count
     return found

@@ -12,7 +12,6 @@
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far, told = shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local is_counted = ARGV[15] == '1'
-local MOST_ASKING = 1000
 local FIRST, EACH = 16, ARGV[14] == '1' and 7 or 3
 local queue = queue_of(E, Q)
 if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end
@@ -62,6 +61,18 @@ local function quota_refusal()
     return { 'enqueue_rate', 'RATE', kind, rate, burst, items, whole(math.ceil(wait)) }
   end
 
+  -- The largest job that could ever run: the quota of the environment, its project or its organisation, and which of them. Not
+  -- its share, which grows as it needs.
+  local function most_bytes()
+    if not quotas.is_share.warm_bytes then return quotas.warm_bytes, 'environment' end
+    local org, project = E:match('^([^:]*):([^:]*)')
+    local most
+    for _, value in ipairs(redis.call('HMGET', META, 'shared_bytes:' .. org, 'shared_bytes:' .. org .. ':' .. project)) do
+      most = math.min(tonumber(value or nil) or math.huge, most or math.huge)
+    end
+    return most, 'share'
+  end
+
   -- Which quota is exceeded, and the words of the error.
   local function find_exceeded(items, bytes, largest)
     if items == 0 then return nil end
@@ -72,16 +83,19 @@ local function quota_refusal()
     if not far then
       local name, used = exceeded_quota(queue, items, bytes)
       if name then return describe(name, used) end
-    elseif quotas.warm_bytes and largest > quotas.warm_bytes and not quotas.is_share.warm_bytes then
-      local _, used = held_by_environment(queue) -- it could wait in PostgreSQL, but never run
-      return describe('warm_bytes', used)
+    else
+      local most, kind = most_bytes()
+      if most and largest > most then
+        local _, used = held_by_environment(queue) -- it could wait in PostgreSQL, but never run
+        return { 'warm_bytes', 'QUOTA', 'warm_bytes', kind, whole(most), whole(used) }
+      end
     end
     return quotas.enqueue_rate and not is_counted and describe_rate(items) or nil
   end
 
   local exceeded = find_exceeded(count_jobs(false)) and find_exceeded(count_jobs(true))
   if not exceeded then return nil end
-  if quotas.is_share[exceeded[1]] and redis.call('SCARD', ASKING) < MOST_ASKING then redis.pcall('SADD', ASKING, E) end
+  ask_for_share(queue, exceeded[1])
   -- For metrics. An environment that does not exist is not created by a refusal.
   if queue.environment.exists then redis.pcall('HINCRBY', env_key(E), 'refused:' .. exceeded[1], 1) end
   return redis.error_reply(table.concat(exceeded, ' ', 2))
@@ -149,8 +163,11 @@ local function accept(J, size, delay, body, priority, ttl, max_attempts)
   -- Jobs of one call keep their order too: a 4096th of a millisecond each, less than accepting one takes.
   local at = NOW + delay + seen / 4096
   seen = seen + 1
-  if far and (delay >= far or cold_mode or not fits(queue, size, max_items, max_bytes)
-      or not shard_fits(queue, size, shard_max) or exceeded_quota(queue, 1, size)) then
+  local full = far and (delay >= far or cold_mode or not fits(queue, size, max_items, max_bytes)
+    or not shard_fits(queue, size, shard_max))
+  local exceeded = far and not full and exceeded_quota(queue, 1, size)
+  if exceeded then ask_for_share(queue, exceeded, size) end
+  if full or exceeded then
     if spilled[J] or (ask_each and redis.call('EXISTS', body_key(EJ)) == 1 and is_known(J)) then return 0 end
     spilled[J] = true
     if delay < far and not cold_mode then go_cold(queue, max_items, max_bytes) end

@@ -101,8 +101,12 @@ end
 local answers = {}
 for i = FIRST, #ARGV, EACH do
   local size = tonumber(ARGV[i + 3])
-  if not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max)
-      or exceeded_quota(queue, 1, size) then break end
+  if not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max) then break end
+  local exceeded = exceeded_quota(queue, 1, size)
+  if exceeded then
+    ask_for_share(queue, exceeded, size)
+    break
+  end
   answers[#answers + 1] = place(ARGV[i], ARGV[i + 1], ARGV[i + 2], size, ARGV[i + 4], tonumber(ARGV[i + 5]),
     tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9])
 end

@@ -24,6 +24,9 @@ if quotas and (quotas.warm_jobs or quotas.warm_bytes) then
 end
 local refill = full < REFILL_BELOW or held_by(queue) == 0
 local cold = queue.cold or new_cold()
+if not refill and quotas and cold.depth > 0 then
+  ask_for_share(queue, quotas.is_share.warm_jobs and 'warm_jobs' or 'warm_bytes')
+end
 local unconfirmed = {}
 if ARGV[8] == '1' then
   for _, row in ipairs(redis.call('SMEMBERS', moving_key(E, Q))) do

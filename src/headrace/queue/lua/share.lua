@@ -1,13 +1,14 @@
--- share: how much of the quotas of its project and organisation an environment may use from now on. It gets at least what it
--- uses now: nothing is taken away that is in use.
+-- share: how much of the quotas of its project and organisation an environment may use from now on. It keeps what it uses now:
+-- nothing is taken away that is in use. More jobs than its share may run for a while; then none follow those that end.
 --@flags allow-oom
 --@include keys, state
 -- KEYS[1]    the hash of the environment (routes the script)
 -- ARGV       prefix, maxlen, E, round, a word for each of QUOTAS: a number or '-' (it shares no such quota)
--- Returns    {1, the words as they are in force}; {0} if a later round was here before
+-- Returns    {1, the words, each at least what is used}; {0} if a later round was here before
 local E, round = ARGV[3], tonumber(ARGV[4])
-local v = redis.call('HMGET', KEYS[1], 'depth', 'running', 'bytes', 'jobs', 'counted', 'share', 'share_indexed')
-local known = tonumber((v[6] or ''):match('(%d+)$') or 0)
+local v = redis.call('HMGET', KEYS[1], 'depth', 'running', 'bytes', 'jobs', 'counted', 'share', 'share_indexed',
+  'share_round')
+local known = tonumber(v[8] or (v[6] or ''):match('(%d+)$') or 0) -- 0.2.0 kept it in `share` alone
 if known > round then return { 0 } end
 local env = { E = E, exists = v[1] ~= false, bytes = tonumber(v[3] or nil), jobs = tonumber(v[4] or nil),
   counted_at = tonumber(v[5] or nil) }
@@ -15,12 +16,14 @@ if not env.exists then env.bytes, env.jobs = 0, 0 end
 count_environment(env)
 local used = { warm_jobs = env.jobs, warm_bytes = env.bytes, queues = redis.call('SCARD', env_names_key(E)),
   running = tonumber(v[2] or 0) }
-local words, is_any = {}, false
+local words, counted, is_any = {}, {}, false
 for i, name in ipairs(QUOTAS) do
   local wanted = tonumber(ARGV[4 + i])
-  words[i] = wanted and whole(math.max(wanted, used[name] or 0)) or '-'
+  counted[i] = wanted and whole(math.max(wanted, used[name] or 0)) or '-'
+  words[i] = wanted and name == 'running' and whole(wanted) or counted[i]
   is_any = is_any or wanted ~= nil
 end
+redis.call('HSET', KEYS[1], 'share_round', whole(round))
 if is_any then
   redis.call('HSET', KEYS[1], 'share', table.concat(words, ' ') .. ' ' .. whole(round))
 else
@@ -38,4 +41,4 @@ if (v[7] or '-') ~= running then
   end
   redis.call('HSET', KEYS[1], 'share_indexed', running)
 end
-return { 1, unpack(words) }
+return { 1, unpack(counted) }

@@ -92,12 +92,14 @@ local QUOTAS = { 'warm_jobs', 'warm_bytes', 'queues', 'enqueue_rate', 'enqueue_b
 -- has no share of yet is 0. Shares come each second (cold/shares.py).
 local function read_quotas(E, own, share)
   local numbers = shard_numbers()
-  local found, is_share, default = {}, {}, (numbers.quota or ''):gmatch('%S+')
+  local found, is_share, own_rate, default = {}, {}, nil, (numbers.quota or ''):gmatch('%S+')
   own = (own or ''):gmatch('%S+')
   local shares = (share or ''):gmatch('%S+')
   for _, name in ipairs(QUOTAS) do
     local usual, word, part = default(), own(), tonumber(shares() or nil)
     found[name] = tonumber((not word or word == '=') and usual or word or nil)
+    if name == 'enqueue_burst' and part and not found[name] and own_rate then found[name] = math.max(1, own_rate) end
+    if name == 'enqueue_rate' then own_rate = found[name] end
     if part and (not found[name] or part < found[name]) then found[name], is_share[name] = part, true end
   end
   if numbers.shared and not share then
@@ -477,6 +479,15 @@ local function exceeded_quota(queue, jobs, bytes)
   if quotas.warm_jobs and held_jobs + jobs > quotas.warm_jobs then return 'warm_jobs', held_jobs end
   if quotas.warm_bytes and held_bytes + bytes > quotas.warm_bytes then return 'warm_bytes', held_bytes end
   return nil
+end
+
+-- Let the next round know that the environment's share of a quota is too small, and for a job of how many bytes, if that is why
+-- it waits. May fail without harm where the server is out of memory: it is asked again.
+local MOST_ASKING = 1000
+local function ask_for_share(queue, name, bytes)
+  if not queue.environment.quotas.is_share[name] or redis.call('SCARD', ASKING) >= MOST_ASKING then return end
+  redis.pcall('SADD', ASKING, queue.E)
+  if bytes then redis.pcall('HSET', env_key(queue.E), 'share_need', whole(bytes) .. ' ' .. whole(NOW)) end
 end
 
 -- How full the quotas of the environment are: 1 is full.
