@@ -53,10 +53,14 @@ class PlacedRows:
     def keep_only(self, seqs: set[int]) -> None:
         """Forget rows that are not among these: Valkey lost their jobs, so they are claimed again."""
         lost = self.rows.keys() - seqs
+        if not lost:
+            return
         for seq in lost:
             del self.rows[seq]
-        if lost:
-            self.restart()
+        # A lost row that is placed again must not be taken as safe because of when it was placed first.
+        kept = [(placed_at, [row for row in rows if row.seq not in lost]) for placed_at, rows in self._batches]
+        self._batches = deque(batch for batch in kept if batch[1])
+        self.restart()
 
     def restart(self) -> None:
         """Claim from the head again, past the rows that are placed."""
