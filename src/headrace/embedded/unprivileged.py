@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -67,21 +69,37 @@ def refuse_foreign_directory(folder: Path) -> None:
 def reachable_copy(folder: Path, program: Path) -> Path:
     """Return a folder of programs that `nobody` can run: `folder`, or a copy if we are root and a parent is closed.
 
-    The copy is made once, in a directory for temporary files.
+    The copy is made once, in a directory for temporary files. Other users can make folders there too, so one that is
+    found is used only if no other user could have written anything in it; names cannot be taken in advance.
     """
     if not is_root() or _is_open(program):
         return folder
-    name = hashlib.sha256(f"{folder} {program.stat().st_mtime_ns}".encode()).hexdigest()[:16]
-    copy = Path(tempfile.gettempdir()) / f"headrace-programs-{name}"
-    if not copy.exists():
-        fresh = Path(tempfile.mkdtemp(prefix=f"{copy.name}-"))
-        shutil.copytree(folder, fresh, symlinks=True, dirs_exist_ok=True)
-        for each in (fresh, *fresh.rglob("*")):
-            if not each.is_symlink():
-                each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
-        fresh.rename(copy)
-    refuse_foreign_directory(copy)
-    return copy
+    temporary = Path(tempfile.gettempdir())
+    digest = hashlib.sha256(f"{folder} {program.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    name = f"headrace-programs-{digest}"
+    for found in sorted(temporary.glob(f"{name}*")):
+        if _is_root_only(found) and (found / program.relative_to(folder)).is_file():
+            return found
+    fresh = Path(tempfile.mkdtemp(prefix="headrace-copy-"))
+    shutil.copytree(folder, fresh, symlinks=True, dirs_exist_ok=True)
+    for each in (*fresh.rglob("*"), fresh):  # the folder itself last: until then it is closed to others
+        if not each.is_symlink():
+            each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
+    return fresh.rename(temporary / f"{name}-{secrets.token_hex(8)}")
+
+
+def _is_root_only(folder: Path) -> bool:
+    """Return True if the folder and all that is in it belong to root, and no other user can write to any of it."""
+    try:
+        is_directory = stat.S_ISDIR(folder.lstat().st_mode)
+        return is_directory and all(_is_roots(each) for each in itertools.chain((folder,), folder.rglob("*")))
+    except FileNotFoundError:  # its owner has removed it meanwhile
+        return False
+
+
+def _is_roots(path: Path) -> bool:
+    found = path.lstat()
+    return found.st_uid == 0 and (stat.S_ISLNK(found.st_mode) or not found.st_mode & 0o022)
 
 
 def _is_open(program: Path) -> bool:
