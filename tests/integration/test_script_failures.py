@@ -231,6 +231,13 @@ def age(world: World) -> None:
     world.end_ttl(Y, "later over")
 
 
+def lose_entries(world: World) -> None:
+    """Leave indexes that lack what may run, hold what may not, and environments that are in no list."""
+    world.valkey.delete(keys.envs(0), keys.environments(0), keys.queue_class(0, "y"))
+    world.valkey.hset(keys.queue(0, X), "paused", "1")
+    world.valkey.hset(keys.queue(0, Y), "indexed", "")
+
+
 def rows() -> list[ColdRow]:
     def row(number: int, job_id: str, due_ms: float) -> ColdRow:
         return ColdRow(number, job_id, "task", "", "", b"payload", 7, 0, 3, 1, due_ms, None, False)
@@ -296,6 +303,7 @@ SCENARIOS = {
     "bury": Scenario("bury", lambda world: STUBS.bury(0, [(held, "no") for held in some_held(world)]), let_go),
     "giveback": Scenario("giveback", lambda world: STUBS.giveback(0, some_held(world)), let_go),
     "maintain": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=age),
+    "maintain indexes": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=lose_entries),
     "reclaim": Scenario("reclaim", lambda world: STUBS.reclaim(0, 100), arrange=age),
     "release": Scenario("release", lambda world: STUBS.release(0, 100), arrange=age),
     "expire": Scenario("expire", lambda world: STUBS.expire(0, 100), arrange=age),

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+INDEXED_DEFAULT = "quota_indexed"
+"""Field of a shard's meta: the default quotas for which its environments were last indexed."""
+
 
 class SettingsKeeper:
     """Restores the settings of a shard. Workers take no job of a server before that (see lua/settings.lua)."""
@@ -55,13 +58,22 @@ class SettingsKeeper:
             with available():
                 before = read_shared(self._tiers.valkey, shard)
                 store_shared(self._tiers.valkey, shard, before, fields)
-                if before.get("quota") == fields.get("quota"):
-                    return
-                parts = self._tiers.valkey.smembers(keys.environments(shard))
-            # Another default of `running` may let environments run, or stop them.
-            for part in cast("set[bytes]", parts):
-                env = keys.queue_of_part(f"{part.decode()}:").environment
-                self._tiers.run(self._tiers.stubs.configure(env, {"": None}))
+            self._index_default(shard, before.get("quota", ""), fields.get("quota", ""))
+
+    def _index_default(self, shard: int, before: str, default: str) -> None:
+        """Put all environments of a shard where they belong in its indexes: another default of `running` may let them
+        run, or stop them. For which default that was done is noted last, so an attempt that ended early is repeated."""
+        meta = keys.meta(shard)
+        with available():
+            indexed = cast("bytes | None", self._tiers.valkey.hget(meta, INDEXED_DEFAULT)) or b""
+            if before == default == indexed.decode():
+                return
+            parts = self._tiers.valkey.smembers(keys.environments(shard))
+        for part in cast("set[bytes]", parts):
+            env = keys.queue_of_part(f"{part.decode()}:").environment
+            self._tiers.run(self._tiers.stubs.configure(env, {"": None}))
+        with available():
+            self._tiers.valkey.hset(meta, INDEXED_DEFAULT, default)
 
     def restore_one(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
         """Hold the record meanwhile: an operator who changes it writes to Valkey after us."""

@@ -6,11 +6,11 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:shards                  string  number of shards, written once
     hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all jobs
                                        that wait or run), bounds (see bounds.py), quota, shared and shared:… (see
-                                       quotas.py), mover_token (fencing), mover_* (its
+                                       quotas.py), quota_indexed (see cold/settings.py), mover_token (fencing), mover_* (its
                                        last report), turn and turn:Q (clocks of the fair indexes, see lua/state.lua),
                                        ticked (when), maintainer, maintainer_until, maintainer_ms (maintenance owner,
                                        when its ownership ends, for how long it was written), checked (where it goes
-                                       on to look for miscounted queues)
+                                       on to look for queues that are miscounted or not indexed)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops the XADD; odometers and seq go on
     hr:{0}:envs                zset    environment → turns taken; only those with something that may run

@@ -632,6 +632,12 @@ local function leave_class(Q, E)
   end
 end
 
+-- Whether neither the queue's own limit nor that of its environment keeps it from running one more job.
+local function has_own_room(queue)
+  local env_limit = queue.environment.limit
+  return (not queue.limit or queue.running < queue.limit) and (not env_limit or queue.running < env_limit)
+end
+
 -- The indexes hold what may run now and nothing else, so taking a job never has to search past what is
 -- paused or at its limit: the environment's queues by age, the shard's environments by turns taken, and the
 -- same per queue name for workers that serve some queues only. `indexed` remembers under which age the queue
@@ -640,11 +646,9 @@ end
 local function reindex_queue(queue)
   if queue.oldest_left then queue.oldest, queue.oldest_left = oldest_of(queue), nil end
   local env = queue.environment
-  local own_room = math.min(queue.limit and queue.limit - queue.running or 1,
-    env.limit and env.limit - queue.running or 1)
   local wanted = ''
   queue.oldest_text = queue.oldest and precise(queue.oldest) or ''
-  if queue.oldest and not queue.paused and own_room > 0 then
+  if queue.oldest and not queue.paused and has_own_room(queue) then
     wanted = (env_blocked(env) and 'parked ' or 'free ') .. queue.oldest_text
   end
   local before = queue.indexed or ''
