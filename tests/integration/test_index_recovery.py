@@ -153,6 +153,20 @@ def test_a_sound_shard_stays_as_it_is(client: SyncClient, valkey: Valkey, mainte
     assert read() == before
 
 
+def test_environments_that_older_clients_made_are_listed(
+    client: SyncClient, valkey: Valkey, maintenance: Maintenance
+) -> None:
+    refs = [QueueRef("acme", "shop", f"env {number}", "q") for number in range(300)]
+    for ref in refs:
+        client.enqueue_many(ref, jobs(ref, 1))
+    valkey.delete(keys.environments(0))
+    for _ in range(len(refs)):  # a set may answer with fewer than were asked for, never with none for long
+        maintenance.run_once()
+        if valkey.scard(keys.environments(0)) == len(refs):
+            break
+    assert valkey.smembers(keys.environments(0)) == {keys.env_part(ref.environment).encode() for ref in refs}
+
+
 @pytest.fixture
 def tiers(valkey_url: str, postgres_url: str) -> Iterator[Tiers]:
     tiers = Tiers(valkey_url, postgres_url, OPTIONS)

@@ -19,7 +19,7 @@ from headrace.cold.tiers import Tiers
 from headrace.errors import EnqueueRateExceeded, QuotaExceeded
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
-from headrace.model.quotas import TenantRef
+from headrace.model.quotas import DEFAULT, TenantRef
 from headrace.queue import keys
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.quotas import read_warm_use
@@ -106,6 +106,47 @@ def test_environments_that_were_there_before_the_quota_keep_what_they_have(bench
     bench.keeper.change(PROJECT, {}, ["warm_jobs"])
     assert bench.enqueue(ENVS[0], *range(100, 120)) == 20
     assert not any(bench.shares_of("warm_jobs", *ENVS))
+
+
+def unlist(bench: Bench, *envs: EnvRef) -> None:
+    """Leave environments as clients of 0.1.0 make them: their queues are known, they themselves are in no list."""
+    for env in envs:
+        bench.client.redis.srem(keys.environments(STUBS.shard_of(env)), keys.env_part(env))
+
+
+def count_runnable(bench: Bench) -> int:
+    return sum(len(run(bench.client.redis, STUBS.dequeue(shard, 1000, HOUR_MS))) for shard in range(SHARDS))
+
+
+def test_environments_of_older_clients_get_a_share_when_a_quota_is_set(bench: Bench) -> None:
+    for env in ENVS:
+        bench.enqueue(env, 1)
+    unlist(bench, *ENVS)
+    for shard in range(SHARDS):  # that older ones were listed once does not count
+        bench.client.redis.hset(keys.meta(shard), "listed", "1")
+    bench.keeper.change(ORGANISATION, {"running": 10})
+    assert bench.shares_of("running", *ENVS) == [2] * 5
+    assert count_runnable(bench) == len(ENVS)
+
+
+def test_environments_of_older_clients_get_a_share_of_a_quota_that_was_set_before(bench: Bench) -> None:
+    bench.keeper.change(ORGANISATION, {"running": 10})
+    for env in ENVS:
+        bench.enqueue(env, 1)
+    unlist(bench, *ENVS)
+    for shard in range(SHARDS):
+        bench.client.redis.hdel(keys.meta(shard), "listed")
+    bench.shares.run_round()
+    assert bench.shares_of("running", *ENVS) == [2] * 5
+
+
+def test_a_default_of_running_holds_for_environments_of_older_clients(bench: Bench) -> None:
+    bench.keeper.change(DEFAULT, {"running": 0})
+    for env in ENVS:
+        bench.enqueue(env, 1)
+    unlist(bench, *ENVS)
+    bench.keeper.change(DEFAULT, {"running": 1})
+    assert count_runnable(bench) == len(ENVS)
 
 
 def test_together_they_never_pass_the_quota_however_shares_move(bench: Bench) -> None:

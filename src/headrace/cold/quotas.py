@@ -27,7 +27,8 @@ from headrace.model.quotas import DEFAULT, IN_VALKEY, Quota, TenantRef, Values
 from headrace.postgres.connect import Connection
 from headrace.queue import keys
 from headrace.queue.quotas import MEASURED, WarmUse, pack_quotas, read_warm_use
-from headrace.queue.state import read_parts
+from headrace.queue.state import list_environments, read_parts
+from headrace.valkey.connect import available
 
 QUOTA = "quota"
 """Name of the setting of an environment that holds its quotas."""
@@ -72,6 +73,9 @@ class QuotaKeeper:
             # First the shares, then that they are needed: environments that are there already need not wait for them.
             if unset:
                 self.publish(tenant)
+            for shard in range(self._tiers.stubs.shards):
+                with available():
+                    list_environments(self._tiers.valkey, shard, again=True)
             ShareKeeper(self._tiers).run_round()
         self.publish(tenant)
 

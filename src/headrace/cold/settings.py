@@ -10,6 +10,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.model.quotas import DEFAULT
 from headrace.queue import keys
 from headrace.queue.quotas import read_shared, shared_fields, store_shared
+from headrace.queue.state import list_environments
 from headrace.valkey.connect import available
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class SettingsKeeper:
             indexed = cast("bytes | None", self._tiers.valkey.hget(meta, INDEXED_DEFAULT)) or b""
             if before == default == indexed.decode():
                 return
+            list_environments(self._tiers.valkey, shard, again=True)
             parts = self._tiers.valkey.smembers(keys.environments(shard))
         for part in cast("set[bytes]", parts):
             env = keys.queue_of_part(f"{part.decode()}:").environment

@@ -30,6 +30,7 @@ from headrace.postgres.connect import Connection, scalar_row
 from headrace.postgres.queries import load_query
 from headrace.queue import keys
 from headrace.queue.quotas import MEASURED, NONE, EnvironmentUse, read_environment_use
+from headrace.queue.state import list_environments
 from headrace.valkey.connect import ScriptError, available
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class ShareKeeper:
         for shard in range(self._tiers.stubs.shards):
             try:
                 with available():
+                    list_environments(self._tiers.valkey, shard)
                     parts: Any = self._tiers.valkey.smembers(keys.environments(shard))
                     more: Any = self._tiers.valkey.smembers(keys.asking(shard))
             except HeadraceError as error:

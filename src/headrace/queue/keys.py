@@ -6,7 +6,8 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:shards                  string  number of shards, written once
     hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all jobs
                                        that wait or run), bounds (see bounds.py), quota, shared and shared:… (see
-                                       quotas.py), quota_indexed (see cold/settings.py), mover_token (fencing), mover_* (its
+                                       quotas.py), quota_indexed (see cold/settings.py), listed (the environments of
+                                       all queues are in `environments`), mover_token (fencing), mover_* (its
                                        last report), turn and turn:Q (clocks of the fair indexes, see lua/state.lua),
                                        ticked (when), maintainer, maintainer_until, maintainer_ms (maintenance owner,
                                        when its ownership ends, for how long it was written), checked (where it goes
@@ -16,7 +17,7 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:envs                zset    environment → turns taken; only those with something that may run
     hr:{0}:class:Q             zset    the same for one queue name, for workers that serve some queues only
     hr:{0}:queues              set     every queue that was ever used (its part of the key)
-    hr:{0}:environments        set     every environment that has a queue
+    hr:{0}:environments        set     every environment that has a queue (clients of 0.1.0 add none: maintenance does)
     hr:{0}:asking              set     environments that an enqueue was refused to because their share of a quota of
                                        their project or organisation is used up, 1000 at most (cold/shares.py)
     hr:{0}:leases              zset    job → when its lease ends

@@ -13,6 +13,8 @@ from headrace.valkey.connect import Valkey, available
 
 PAGE = 500
 SCAN_COUNT = 5000
+LISTED = "listed"
+"""Field of a shard\'s meta: the environments of all queues were added to its set of environments."""
 """Names that the server looks at per round trip where only some are wanted."""
 ODOMETER = b"o:"
 
@@ -70,6 +72,19 @@ def read_parts(client: Valkey, shard: int, prefix: str = "") -> list[bytes]:
         return sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
     found = client.sscan_iter(keys.queues(shard), match=f"{escape_glob(prefix)}*", count=SCAN_COUNT)
     return sorted(set(cast(Iterable[bytes], found)))
+
+
+def list_environments(client: Valkey, shard: int, *, again: bool = False) -> None:
+    """Add the environments of all queues to the shard's set of environments, unless that was done before, or `again`.
+
+    Clients of 0.1.0 make queues without adding their environment. One that they make later is added by maintenance.
+    """
+    if not again and client.hget(keys.meta(shard), LISTED) is not None:
+        return
+    found = sorted({part.rpartition(b":")[0] for part in read_parts(client, shard)})
+    for first in range(0, len(found), SCAN_COUNT):
+        client.sadd(keys.environments(shard), *found[first : first + SCAN_COUNT])
+    client.hset(keys.meta(shard), LISTED, "1")
 
 
 def escape_glob(text: str) -> str:

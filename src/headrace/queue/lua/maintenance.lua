@@ -99,10 +99,15 @@ end
 --   * Those whose count of ready jobs is off are marked for repair: a script failed and could not say so.
 --   * Those that the indexes lack, or hold without reason, are indexed again: the limits of their environment changed, and
 --     scripts of older clients, which know no quotas, or a process that ended early did not see to it.
+--   * Their environments are listed, which scripts of older clients do not do.
 local function check_some_queues()
   local page = redis.call('SSCAN', QUEUES, redis.call('HGET', META, 'checked') or '0', 'COUNT', 10)
+  local listed, members = {}, {}
   for _, name in ipairs(page[2]) do
     local E, Q = name:match('^(.*):([^:]*)$')
+    if not listed[E] then
+      listed[E], members[#members + 1] = true, E
+    end
     local v = redis.call('HMGET', queue_key(E, Q), 'ready', 'levels', 'indexed', 'paused', 'limit', 'running')
     local found, levels = redis.call('ZCARD', ready_key(E, Q, 0)), redis.call('ZRANGE', levels_key(E, Q), 0, -1)
     for _, level in ipairs(levels) do found = found + redis.call('ZCARD', ready_key(E, Q, tonumber(level))) end
@@ -112,6 +117,7 @@ local function check_some_queues()
       index_again(E, Q)
     end
   end
+  in_chunks('SADD', ENVIRONMENTS, members)
   redis.call('HSET', META, 'checked', page[1])
 end
 
