@@ -164,6 +164,18 @@ class TestBeforeTheCopyIsSafe:
         both.mover.visit(REF)
         assert both.finish()[0] == "100"
 
+    def test_a_mover_that_leads_anew_does_not_trust_what_it_placed_before(self, both: TwoTiers) -> None:
+        both.enqueue(1, 25)
+        both.finish()
+        both.mover.visit(REF)
+        placed = both.mover._placed_of(REF)  # pyright: ignore[reportPrivateUsage]
+        assert len(placed) == 10
+        both.new_mover()  # its lease expires, and another mover leads meanwhile
+        both.client.redis.delete(keys.mover(0))
+        both.mover._renew_at = 0.0  # pyright: ignore[reportPrivateUsage]
+        both.mover.elect()
+        assert len(both.mover._placed_of(REF)) == 0  # pyright: ignore[reportPrivateUsage]
+
     def test_cold_mode_is_left(self, both: TwoTiers) -> None:
         both.enqueue(1, 12)
         both.finish()

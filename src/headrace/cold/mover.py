@@ -293,6 +293,7 @@ class Mover:
             if token and self._tokens.get(shard) != token:
                 log.info("moves jobs of shard %d", shard, extra={"action": "elected"})
                 self._tokens[shard] = token
+                self._placed.pop(shard, None)  # another mover may have led in between; they are in Valkey
             elif not token:
                 self._tokens.pop(shard, None)
                 self._placed.pop(shard, None)  # the next leader finds them in Valkey

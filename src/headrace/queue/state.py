@@ -13,9 +13,9 @@ from headrace.valkey.connect import Valkey, available
 
 PAGE = 500
 SCAN_COUNT = 5000
-LISTED = "listed"
-"""Field of a shard\'s meta: the environments of all queues were added to its set of environments."""
 """Names that the server looks at per round trip where only some are wanted."""
+LISTED = "listed"
+"""Field of a shard's meta: its set of environments has the environments of all queues."""
 ODOMETER = b"o:"
 
 _COLD_FIELDS = (
