@@ -259,7 +259,7 @@ def test_quotas_of_the_settings_without_postgres_are_named_in_the_log(
 ) -> None:
     flags = {"redis.url": valkey_url, "embedded.data_dir": str(tmp_path), "quotas.warm_jobs": "2"}
     assert apply_quotas(Invocation(None, flags, {}).loaded) == {}
-    assert "quotas.warm_jobs of the settings: not enforced" in caplog.text
+    assert "quotas.warm_jobs: not enforced" in caplog.text
 
 
 def test_settings_set_the_defaults_and_their_absence_lifts_nothing(valkey_url: str, postgres_url: str) -> None:

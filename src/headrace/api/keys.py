@@ -130,7 +130,7 @@ def count_keys(conn: Connection, tenant: TenantRef) -> dict[str, int]:
 
 
 def count_quota_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
-    """Count what a tenant has of the things in PostgreSQL that have quotas, jobs aside."""
+    """Count the alert rules, channels and keys of a tenant, for their quotas."""
     return {**count_used(conn, tenant), **count_keys(conn, tenant)}
 
 

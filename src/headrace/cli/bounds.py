@@ -79,7 +79,7 @@ def apply_quotas(loaded: Loaded) -> Changes:
     tiers = open_tiers(loaded.settings)
     if tiers is None:
         log.warning(
-            "%s of the settings: not enforced, because quotas are kept in PostgreSQL and none is set (postgres.url)",
+            "%s: not enforced, because quotas are stored in PostgreSQL and postgres.url is not set",
             ", ".join(f"quotas.{name}" for name in given),
             extra={"action": "bounds"},
         )

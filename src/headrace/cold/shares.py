@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 TURN_MS = 1000
-"""Rounds are numbered by their time in ms."""
+"""Milliseconds per turn of `share_plan`; a round is numbered by its time in ms."""
 SHARED = tuple(name for name in IN_VALKEY if name != Quota.ENQUEUE_BURST)
 """The burst goes with the rate."""
 
