@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
+from headrace.model.event import lua_pack
 from headrace.queue import scripts
 from headrace.valkey.lua_source import COMMENT, FUNCTION, WORD, drop_unused_functions, find_commands
+from headrace.valkey.scripts import resolve_includes
+
+FOLDERS = [Path(str(files("headrace") / package / "lua")) for package in ("queue", "streams", "snapshot")]
+LUA_FILES = [path for folder in FOLDERS for path in sorted(folder.glob("*.lua"))]
+STRING = re.compile(r"'(?:\\.|[^'\\\n])*'")
+DEFINED = re.compile(
+    r"\blocal function (\w+\([\w, ]*)\)|\blocal (?!function)(\w+(?:, \w+)*)"  # functions and variables
+    r"|\bfunction(?: \w+)?\(([\w, ]*)\)|\bfor ([\w, ]+) (?:in|=)"  # parameters and variables of loops
+)
+USED = re.compile(r"(?<![\w.:])(?:([A-Z][A-Z_]+)\b|([a-z]\w*)\()")
+"""Constants, and functions where they are called."""
+
+KEYWORDS = frozenset({"and", "or", "not", "if", "in", "return", "function", "elseif", "while", "until"})
+GLOBALS = frozenset({"KEYS", "ARGV", "ipairs", "pairs", "tonumber", "tostring", "type", "unpack", "error"})
 
 INCLUDED = """\
 local function unused(n)
@@ -38,6 +55,31 @@ def test_every_function_of_a_queue_script_is_used(name: str) -> None:
     words = WORD.findall(source)
     for found in FUNCTION.finditer(source):
         assert words.count(found["name"]) > 1, f"{name}.lua sends {found['name']}, which it does not use"
+
+
+@pytest.mark.parametrize("path", LUA_FILES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_a_file_includes_what_defines_the_names_that_it_uses(path: Path) -> None:
+    """The server notices that a name is not defined, or defined later, only when it runs the line."""
+    known = KEYWORDS | GLOBALS
+    for text in [lua_pack(), *resolve_includes(path.parent, path.stem).values()]:
+        for line in COMMENT.sub("", text).splitlines():
+            code = STRING.sub("''", line)
+            known |= set(WORD.findall(" ".join(group for found in DEFINED.findall(code) for group in found)))
+            unknown = {word for found in USED.findall(code) for word in found if word} - known
+            assert not unknown, f"{path.name}: {line}"
+
+
+def test_puts_each_include_once_after_what_it_includes(tmp_path: Path) -> None:
+    for name, text in {"a": "--@include b, c\n", "b": "--@include c, d\n", "c": "", "d": "--@include c\n"}.items():
+        (tmp_path / f"{name}.lua").write_text(text)
+    assert list(resolve_includes(tmp_path, "a")) == ["c", "d", "b", "a"]
+
+
+def test_refuses_files_that_include_each_other(tmp_path: Path) -> None:
+    for name, text in {"a": "--@include b\n", "b": "--@include a\n"}.items():
+        (tmp_path / f"{name}.lua").write_text(text)
+    with pytest.raises(ValueError, match="a, b, a"):
+        resolve_includes(tmp_path, "a")
 
 
 def test_finds_the_commands_that_a_script_calls() -> None:

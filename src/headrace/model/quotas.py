@@ -26,7 +26,7 @@ class Quota(StrEnum):
 IN_VALKEY = (
     *(Quota.WARM_JOBS, Quota.WARM_BYTES, Quota.QUEUES, Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST, Quota.RUNNING),
 )
-"""Those that scripts enforce, in the order of their words (lua/state.lua)."""
+"""Those that scripts enforce, in the order of their words (lua/quotas.lua)."""
 
 MOST = 10**15
 """Largest quota. Lua counts exactly beyond that."""

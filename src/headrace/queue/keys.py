@@ -8,10 +8,10 @@ together on a cluster. `{0}` stands for the shard's number.
                                        that wait or run), bounds (see bounds.py), quota, shared and shared:… (see
                                        quotas.py), quota_indexed (see cold/settings.py), listed (the environments of
                                        all queues are in `environments`), mover_token (fencing), mover_* (its
-                                       last report), turn and turn:Q (clocks of the fair indexes, see lua/state.lua),
-                                       ticked (when), maintainer, maintainer_until, maintainer_ms (maintenance owner,
-                                       when its ownership ends, for how long it was written), checked (where it goes
-                                       on to look for queues that are miscounted or not indexed)
+                                       last report), turn and turn:Q (clocks of the fair indexes, see
+                                       lua/fair_index.lua), ticked (when), maintainer, maintainer_until, maintainer_ms
+                                       (maintenance owner, when its ownership ends, for how long it was written),
+                                       checked (where it goes on to look for queues that are miscounted or not indexed)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops the XADD; odometers and seq go on
     hr:{0}:envs                zset    environment → turns taken; only those with something that may run
@@ -40,7 +40,7 @@ together on a cluster. `{0}` stands for the shard's number.
     hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
     hr:{0}:q:E:Q               hash    names, epoch, ready, running, warm_scheduled, warm_bytes, limit, paused, closed,
                                        caps, levels, oldest, indexed, known_detail, dead_bytes (of its dead jobs here),
-                                       cold (see lua/state.lua), placed (see lua/placed.lua), o:<op>
+                                       cold (see lua/cold_field.lua), placed (see lua/placed.lua), o:<op>
     hr:{0}:q:E:Q:ready         zset    job id → when it became eligible (priority 0)
     hr:{0}:q:E:Q:ready:P       zset    the same for priority P
     hr:{0}:q:E:Q:levels        zset    priorities other than 0 that have jobs

@@ -22,8 +22,8 @@ _COLD_FIELDS = (
     *("on", "epoch", "version", "depth", "scheduled", "bytes", "dead", "spill", "expire", "cancel", "redrive"),
     *("max_items", "max_bytes", "oldest"),
 )
-"""What the field `cold` of a queue holds, separated by blanks: see lua/state.lua. The last is missing while nothing
-waits there."""
+"""What the field `cold` of a queue holds, separated by blanks: see lua/cold_field.lua. The last is missing while
+nothing waits there."""
 
 
 @dataclass(frozen=True)

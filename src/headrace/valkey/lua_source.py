@@ -40,6 +40,6 @@ CONTAINERS = frozenset({"xgroup", "xinfo"})
 def find_commands(source: str) -> frozenset[str]:
     """Return the commands that a script calls, as access rules name them: `hset`, `xinfo|groups`.
 
-    Commands are written out where they are called, or handed to `in_chunks` of queue/lua/state.lua."""
+    Commands are written out where they are called, or handed to `in_chunks` of queue/lua/chunks.lua."""
     found = ((name.lower(), sub.lower()) for name, sub in CALL.findall(COMMENT.sub("", source)))
     return frozenset(f"{name}|{sub}" if name in CONTAINERS else name for name, sub in found)

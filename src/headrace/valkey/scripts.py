@@ -1,9 +1,9 @@
 """Lua scripts as typed calls.
 
-A script is a file; `--@include a, b` in it puts other files of its folder in front of it, `--@flags f` tells the server
-how it may be run. A `Call`
-is one invocation with keys, arguments and the reader of its answer. It knows nothing of connections,
-so the synchronous and the asynchronous client share everything but the line that waits.
+A script is a file; `--@include a, b` in it puts other files of its folder in front of it, and what these include in
+front of them, each file once; `--@flags f` tells the server how it may be run. A `Call` is one invocation with keys,
+arguments and the reader of its answer. It knows nothing of connections, so the synchronous and the asynchronous client
+share everything but the line that waits.
 """
 
 from __future__ import annotations
@@ -78,16 +78,36 @@ def load_script(
     """A script with its includes in front; `preamble` is Lua that was generated from Python.
 
     A script that `finds_keys` uses keys that are not in KEYS. All of them must have the hash tag of its first one. A
-    script that includes `state` and fails ends with the file `on_failure`; both know the table `progress`."""
-    body = (folder / f"{name}.lua").read_text(encoding="utf-8")
-    included = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in _listed(INCLUDE, body)]
+    script that includes `queues` and fails ends with the file `on_failure`; both know the table `progress`."""
+    included = resolve_includes(folder, name)
     # The server reads flags from the first line only.
-    shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(body))
-    parts = drop_unused_functions([preamble, *included, body])
-    if on_failure and "state" in _listed(INCLUDE, body):
-        parts = [PROGRESS, *parts, FAILURE, (folder / f"{on_failure}.lua").read_text(encoding="utf-8")]
+    shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(included[name]))
+    parts = drop_unused_functions([preamble, *included.values()])
+    if on_failure and "queues" in included:
+        parts = [PROGRESS, *parts, FAILURE, _read(folder, on_failure)]
     guard = [REFUSE_MOVING_SLOT] if finds_keys else []
     return Script(name, "\n".join([shebang, *parts]), "\n".join([shebang, *guard, *parts]))
+
+
+def resolve_includes(folder: Traversable, name: str) -> dict[str, str]:
+    """Return the text of a Lua file and of all that it includes, by name: each after the files that it includes."""
+    found: dict[str, str] = {}
+
+    def add(part: str, including: tuple[str, ...]) -> None:
+        if part in including:
+            raise ValueError(f"Lua files include each other: {', '.join((*including, part))}")
+        if part not in found:
+            text = _read(folder, part)
+            for other in _listed(INCLUDE, text):
+                add(other, (*including, part))
+            found[part] = text
+
+    add(name, ())
+    return found
+
+
+def _read(folder: Traversable, name: str) -> str:
+    return (folder / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def _sha(source: str) -> str:

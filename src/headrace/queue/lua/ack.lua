@@ -1,6 +1,6 @@
 -- ack: jobs are done. A result from a lease that is no longer held is refused, not applied.
 --@flags allow-oom
---@include keys, state, leases
+--@include leases, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, keep ms, then for each job: E, J, lease, run ms
 -- Returns    for each job 1 (done) or 0 (lease lost)

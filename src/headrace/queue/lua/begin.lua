@@ -1,7 +1,7 @@
 -- begin: a worker starts these jobs now, at their last attempt. Without it that attempt does not count: a job whose
 -- delivery reached no worker, or a worker that died before it started the job, is not buried (maintenance.lua).
 --@flags allow-oom
---@include keys, state
+--@include keys
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease
 -- Returns    for each job 1 (the worker may start it) or 0 (lease lost)

@@ -1,6 +1,6 @@
 -- bury: jobs failed in a way that trying again cannot mend.
 --@flags allow-oom
---@include keys, state, leases
+--@include leases, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease, error
 -- Returns    for each job 1 (buried) or 0 (lease lost)

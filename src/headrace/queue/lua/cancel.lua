@@ -1,6 +1,6 @@
 -- cancel: a waiting job is taken back by its producer.
 --@flags allow-oom
---@include keys, state, remove
+--@include waiting, save
 -- KEYS[1]    the job's hash (routes the script)
 -- ARGV       prefix, maxlen, E:J
 -- Returns    its state before: ready or scheduled (it is gone), else unchanged; nil if there is none

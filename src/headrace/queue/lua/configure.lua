@@ -1,5 +1,5 @@
 -- pause, resume, close, open, limit: what a queue or an environment may do.
---@include keys, state
+--@include save
 -- KEYS[1]    the hash of the queue or environment (routes the script)
 -- ARGV       prefix, maxlen, E, Q ('': the environment itself), then pairs of field and value ('': none)
 -- Returns    1, or 0 if there is no such queue

@@ -1,4 +1,5 @@
--- Dead jobs of one queue that match a filter. Needs keys.lua.
+-- Dead jobs of one queue that match a filter.
+--@include keys
 
 -- The filter as it is in ARGV: most jobs to look at, how many to skip, buried from ms, buried until ms, task ('': any), text
 -- in the error ('': any), three caps, then job ids; none: all.

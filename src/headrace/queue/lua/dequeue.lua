@@ -1,6 +1,6 @@
 -- dequeue: lease up to n jobs of a shard. Fair between environments, oldest first within one.
 --@flags allow-oom
---@include keys, state, quarantine
+--@include quarantine, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server
 --            ('': no; 0: look now and then; 1: look now), then the queue names to serve (Q); none: all of them

@@ -1,5 +1,5 @@
 -- enqueue: accept jobs into one queue, or say that they must wait in PostgreSQL. The same id twice is one job.
---@include keys, state
+--@include recovery, waiting, dead_bytes, quota_checks, shard_capacity, save
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of this queue's warm tier, most bytes of
 --            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),

@@ -1,6 +1,6 @@
 -- expire: remove waiting jobs whose TTL has ended.
 --@flags allow-oom
---@include keys, state, leases, remove, quarantine, maintenance
+--@include maintenance, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, most jobs in this call
 -- Returns    how many expired

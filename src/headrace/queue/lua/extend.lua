@@ -1,6 +1,6 @@
 -- extend: a worker still runs these jobs; their leases end later.
 --@flags allow-oom
---@include keys, state, leases
+--@include keys, clock
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, lease ms, then for each job: E, J, lease
 -- Returns    for each job 1 (extended) or 0 (lease lost)

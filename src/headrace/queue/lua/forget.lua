@@ -1,7 +1,7 @@
 -- forget: dead jobs that PostgreSQL keeps now. One that was redriven or buried again meanwhile is left alone. As with
 -- jobs that are done, the id stays taken for a while: a producer that never saw its answer and asks again must not run it.
 --@flags allow-oom
---@include keys, state
+--@include queues, dead_bytes
 -- KEYS[1]    the queue's dead jobs (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, keep ms (0: the id is free at once), then for each job: J, buried ms
 -- Returns    how many

@@ -1,7 +1,7 @@
 -- giveback: a worker that stops returns jobs it has not finished. Counted as reclaim (the lease ended without a
 -- result), but the attempt is not: nothing failed.
 --@flags allow-oom
---@include keys, state, leases
+--@include leases, waiting, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease
 -- Returns    for each job 1 (returned) or 0 (lease lost)

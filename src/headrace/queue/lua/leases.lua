@@ -1,4 +1,5 @@
--- Jobs in the hands of workers. Needs state.lua.
+-- Jobs in the hands of workers.
+--@include keys, clock, queues, places, dead_bytes
 
 -- The job's queue and fields if `lease` is the delivery that holds it now (nil: any), else nil and its state.
 local function held_job(E, J, lease)

@@ -3,7 +3,7 @@
 -- succeeds; when it stops calling, the first other caller after the end of its time becomes the owner. More than one
 -- caller at a time would do no harm: ownership only saves work.
 --@flags allow-oom
---@include keys, state, leases, remove, quarantine, maintenance
+--@include ticks, maintenance, index_checks, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, caller, ownership ms, most jobs of each kind in this call, tick period ms
 -- Returns    { 1 if the caller is the owner, else 0; ms until to call again, 0 = at once; expired; reclaimed;

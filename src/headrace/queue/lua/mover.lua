@@ -1,4 +1,5 @@
--- Whoever moves jobs between the tiers. Needs keys.lua.
+-- Whoever moves jobs between the tiers.
+--@include keys
 
 -- Another mover was elected since this token was given out.
 local function fenced(token) return redis.call('HGET', META, 'mover_token') ~= token end

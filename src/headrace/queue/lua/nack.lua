@@ -1,6 +1,6 @@
 -- nack: jobs failed. They are tried again after a delay, or buried if that was their last attempt.
 --@flags allow-oom
---@include keys, state, leases
+--@include leases, waiting, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease, delay ms, error
 -- Returns    for each job 1 (will be tried again), 2 (buried) or 0 (lease lost)

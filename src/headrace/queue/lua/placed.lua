@@ -1,9 +1,11 @@
--- Rows of PostgreSQL that are jobs here already and are not deleted there yet. Needs state.lua.
+-- Rows of PostgreSQL that are jobs here already and are not deleted there yet.
 --
 -- PostgreSQL counts such a row as waiting until it is deleted, so its numbers minus the placed rows are what is really
 -- left there: `queue.cold` always holds that difference. The queue's field `placed` keeps both sides of it: the version,
 -- what PostgreSQL reported under it, and how much of that is placed. `moving` names the rows, `moved` keeps for each
 -- "<1 if it was delayed, else 0> <bytes> <J>".
+--@include keys, clock, chunks
+
 local PLACED_FIELDS = { 'version', 'reported_depth', 'reported_scheduled', 'reported_bytes', 'depth', 'scheduled',
   'bytes' }
 

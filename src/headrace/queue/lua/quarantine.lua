@@ -1,4 +1,6 @@
--- Entries of a shard's indexes that make no sense: they are taken out, so that the others go on. Needs state.lua.
+-- Entries of a shard's indexes that make no sense: they are taken out, so that the others go on.
+--@include keys, clock, places, recovery
+
 local MOST_QUARANTINED = 1000
 local quarantined = 0
 

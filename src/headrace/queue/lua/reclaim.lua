@@ -1,6 +1,6 @@
 -- reclaim: return jobs whose lease ended without a result; bury those that had their last attempt.
 --@flags allow-oom
---@include keys, state, leases, remove, quarantine, maintenance
+--@include maintenance, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, most jobs in this call
 -- Returns    how many leases had ended

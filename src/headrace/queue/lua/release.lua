@@ -1,6 +1,6 @@
 -- release: make scheduled jobs ready that are due.
 --@flags allow-oom
---@include keys, state, leases, remove, quarantine, maintenance
+--@include maintenance, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, most jobs in this call
 -- Returns    how many became ready

@@ -2,7 +2,7 @@
 -- to no other; then the numbers of the queue, its environment and the shard are counted anew, and its indexes rebuilt.
 -- Reads all jobs of the queue in one call: this is for what should never happen.
 --@flags allow-oom
---@include keys, state
+--@include recovery, dead_bytes, env_usage, save
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen
 -- Returns    {the queue (its part of the key), '': none needed it; how many more need it}

@@ -1,5 +1,5 @@
 -- restore: a setting as PostgreSQL has it. A queue that Valkey lost comes into being, so that it does not run without.
---@include keys, state
+--@include save
 -- KEYS[1]    the hash of the queue or environment (routes the script)
 -- ARGV       prefix, maxlen, E, Q ('': the environment itself), org, project, env, queue, field, value ('': none)
 -- Returns    1, or 0 if there is no such queue and nothing to be set

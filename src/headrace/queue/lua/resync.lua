@@ -2,7 +2,7 @@
 -- no number but that of the shard's events: the pipeline's user needs no right to change queues. With metrics switched
 -- off it does nothing.
 --@flags allow-oom
---@include keys, state
+--@include events
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, cursor ('0': begin), about how many queues
 -- Returns    {next cursor ('0': that was the last), how many queues told}

@@ -1,7 +1,7 @@
 -- settle: what PostgreSQL holds of a queue, in absolute numbers under a version that only grows. What grew since the
 -- last time is counted here, so whoever changed PostgreSQL and died before telling is made good by the next one.
 --@flags allow-oom
---@include keys, state, placed
+--@include postgres, placed, cold_mode, save
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of the warm tier, queue's epoch that
 --            the totals count from, version, cold epoch, jobs that could run, jobs not yet due, bytes, dead jobs, totals

@@ -1,7 +1,7 @@
 -- share: how much of the quotas of its project and organisation an environment may use from now on. It keeps what it uses now:
 -- nothing is taken away that is in use. More jobs than its share may run for a while; then none follow those that end.
 --@flags allow-oom
---@include keys, state
+--@include env_usage, save
 -- KEYS[1]    the hash of the environment (routes the script)
 -- ARGV       prefix, maxlen, E, round, a word for each of QUOTAS: a number or '-' (it shares no such quota)
 -- Returns    {1, the words, each at least what is used}; {0} if a later round was here before

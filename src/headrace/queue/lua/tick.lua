@@ -1,6 +1,6 @@
 -- tick: emit a tick event, at most one per period.
 --@flags allow-oom
---@include keys, state, leases, remove, maintenance
+--@include ticks
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, period ms
 -- Returns    1 if it ticked

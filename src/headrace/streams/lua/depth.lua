@@ -1,6 +1,6 @@
 -- depth: how much work a group has, all of one instant.
 --@flags no-writes
---@include ids, measure
+--@include measure
 -- KEYS[1]    the stream
 -- ARGV       group, how many entries may be counted where the server's own figure is no answer
 -- Returns    {undelivered (-1: unknown), pending, id of the first undelivered entry, id of the first pending entry,

@@ -1,9 +1,10 @@
--- What of a stream a group has yet to do. Needs ids.lua.
+-- What of a stream a group has yet to do.
 --
 -- The server's `lag` is believed only for a group that stands inside the stream, within what the stream holds, and for
 -- more than what is counted anyway. It is nil after a deletion ahead of the group or a move of it; after the entries at
 -- the group's position were trimmed it is a number, and wrong, until the group reads again; and it is what somebody
 -- said who moved the group with ENTRIESREAD.
+--@include ids
 local COUNT_ALWAYS = 100
 local PEL_SAMPLE = 100 -- pending entries, the oldest ones, whose idle time is looked at
 local PAGE_BYTES, PAGE = 1024 * 1024, 500

@@ -1,6 +1,6 @@
 -- survey: what a watcher tells of a group, all of one instant.
 --@flags no-writes
---@include ids, measure, group
+--@include measure, group
 -- KEYS, ARGV as in group.lua (consumer ''), then how many entries may be counted, id after which samples are wanted,
 --            how many, then verbs
 -- Returns    {now µs, undelivered (-1: unknown), pending, id of the first undelivered entry, how many wait to be tried

@@ -69,7 +69,7 @@ if not env[1] then
 end
 
 local enabled = redis.call('GET', ENABLED) ~= '0'
--- As queue/lua/state.lua reads it: the length stored for every client, else that of this one.
+-- As queue/lua/shard.lua reads it: the length stored for every client, else that of this one.
 local maxlen = (redis.call('HGET', META, 'bounds') or ''):match('(%d+)$') or ARGV[1]
 local event = { org = ARGV[2], project = ARGV[3], env = ARGV[4], queue = ARGV[5], epoch = state.epoch, depth = ARGV[8],
   scheduled = ARGV[9], running = ARGV[10], env_depth = env[1], env_running = env[2], env_limit = env[3] or nil,

@@ -1,0 +1,83 @@
+-- The state of queues and environments, as a unit of work: a script loads what it touches once, changes
+-- the numbers here, and `save_all` (save.lua) writes them back, keeps the indexes true and emits the events. Needs
+-- `progress`: a script that includes this file and fails ends with failure.lua.
+--@include keys, clock, shard, cold_field, quotas
+
+local queues, touched_queues = {}, progress.queues
+local envs, touched_envs = {}, {}
+
+local function env_of(E)
+  local env = envs[E]
+  if not env then
+    local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst', 'bytes', 'jobs', 'counted', 'quota',
+      'share')
+    env = { E = E, exists = v[1] ~= false, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
+      limit = tonumber(v[3] or nil), bytes = tonumber(v[5] or nil), jobs = tonumber(v[6] or nil),
+      counted_at = tonumber(v[7] or nil) }
+    if not env.exists then env.bytes, env.jobs = 0, 0 end -- else nil: older scripts made it, see count_environment
+    if env.limit then env.most_running = math.floor(env.limit * tonumber(v[4] or 1)) end
+    local numbers = shard_numbers()
+    if v[8] or v[9] or numbers.quota or numbers.shared then
+      env.quotas = read_quotas(E, v[8], v[9])
+      local running = env.quotas.running
+      if running and running < (env.most_running or math.huge) then
+        env.limit, env.most_running = math.min(env.limit or running, running), running
+      end
+    end
+    env.was_blocked = env.limit and env.running >= env.most_running or false
+    envs[E] = env
+    touched_envs[#touched_envs + 1] = env
+  end
+  return env
+end
+
+local function queue_of(E, Q)
+  local name = E .. ':' .. Q
+  local queue = queues[name]
+  if not queue then
+    -- Named as the columns of an event, so that the queue itself can be packed into one.
+    local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'ready', 'warm_scheduled', 'running', 'warm_bytes',
+      'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps',
+      'known_detail', 'dead_bytes')
+    queue = { E = E, Q = Q, name = name, epoch = v[1], ready = tonumber(v[2] or 0),
+      warm_scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), warm_bytes = tonumber(v[5] or 0),
+      limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
+      levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
+      oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
+      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, dead_bytes = tonumber(v[19] or nil), environment = env_of(E), ops = {},
+      added = {}, details = {}, fresh = {} }
+    queue.bytes_before = queue.warm_bytes
+    queue.held_before = queue.ready + queue.warm_scheduled + queue.running
+    if not queue.epoch then queue.dead_bytes = 0 end -- else nil: older scripts made it, see sum_dead
+    queues[name] = queue
+    touched_queues[#touched_queues + 1] = queue
+  end
+  return queue
+end
+
+-- A queue comes into being with its first job. Names are as they were given, not encoded.
+local function create(queue, org, project, env, name)
+  queue.epoch, queue.org, queue.project, queue.env, queue.queue = whole(NOW), org, project, env, name
+  redis.call('SADD', QUEUES, queue.name)
+  redis.call('SADD', ENVIRONMENTS, queue.E)
+  redis.call('SADD', env_names_key(queue.E), queue.Q)
+  redis.call('HSET', queue_key(queue.E, queue.Q), 'epoch', queue.epoch, 'org', org, 'project', project, 'env', env,
+    'queue', name, 'dead_bytes', 0)
+end
+
+-- Count one job for a verb, or `many`. Waits and run times travel with the event of the verb.
+local function count(queue, op, wait, run, many)
+  local tally = queue.ops[#queue.ops]
+  if not tally or tally.op ~= op then
+    for _, known in ipairs(queue.ops) do
+      if known.op == op then tally = known end
+    end
+    if not tally or tally.op ~= op then
+      tally = { op = op, n = 0, waits = {}, runs = {} }
+      queue.ops[#queue.ops + 1] = tally
+    end
+  end
+  tally.n = tally.n + (many or 1)
+  if wait then tally.waits[#tally.waits + 1] = whole(math.max(wait, 0)) end
+  if run then tally.runs[#tally.runs + 1] = run end
+end

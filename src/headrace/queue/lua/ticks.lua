@@ -1,0 +1,18 @@
+-- Tick events: the shard is alive. Needs the generated pack_event.
+--@include keys, clock, shard
+
+-- Emit a tick event if the last one is at least `period_ms` old. History infers from ticks that nothing happened, and
+-- that the last event before a silence was lost. Must not come between functions that load the shard's numbers and
+-- `save_all`, which writes `seq` as they read it.
+-- Returns 1 if it ticked, and the milliseconds until the next tick.
+local function emit_tick(maxlen, period_ms)
+  local last = tonumber(redis.call('HGET', META, 'ticked') or nil)
+  if last and last <= NOW and NOW - last < period_ms then return 0, period_ms - (NOW - last) end
+  redis.call('HSET', META, 'ticked', whole(NOW))
+  local seq = redis.call('HINCRBY', META, 'seq', 1)
+  if redis.call('GET', METRICS_ENABLED) ~= '0' then
+    local bound = stored_bound(4) or maxlen
+    redis.pcall('XADD', METRICS, 'MAXLEN', '~', bound, '*', 'e', pack_event({ seq = whole(seq), op = 'tick', n = 0 }))
+  end
+  return 1, period_ms
+end
