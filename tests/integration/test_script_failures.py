@@ -301,7 +301,7 @@ SCENARIOS = {
         "nack", lambda world: STUBS.nack(0, [(held, HOUR_MS, "no") for held in some_held(world)]), let_go
     ),
     "bury": Scenario("bury", lambda world: STUBS.bury(0, [(held, "no") for held in some_held(world)]), let_go),
-    "giveback": Scenario("giveback", lambda world: STUBS.giveback(0, some_held(world)), let_go),
+    "requeue": Scenario("requeue", lambda world: STUBS.giveback(0, some_held(world)), let_go),
     "maintain": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=age),
     "maintain indexes": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=lose_entries),
     "reclaim": Scenario("reclaim", lambda world: STUBS.reclaim(0, 100), arrange=age),
@@ -322,9 +322,9 @@ SCENARIOS = {
     "share": Scenario("share", lambda world: STUBS.share(B.environment, 1, ["5", "100", "3", "-", "-", "2"])),
     "limit an environment": Scenario("configure", lambda world: STUBS.configure(X.environment, {"limit": 2})),
     "lift a limit": Scenario("configure", lambda world: STUBS.configure(B.environment, {"limit": None})),
-    "restore a setting": Scenario("restore", lambda world: STUBS.restore(X, "paused", "1")),
-    "restore a queue": Scenario("restore", lambda world: STUBS.restore(NEW, "limit", "3")),
-    "settings": Scenario("settings", lambda world: STUBS.settings(0, "life")),
+    "restore a setting": Scenario("restore_setting", lambda world: STUBS.restore(X, "paused", "1")),
+    "restore a queue": Scenario("restore_setting", lambda world: STUBS.restore(NEW, "limit", "3")),
+    "sync_settings_state": Scenario("sync_settings_state", lambda world: STUBS.settings(0, "life")),
     "tick": Scenario("tick", lambda world: STUBS.tick(0, 0)),
     "resync": Scenario("resync", lambda world: STUBS.resync(0, 0, 100)),
     "elect": Scenario(
@@ -332,15 +332,15 @@ SCENARIOS = {
         lambda world: STUBS.elect(0, "other", HOUR_MS),
         arrange=lambda w: w.valkey.delete(keys.mover(0)),
     ),
-    "room": Scenario("room", lambda world: STUBS.room(X)),
+    "read_refill_state": Scenario("read_refill_state", lambda world: STUBS.room(X)),
     "get": Scenario("get", lambda world: STUBS.get(X.environment, "x3")),
-    "settle": Scenario("settle", lambda world: settle(world, 2)),
-    "reopen": Scenario(
-        "reopen", lambda world: STUBS.reopen(X, world.token, 1, 2), arrange=lambda w: w.run(settle(w, 2))
+    "sync_cold": Scenario("sync_cold", lambda world: settle(world, 2)),
+    "leave_cold": Scenario(
+        "leave_cold", lambda world: STUBS.reopen(X, world.token, 1, 2), arrange=lambda w: w.run(settle(w, 2))
     ),
     "refill": Scenario("refill", lambda world: STUBS.refill(X, world.token, 1e15, rows()), refilled),
-    "dead": Scenario("dead", lambda world: STUBS.dead(Y, 10)),
-    "forget": Scenario("forget", forget, forgotten, arrange=lambda world: forgotten(world, None)),
+    "list_dead": Scenario("list_dead", lambda world: STUBS.dead(Y, 10)),
+    "drop_dead": Scenario("drop_dead", forget, forgotten, arrange=lambda world: forgotten(world, None)),
     "remove dead jobs": Scenario(
         "remove_dead",
         lambda world: STUBS.remove_dead(Y, DeadFilter(), 100),

@@ -129,7 +129,7 @@ def test_what_a_dead_mover_left_in_a_queue_that_nobody_visits_is_tidied_up(bench
     bench.enqueue(1, delay_ms=HOUR_MS)
     with bench.tiers.store.transaction() as conn:
         conn.execute("UPDATE cold_queue_entries SET due_ms = 1")
-    bench.tiers.dies_before = "settle"
+    bench.tiers.dies_before = "sync_cold"
     with pytest.raises(Crash):
         bench.mover.visit(REF)
     bench.next_mover().sweep(0)

@@ -82,14 +82,14 @@ def _stream(*names: str) -> list[Script]:
 MAINTENANCE = ("maintain", "repair")
 MOVING = (
     "elect",
-    "room",
+    "read_refill_state",
     "refill",
-    "settle",
-    "reopen",
-    "dead",
-    "forget",
-    "settings",
-    "restore",
+    "sync_cold",
+    "leave_cold",
+    "list_dead",
+    "drop_dead",
+    "sync_settings_state",
+    "restore_setting",
     "share",
     "configure",
     *MAINTENANCE,
@@ -126,7 +126,7 @@ def producer(tenants: Tenants | None = None) -> Role:
     return Role(
         "producer",
         "Sends jobs. Reads no payloads.",
-        _queue("enqueue", "settle"),
+        _queue("enqueue", "sync_cold"),
         frozenset({"get", "hget", "hsetnx"}),
         [
             *("%R~hr:shards", "%R~hr:{*}:absent", "%W~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
@@ -138,7 +138,7 @@ def producer(tenants: Tenants | None = None) -> Role:
 
 
 def worker() -> Role:
-    running = ("dequeue", "begin", "extend", "ack", "nack", "bury", "giveback")
+    running = ("dequeue", "begin", "extend", "ack", "nack", "bury", "requeue")
     return Role(
         "worker",
         "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
@@ -182,7 +182,7 @@ def reader(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
     return Role(
         "reader",
         "Reads counts and states of queues, workers and snapshots. Reads no payloads, changes nothing.",
-        _snapshot("look"),
+        _snapshot("read_status"),
         READING,
         [
             *(f"%R~hr:{key}" for key in shared),
@@ -199,7 +199,7 @@ def api(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
         [
             *_queue(*queue_scripts.SCRIPTS),
             *_snapshot(*snapshot_scripts.SCRIPTS),
-            *_stream("tell", "note"),
+            *_stream("emit_events", "save_report"),
         ],
         MOVING_COMMANDS | {"getrange", "zrem"},
         ["~hr:*", f"~{{{escape(snapshot_prefix)}}}:*"],

@@ -23,7 +23,8 @@ INDEXED_DEFAULT = "quota_indexed"
 
 
 class SettingsKeeper:
-    """Restores the settings of a shard. Workers take no job of a server before that (see lua/settings.lua)."""
+    """Restores the settings of a shard. Workers take no job of a server before that (see
+    lua/sync_settings_state.lua)."""
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers

@@ -1,9 +1,9 @@
 """Notices that a shard's Valkey lost something: it restarted, failed over to a replica that was behind, or was emptied.
 
 The leading mover looks at what each queue has accepted and holds at every sweep, and keeps it in PostgreSQL for the
-mover that leads next. When the server's replication id changes (see lua/settings.lua) or its data is gone, what was
-accepted before and is not counted now is missing. What was accepted after the last look is not known, and what is
-accepted between the fault and the next look hides as much of a loss.
+mover that leads next. When the server's replication id changes (see lua/sync_settings_state.lua) or its data is
+gone, what was accepted before and is not counted now is missing. What was accepted after the last look is
+not known, and what is accepted between the fault and the next look hides as much of a loss.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from headrace.valkey.scripts import Arg, Call, Script, load_script
 T = TypeVar("T")
 
 SCRIPTS = (
-    *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "giveback", "release", "expire", "cancel"),
-    *("redrive", "configure", "get", "tick", "elect", "room", "refill", "settle", "reopen", "dead", "forget"),
-    *("resync", "maintain", "begin", "settings", "restore", "remove_dead", "repair", "share"),
+    *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "requeue", "release", "expire", "cancel"),
+    *("redrive", "configure", "get", "tick", "elect", "read_refill_state", "refill", "sync_cold", "leave_cold"),
+    *("list_dead", "drop_dead", "resync", "maintain", "begin", "sync_settings_state", "restore_setting", "remove_dead"),
+    *("repair", "share"),
 )
 
 
@@ -291,7 +292,7 @@ class Stubs:
         return self._of_shard("bury", shard, args, _flags)
 
     def giveback(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
-        return self._of_shard("giveback", shard, _flat(map(_held, jobs)), _flags)
+        return self._of_shard("requeue", shard, _flat(map(_held, jobs)), _flags)
 
     # What time demands
 
@@ -331,7 +332,7 @@ class Stubs:
         return Call(script("elect"), [keys.mover(shard), keys.meta(shard)], [name, lease_ms], int)
 
     def room(self, ref: QueueRef, *, name_placed: bool = False) -> Call[Room]:
-        return self._of_queue("room", ref, [*_parts(ref), *self._caps(), int(name_placed)], _room)
+        return self._of_queue("read_refill_state", ref, [*_parts(ref), *self._caps(), int(name_placed)], _room)
 
     def refill(
         self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow], postgres_id: str = ""
@@ -353,22 +354,22 @@ class Stubs:
         oldest = "" if numbers.oldest_ms is None else repr(numbers.oldest_ms)
         args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *told, *totals, oldest]
         args += (postgres_id, *gone)
-        return self._of_queue("settle", ref, args, lambda answer: Settled(*map(int, answer)))
+        return self._of_queue("sync_cold", ref, args, lambda answer: Settled(*map(int, answer)))
 
     def reopen(self, ref: QueueRef, token: int, closed_epoch: int, next_epoch: int) -> Call[bool]:
-        return self._of_queue("reopen", ref, [token, *_parts(ref), closed_epoch, next_epoch], bool)
+        return self._of_queue("leave_cold", ref, [token, *_parts(ref), closed_epoch, next_epoch], bool)
 
     def dead(self, ref: QueueRef, at_most: int, at_most_bytes: int = DEAD_BYTES) -> Call[list[DeadRow]]:
         """Up to so many; fewer if their payloads reach that many bytes."""
         shard = self.shard_of(ref)
         args = [*_parts(ref), at_most, at_most_bytes]
-        return self._call("dead", shard, keys.dead(shard, ref), args, _dead_rows)
+        return self._call("list_dead", shard, keys.dead(shard, ref), args, _dead_rows)
 
     def forget(self, ref: QueueRef, rows: Iterable[DeadRow], keep_ms: int) -> Call[int]:
         """Their ids stay taken for `keep_ms`."""
         shard = self.shard_of(ref)
         args = _flat((keys.encode(row.job_id), row.buried_ms) for row in rows)
-        return self._call("forget", shard, keys.dead(shard, ref), [*_parts(ref), keep_ms, *args], int)
+        return self._call("drop_dead", shard, keys.dead(shard, ref), [*_parts(ref), keep_ms, *args], int)
 
     # What operators do
 
@@ -404,7 +405,7 @@ class Stubs:
         def read(answer: list[bytes]) -> SettingsState:
             return SettingsState(*(part.decode() for part in answer))
 
-        return self._of_shard("settings", shard, [restored_for], read)
+        return self._of_shard("sync_settings_state", shard, [restored_for], read)
 
     def restore(self, ref: QueueRef | EnvRef, name: str, value: str | None) -> Call[bool]:
         """Set a field as PostgreSQL has it; a queue that Valkey does not know comes into being."""
@@ -413,7 +414,7 @@ class Stubs:
             key, args = keys.queue(shard, ref), [*_named(ref)]
         else:
             key, args = keys.env(shard, ref), [keys.env_part(ref), "", ref.org, ref.project, ref.env, ""]
-        return self._call("restore", shard, key, [*args, name, value or ""], bool)
+        return self._call("restore_setting", shard, key, [*args, name, value or ""], bool)
 
     def configure(self, ref: QueueRef | EnvRef, fields: Mapping[str, Arg | None]) -> Call[bool]:
         """Set fields of a queue or an environment; None removes one. False: there is no such queue."""

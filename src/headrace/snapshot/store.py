@@ -15,7 +15,7 @@ from headrace.snapshot.payload import Meta, SnapshotDamaged, checksum_of, decode
 from headrace.valkey.connect import Valkey, available
 from headrace.valkey.scripts import Call, Script, load_script, run
 
-SCRIPTS = ("begin", "renew", "leave", "stage", "switch", "fail", "look")
+SCRIPTS = ("begin_refresh", "renew_lease", "release_lease", "stage", "switch", "record_failure", "read_status")
 SUPERSEDED_S = 3600.0
 STAGED_S = 300.0
 """How long a version lives that nobody switched to: longer than it takes to check it and switch."""
@@ -77,13 +77,13 @@ class Store:
 
     def begin(self, owner: str) -> Begun:
         keys = [self._keys.lease, self._keys.number, self._keys.current, self._keys.versions]
-        return run(self._client, Call(script("begin"), keys, [owner, self._lease_ms()], _begun))
+        return run(self._client, Call(script("begin_refresh"), keys, [owner, self._lease_ms()], _begun))
 
     def renew(self, owner: str) -> bool:
-        return run(self._client, Call(script("renew"), [self._keys.lease], [owner, self._lease_ms()], bool))
+        return run(self._client, Call(script("renew_lease"), [self._keys.lease], [owner, self._lease_ms()], bool))
 
     def leave(self, owner: str) -> None:
-        run(self._client, Call(script("leave"), [self._keys.lease], [owner], bool))
+        run(self._client, Call(script("release_lease"), [self._keys.lease], [owner], bool))
 
     def stage(self, meta: Meta, data: bytes) -> None:
         keys = [self._keys.data(meta.version), self._keys.meta(meta.version)]
@@ -112,14 +112,17 @@ class Store:
             raise StagingLost
 
     def fail(self, owner: str, number: int, message: str) -> None:
-        run(self._client, Call(script("fail"), [self._keys.attempts], [owner, number, shortened(message)], _nothing))
+        run(
+            self._client,
+            Call(script("record_failure"), [self._keys.attempts], [owner, number, shortened(message)], _nothing),
+        )
 
     def note_parity(self, found: Mapping[str, int]) -> None:
         with available():
             self._client.hset(self._keys.attempts, mapping={f"parity_{name}": count for name, count in found.items()})
 
     def look(self) -> Look:
-        return run(self._client, Call(script("look"), [self._keys.current, self._keys.attempts], [], _look))
+        return run(self._client, Call(script("read_status"), [self._keys.current, self._keys.attempts], [], _look))
 
     def read(self, version: int) -> tuple[Meta, list[Written]] | None:
         """None: there is no such version, any more. Raises SnapshotDamaged."""

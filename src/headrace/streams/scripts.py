@@ -13,8 +13,8 @@ from headrace.streams.keys import GroupKeys
 from headrace.valkey.scripts import Arg, Call, Script, load_script
 
 SCRIPTS = (
-    *("publish", "take", "extend", "ack", "nack", "bury", "giveback", "reclaim", "tidy", "redrive"),
-    *("depth", "survey", "tell", "note"),
+    *("publish", "dequeue", "extend", "ack", "nack", "bury", "requeue", "reclaim", "remove_consumers", "redrive"),
+    *("depth", "snapshot", "emit_events", "save_report"),
 )
 CONSUMER_PREFIX = "headrace:"
 WAITING = "headrace:waiting"
@@ -79,7 +79,7 @@ class GroupStubs:
     consumer: str = ""
 
     def take(self, n: int) -> Call[Taken]:
-        return Call(script("take"), *self._with(n), _taken)
+        return Call(script("dequeue"), *self._with(n), _taken)
 
     def extend(self, held: Iterable[Held]) -> Call[list[bool]]:
         return Call(script("extend"), *self._with(*_flat((each.id, each.delivery) for each in held)), _flags)
@@ -97,21 +97,21 @@ class GroupStubs:
         return Call(script("bury"), *self._with(*_flat((each.id, each.delivery, why) for each, why in failed)), _flags)
 
     def giveback(self, held: Iterable[Held]) -> Call[list[bool]]:
-        return Call(script("giveback"), *self._with(*_flat((each.id, each.delivery) for each in held)), _flags)
+        return Call(script("requeue"), *self._with(*_flat((each.id, each.delivery) for each in held)), _flags)
 
     def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> Call[Reclaimed]:
         return Call(script("reclaim"), *self._with(idle_ms, cursor, at_most), _reclaimed)
 
     def tidy(self, idle_ms: int, *, leaving: bool = False) -> Call[int]:
         args = [self.keys.group, self.consumer if leaving else "", idle_ms, CONSUMER_PREFIX]
-        return Call(script("tidy"), self.keys.all(), args, int)
+        return Call(script("remove_consumers"), self.keys.all(), args, int)
 
     def redrive(self, at_most: int, after: str = "", ids: Iterable[str] = ()) -> Call[tuple[int, str]]:
         """How many moved, and the id of the last letter that was looked at."""
         return Call(script("redrive"), *self._with(at_most, after, *ids), lambda told: (told[0], told[1].decode()))
 
     def survey(self, count_bound: int, after: str, samples: int) -> Call[Survey]:
-        return Call(script("survey"), *self._with(count_bound, after, samples, *COUNT_COLUMN), _survey)
+        return Call(script("snapshot"), *self._with(count_bound, after, samples, *COUNT_COLUMN), _survey)
 
     def _with(self, *args: Arg) -> tuple[list[str], list[Arg]]:
         return self.keys.all(), [self.keys.group, self.consumer, *args]

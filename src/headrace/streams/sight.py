@@ -107,7 +107,7 @@ def why_unseen(error: Exception) -> str:
 def note(shard: int, ref: QueueRef, group: GroupKeys, sight: Sight | None, why: str, every_ms: int) -> Call[int]:
     written = "" if sight is None else json.dumps(_document(sight), separators=(",", ":"))
     args = [queue_part(ref), group.stream, group.group, every_ms, written, why, KEEP_MS]
-    return Call(script("note"), [keys.seen_of(shard, ref), keys.seen(shard)], args, int)
+    return Call(script("save_report"), [keys.seen_of(shard, ref), keys.seen(shard)], args, int)
 
 
 def seen_refs(

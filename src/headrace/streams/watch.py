@@ -217,7 +217,7 @@ def tell(stubs: Stubs, ref: QueueRef, survey: Survey, now: Gauges, after: str) -
         *(waits, runs, after, last, queue_part(ref)),
         *(known.get(op, "") for op in COUNT_COLUMN),
     ]
-    return Call(script("tell"), keys.told(stubs.shard_of(ref), ref), args, bool)
+    return Call(script("emit_events"), keys.told(stubs.shard_of(ref), ref), args, bool)
 
 
 def _joined(survey: Survey, wanted: str) -> str:

@@ -1,5 +1,5 @@
 -- redrive: dead jobs of a queue get their attempts back and wait again, oldest first, as many as caps and quotas let in.
---@include dead_jobs, dead_bytes, recovery, quota_checks, shard_capacity, save
+--@include dead_filter, dead_bytes, recovery, quota_checks, shard_capacity, save
 -- KEYS[1]    the queue's dead jobs (routes the script)
 -- ARGV       prefix, maxlen, E, Q, most jobs to look at, how many to skip, buried from ms, buried until
 --            ms, task ('': any), text in the error ('': any), most jobs and bytes of the warm tier, most bytes of the

@@ -1,5 +1,5 @@
 -- refill: jobs come back from PostgreSQL, in the order given, until the warm tier, or a quota of the environment, is full.
---@include mover, postgres, placed, recovery, waiting, quota_checks, shard_capacity, save
+--@include fencing, postgres, placed, recovery, waiting, quota_checks, shard_capacity, save
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, mover's token, until when its lock in PostgreSQL is sure to be held (ms), E, Q, org, project,
 --            env, queue, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), PostgreSQL's id, then for each row: its

@@ -1,6 +1,6 @@
 -- remove_dead: dead jobs of a queue are deleted, oldest first. For queues without PostgreSQL.
 --@flags allow-oom
---@include queues, dead_jobs, dead_bytes
+--@include queues, dead_filter, dead_bytes
 -- KEYS[1]    the queue's dead jobs (routes the script)
 -- ARGV       as for redrive
 -- Returns    {how many were removed, how many were looked at}; empty if there is no such queue

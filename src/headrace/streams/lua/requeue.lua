@@ -1,4 +1,4 @@
--- giveback: a worker that stops returns what it has not finished. Counted as reclaim, but the delivery is not.
+-- requeue: a worker that stops returns what it has not finished. Counted as reclaim, but the delivery is not.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then for each entry: id, delivery

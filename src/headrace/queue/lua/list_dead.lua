@@ -1,4 +1,4 @@
--- dead: a page of the dead jobs of a queue, longest dead first. Nothing is changed. It ends early with the job whose
+-- list_dead: a page of the dead jobs of a queue, longest dead first. Nothing is changed. It ends early with the job whose
 -- payload reaches the bytes: the server builds all of an answer before it sends any.
 --@include keys
 -- KEYS[1]    the queue's dead jobs (routes the script to its shard)

@@ -1,4 +1,4 @@
--- take: hold up to n entries: those that may be tried again, then new ones.
+-- dequeue: hold up to n entries: those that may be tried again, then new ones.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then n

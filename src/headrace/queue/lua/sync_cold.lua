@@ -1,4 +1,4 @@
--- settle: what PostgreSQL holds of a queue, in absolute numbers under a version that only grows. What grew since the
+-- sync_cold: what PostgreSQL holds of a queue, in absolute numbers under a version that only grows. What grew since the
 -- last time is counted here, so whoever changed PostgreSQL and died before telling is made good by the next one.
 --@flags allow-oom
 --@include postgres, placed, cold_mode, save

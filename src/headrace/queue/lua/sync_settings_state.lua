@@ -1,4 +1,4 @@
--- settings: whether what operators decided was restored on this server, and that it was.
+-- sync_settings_state: whether what operators decided was restored on this server, and that it was.
 --@flags allow-oom
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, life of the server for which settings were restored ('': only ask)

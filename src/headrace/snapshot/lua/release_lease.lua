@@ -1,4 +1,4 @@
--- leave: let another go on at once.
+-- release_lease: let another go on at once.
 --@flags allow-oom
 -- KEYS       lease
 -- ARGV       owner

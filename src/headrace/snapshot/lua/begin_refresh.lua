@@ -1,4 +1,4 @@
--- begin: take or renew the lease, and a number with it. Whoever got a higher one later wins (see switch).
+-- begin_refresh: take or renew the lease, and a number with it. Whoever got a higher one later wins (see switch).
 --@flags allow-oom
 -- KEYS       lease, number, current, versions
 -- ARGV       owner, lease ms

@@ -1,4 +1,4 @@
--- restore: a setting as PostgreSQL has it. A queue that Valkey lost comes into being, so that it does not run without.
+-- restore_setting: a setting as PostgreSQL has it. A queue that Valkey lost comes into being, so that it does not run without.
 --@include save
 -- KEYS[1]    the hash of the queue or environment (routes the script)
 -- ARGV       prefix, maxlen, E, Q ('': the environment itself), org, project, env, queue, field, value ('': none)

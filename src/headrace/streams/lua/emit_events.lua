@@ -1,4 +1,4 @@
--- tell: the metric events of a watched stream, in its shard. Totals are absolute: what they grew by since they were
+-- emit_events: the metric events of a watched stream, in its shard. Totals are absolute: what they grew by since they were
 -- last told is counted here, so a watcher that dies, or a second one, counts nothing twice.
 --@flags allow-oom
 -- KEYS       the stream's state, the shard's meta, metrics and metrics:enabled, the environment, the gauges of all

@@ -1,4 +1,4 @@
--- note: what a watcher saw of a group, for those who look at it now. What it cannot see it says, and since when.
+-- save_report: what a watcher saw of a group, for those who look at it now. What it cannot see it says, and since when.
 --@flags allow-oom
 -- KEYS       the group's record, the list of all records of the shard
 -- ARGV       the group's place in that list, stream, group, how often it is looked at (ms), what was seen ('':

@@ -1,4 +1,4 @@
--- fail: note an attempt that came to nothing, beside the versions; what is served stays.
+-- record_failure: note an attempt that came to nothing, beside the versions; what is served stays.
 --@flags allow-oom
 -- KEYS       attempts
 -- ARGV       owner, number (0: it did not come so far), message

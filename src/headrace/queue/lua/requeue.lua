@@ -1,4 +1,4 @@
--- giveback: a worker that stops returns jobs it has not finished. Counted as reclaim (the lease ended without a
+-- requeue: a worker that stops returns jobs it has not finished. Counted as reclaim (the lease ended without a
 -- result), but the attempt is not: nothing failed.
 --@flags allow-oom
 --@include leases, waiting, save

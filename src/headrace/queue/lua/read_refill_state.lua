@@ -1,4 +1,4 @@
--- room: what a mover must know of a queue before it moves anything.
+-- read_refill_state: what a mover must know of a queue before it moves anything.
 --@include placed, cold_field, quota_checks, shard_capacity
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, E, Q, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), 1 to

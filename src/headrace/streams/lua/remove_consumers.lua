@@ -1,4 +1,4 @@
--- tidy: consumers of ours that left are removed once they hold nothing. One with pending entries never is: the server
+-- remove_consumers: consumers of ours that left are removed once they hold nothing. One with pending entries never is: the server
 -- would forget those with it.
 --@flags allow-oom
 --@include ids, group

@@ -1,4 +1,4 @@
--- survey: what a watcher tells of a group, all of one instant.
+-- snapshot: what a watcher tells of a group, all of one instant.
 --@flags no-writes
 --@include measure, group
 -- KEYS, ARGV as in group.lua (consumer ''), then how many entries may be counted, id after which samples are wanted,

@@ -1,4 +1,4 @@
--- renew: a sign of life of whoever holds the lease.
+-- renew_lease: a sign of life of whoever holds the lease.
 --@flags allow-oom
 -- KEYS       lease
 -- ARGV       owner, lease ms

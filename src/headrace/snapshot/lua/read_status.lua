@@ -1,4 +1,4 @@
--- look: all that a scrape asks while nothing has changed.
+-- read_status: all that a scrape asks while nothing has changed.
 --@flags no-writes
 -- KEYS       current, attempts
 -- Returns    {current, server time in ms, {field, value, …} of attempts}

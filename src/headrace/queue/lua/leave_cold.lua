@@ -1,6 +1,6 @@
--- reopen: nothing waits in PostgreSQL and its epoch there is closed; new jobs go to the warm tier again.
+-- leave_cold: nothing waits in PostgreSQL and its epoch there is closed; new jobs go to the warm tier again.
 --@flags allow-oom
---@include mover, save
+--@include fencing, save
 -- KEYS[1]    the queue's hash (routes the script to its shard)
 -- ARGV       prefix, maxlen, mover's token, E, Q, the epoch that was closed, the next one
 -- Returns    1, or 0 if the queue's epoch is another one by now; FENCED if another mover took over

@@ -1,4 +1,4 @@
--- forget: dead jobs that PostgreSQL keeps now. One that was redriven or buried again meanwhile is left alone. As with
+-- drop_dead: dead jobs that PostgreSQL keeps now. One that was redriven or buried again meanwhile is left alone. As with
 -- jobs that are done, the id stays taken for a while: a producer that never saw its answer and asks again must not run it.
 --@flags allow-oom
 --@include queues, dead_bytes
@@ -12,7 +12,7 @@ for i = 6, #ARGV, 2 do
   if redis.call('ZSCORE', KEYS[1], ARGV[i]) == ARGV[i + 1] then
     local EJ = ARGV[3] .. ':' .. ARGV[i]
     count_dead(queue, tonumber(redis.call('HGET', job_key(EJ), 'size') or 0), -1)
-    -- In this order: should it fail on the way, dead.lua finds what is left of the job and removes it.
+    -- In this order: should it fail on the way, list_dead.lua finds what is left of the job and removes it.
     if keep_ms > 0 then
       redis.call('SET', body_key(EJ), DEAD_ELSEWHERE, 'PX', keep_ms)
       redis.call('DEL', job_key(EJ))
