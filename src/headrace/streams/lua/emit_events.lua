@@ -1,6 +1,7 @@
 -- emit_events: the metric events of a watched stream, in its shard. Totals are absolute: what they grew by since they were
 -- last told is counted here, so a watcher that dies, or a second one, counts nothing twice.
 --@flags allow-oom
+--@include clock
 -- KEYS       the stream's state, the shard's meta, metrics and metrics:enabled, the environment, the gauges of all
 --            streams watched in it, and the list of all streams that were ever told of in the shard
 -- ARGV       maxlen, org, project, env, queue, at µs (of the reading, by the stream's server), what the totals count
@@ -11,9 +12,6 @@ local STATE, META, METRICS, ENABLED, ENV, GAUGES, ALL = unpack(KEYS)
 local FIRST_TOTAL = 17
 local LATE_US = 60000000 -- a reading that is older by more is not late: the server's clock was set back
 local FORGET_MS = 600000 -- a stream that was not told of for so long is no longer watched
-local clock = redis.call('TIME')
-local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-local function whole(number) return string.format('%.0f', number) end
 
 local state = {}
 local flat = redis.call('HGETALL', STATE)

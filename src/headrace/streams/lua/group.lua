@@ -2,16 +2,12 @@
 -- only when those that failed may be tried again.
 -- KEYS       the stream, retries (entry → not before), stats (counters), samples (waits and run times), dead letters
 -- ARGV       group, consumer
+--@include clock
 local STREAM, RETRIES, STATS, SAMPLES, DEAD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local GROUP, ME = ARGV[1], ARGV[2]
 -- Nobody's: it holds the entries that wait to be tried again.
 local WAITING = 'headrace:waiting'
 local KEEP_SAMPLES = 10000
-local clock = redis.call('TIME')
-local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-
--- Lua prints numbers with 14 digits, too few for some of these.
-local function whole(number) return string.format('%.0f', number) end
 
 local function count(verb, n)
   if n > 0 then redis.call('HINCRBY', STATS, 'o:' .. verb, n) end
