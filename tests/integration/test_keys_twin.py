@@ -12,7 +12,7 @@ from headrace.valkey.connect import Valkey
 BUILD_ALL = """
 local E, Q, EJ = ARGV[2], ARGV[3], ARGV[4]
 return {META, METRICS, METRICS_ENABLED, ENVS, QUEUES, LEASES, SCHEDULED, EXPIRIES, env_key(E), env_queues_key(E),
-  env_names_key(E), env_parked_key(E), class_key(Q), queue_key(E, Q), levels_key(E, Q), ready_key(E, Q, 0),
+  env_names_key(E), env_blocked_key(E), class_key(Q), queue_key(E, Q), levels_key(E, Q), ready_key(E, Q, 0),
   ready_key(E, Q, -7), dead_key(E, Q), job_key(EJ), body_key(EJ), ENVIRONMENTS}
 """
 

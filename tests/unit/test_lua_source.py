@@ -87,15 +87,15 @@ def test_finds_the_commands_that_a_script_calls() -> None:
     redis.call('HSET', KEYS[1], 'GET', 1)
     -- redis.call('FLUSHALL')
     local answer = redis.pcall('XINFO', 'GROUPS', KEYS[1])
-    in_chunks('ZADD', key, members)
+    call_in_chunks('ZADD', key, members)
     """
     assert find_commands(source) == {"hset", "xinfo|groups", "zadd"}
 
 
 @pytest.mark.parametrize("name", scripts.SCRIPTS)
 def test_every_call_of_a_queue_script_names_its_command(name: str) -> None:
-    """Access rules are made from the names. `in_chunks` is given one itself."""
+    """Access rules are made from the names. `call_in_chunks` is given one itself."""
     source = COMMENT.sub("", scripts.script(name).source)
-    calls = re.findall(r"(?:redis\.p?call|in_chunks)\((.)", source)
+    calls = re.findall(r"(?:redis\.p?call|call_in_chunks)\((.)", source)
     unnamed = len([first for first in calls if first != "'"])
-    assert unnamed == 2 * source.count("function in_chunks(command, key, members)")
+    assert unnamed == 2 * source.count("function call_in_chunks(command, key, members)")

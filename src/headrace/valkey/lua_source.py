@@ -32,7 +32,7 @@ def drop_unused_functions(parts: Sequence[str]) -> list[str]:
     return [FUNCTION.sub(lambda found: found[0] if found["name"] in needed else "", part) for part in parts]
 
 
-CALL = re.compile(r"\b(?:redis\.p?call|in_chunks)\(\s*'([A-Z]+)'(?:,\s*'([A-Z]+)')?")
+CALL = re.compile(r"\b(?:redis\.p?call|call_in_chunks)\(\s*'([A-Z]+)'(?:,\s*'([A-Z]+)')?")
 CONTAINERS = frozenset({"xgroup", "xinfo"})
 """Commands of which each subcommand is permitted apart."""
 
@@ -40,6 +40,6 @@ CONTAINERS = frozenset({"xgroup", "xinfo"})
 def find_commands(source: str) -> frozenset[str]:
     """Return the commands that a script calls, as access rules name them: `hset`, `xinfo|groups`.
 
-    Commands are written out where they are called, or handed to `in_chunks` of queue/lua/chunks.lua."""
+    Commands are written out where they are called, or handed to `call_in_chunks` of queue/lua/chunks.lua."""
     found = ((name.lower(), sub.lower()) for name, sub in CALL.findall(COMMENT.sub("", source)))
     return frozenset(f"{name}|{sub}" if name in CONTAINERS else name for name, sub in found)

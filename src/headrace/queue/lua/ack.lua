@@ -7,8 +7,8 @@
 local keep_ms = tonumber(ARGV[3])
 local done, seen = {}, {}
 
-local function ack(E, J, lease, run_ms)
-  local job = held_job(E, J, lease)
+local function ack_job(E, J, lease, run_ms)
+  local job = find_leased_job(E, J, lease)
   if not job or seen[job.EJ] then return 0 end -- its keys are deleted at the end: twice in one call is once
   seen[job.EJ] = true
   end_lease(job)
@@ -20,13 +20,13 @@ local function ack(E, J, lease, run_ms)
   else
     done[#done + 1] = body_key(job.EJ)
   end
-  count(job.queue, 'ack', nil, run_ms)
+  count_op(job.queue, 'ack', nil, run_ms)
   return 1
 end
 
 local answers = {}
 for i = 4, #ARGV, 4 do
-  answers[#answers + 1] = ack(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  answers[#answers + 1] = ack_job(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 for i = 1, #done, 1000 do redis.call('DEL', unpack(done, i, math.min(i + 999, #done))) end
 save_all(ARGV[2])

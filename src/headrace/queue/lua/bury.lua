@@ -6,11 +6,11 @@
 -- Returns    for each job 1 (buried) or 0 (lease lost)
 local answers = {}
 for i = 3, #ARGV, 4 do
-  local job = held_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  local job = find_leased_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
   if job then
     end_lease(job)
     redis.call('HSET', job_key(job.EJ), 'error', ARGV[i + 3])
-    make_dead(job)
+    bury_job(job)
   end
   answers[#answers + 1] = job and 1 or 0
 end

@@ -5,5 +5,5 @@ local NOW = tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000
 
 -- Lua prints numbers with 14 digits, too few for these. An argument of a command needs this only if it may have a fraction:
 -- the server itself prints whole numbers in full.
-local function whole(number) return string.format('%d', math.floor(number)) end
-local function precise(number) return string.format('%.6f', number) end
+local function format_int(number) return string.format('%d', math.floor(number)) end
+local function format_float(number) return string.format('%.6f', number) end

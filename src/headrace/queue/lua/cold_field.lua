@@ -18,8 +18,8 @@ end
 
 local function pack_cold(cold)
   local values = {}
-  for i = 1, #COLD_FIELDS - 1 do values[i] = whole(cold[COLD_FIELDS[i]]) end
-  if cold.oldest then values[#values + 1] = precise(cold.oldest) end
+  for i = 1, #COLD_FIELDS - 1 do values[i] = format_int(cold[COLD_FIELDS[i]]) end
+  if cold.oldest then values[#values + 1] = format_float(cold.oldest) end
   return table.concat(values, ' ')
 end
 

@@ -15,7 +15,7 @@ for i = 5, #ARGV, 2 do
 end
 -- A limit of the environment bounds each of its queues, so all of them are looked at again.
 local names = Q ~= '' and { Q } or redis.call('SMEMBERS', env_names_key(E))
-env_of(E).was_blocked = true
-for _, name in ipairs(names) do queue_of(E, name).resync = true end
+load_env(E).was_blocked = true
+for _, name in ipairs(names) do load_queue(E, name).resync = true end
 save_all(ARGV[2])
 return 1

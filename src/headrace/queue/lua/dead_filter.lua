@@ -3,23 +3,23 @@
 
 -- The filter as it is in ARGV: most jobs to look at, how many to skip, buried from ms, buried until ms, task ('': any), text
 -- in the error ('': any), three caps, then job ids; none: all.
-local function dead_filter(E, Q)
-  local filter = { E = E, Q = Q, most = ARGV[5], skip = ARGV[6], since = ARGV[7], till = ARGV[8], task = ARGV[9],
-    text = ARGV[10], ids = {} }
+local function read_dead_filter(E, Q)
+  local filter = { E = E, Q = Q, limit = ARGV[5], skip = ARGV[6], buried_from = ARGV[7], buried_until = ARGV[8],
+    task = ARGV[9], error_text = ARGV[10], ids = {} }
   for i = 14, #ARGV do filter.ids[#filter.ids + 1] = ARGV[i] end
   return filter
 end
 
-local function dead_candidates(filter)
+local function find_dead_candidates(filter)
   local key = dead_key(filter.E, filter.Q)
   if #filter.ids == 0 then
-    return redis.call('ZRANGEBYSCORE', key, filter.since, filter.till, 'LIMIT', filter.skip, filter.most)
+    return redis.call('ZRANGEBYSCORE', key, filter.buried_from, filter.buried_until, 'LIMIT', filter.skip, filter.limit)
   end
-  local since, till = tonumber(filter.since) or -math.huge, tonumber(filter.till) or math.huge
+  local from_ms, until_ms = tonumber(filter.buried_from) or -math.huge, tonumber(filter.buried_until) or math.huge
   local found, seen = {}, {}
   for _, J in ipairs(filter.ids) do
     local at = tonumber(redis.call('ZSCORE', key, J) or nil)
-    if at and at >= since and at <= till and not seen[J] then
+    if at and at >= from_ms and at <= until_ms and not seen[J] then
       found[#found + 1] = J
       seen[J] = true
     end
@@ -28,8 +28,8 @@ local function dead_candidates(filter)
 end
 
 -- Whether a dead job has the task and the text in its error. The task is the second field of the body's header.
-local function dead_matches(filter, J, failure)
-  if filter.text ~= '' and not string.find(failure or '', filter.text, 1, true) then return false end
+local function matches_dead_filter(filter, J, failure)
+  if filter.error_text ~= '' and not string.find(failure or '', filter.error_text, 1, true) then return false end
   if filter.task == '' then return true end
   return string.match(redis.call('GET', body_key(filter.E .. ':' .. J)) or '', '^[^\t]*\t([^\t\n]*)') == filter.task
 end

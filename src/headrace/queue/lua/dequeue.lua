@@ -13,43 +13,44 @@ local FIRST_NAME = 7
 
 -- A server that restarted or took over may lack the last settings; a paused queue must not run there. The server's own
 -- life is read some times a second only: a failover takes longer, and a client that lost its connection looks at once.
-local SETTINGS_EVERY_MS = 250
+local SETTINGS_CHECK_MS = 250
 if ARGV[6] ~= '' then
   local v = redis.call('HMGET', META, 'settings_for', 'settings_seen')
-  if not v[1] or ARGV[6] == '1' or math.abs(NOW - tonumber(v[2] or 0)) >= SETTINGS_EVERY_MS then
+  if not v[1] or ARGV[6] == '1' or math.abs(NOW - tonumber(v[2] or 0)) >= SETTINGS_CHECK_MS then
     if (redis.call('INFO', 'replication'):match('master_replid:(%x+)') or 'unknown') ~= v[1] then
       return redis.error_reply('SETTINGS what operators decided was not restored on this server yet')
     end
-    redis.call('HSET', META, 'settings_seen', whole(NOW))
+    redis.call('HSET', META, 'settings_seen', format_int(NOW))
   end
 end
-local jobs, named = {}, {}
-local numbers = shard_numbers()
+local jobs, queue_names = {}, {}
+local shard_state = load_shard()
 
 -- A waiting job whose TTL is over is expired here if maintenance has not done so yet.
-local function expire(queue, EJ, size)
+local function expire_job(queue, EJ, size)
   redis.call('DEL', job_key(EJ), body_key(EJ))
-  leave(EXPIRIES, EJ)
+  remove_on_save(EXPIRIES, EJ)
   queue.warm_bytes = queue.warm_bytes - size
-  count(queue, 'expire')
+  count_op(queue, 'expire')
 end
 
 -- What a job at the head of a queue needs to be leased. nil: it is not leased, but leaves `ready` all the same.
-local function inspect(queue, J, at)
+local function load_ready_job(queue, J, at)
   local EJ = queue.E .. ':' .. J
-  local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size', 'detail', 'state')
+  local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size', 'detail',
+    'state')
   if v[7] ~= 'ready' then
-    misplaced(queue.E, J, v[7])
+    place_by_state(queue.E, J, v[7])
     return mark_for_repair(queue.name)
   end
-  leave_detail(queue, J, v[6])
+  remove_from_flow(queue, J, v[6])
   local attempts, max_attempts = tonumber(v[1] or nil), tonumber(v[2] or nil)
   local enqueued, size = tonumber(v[3] or nil), tonumber(v[5] or nil)
   if not (attempts and max_attempts and enqueued and size) then
     quarantine(ready_key(queue.E, queue.Q, 0), EJ, 'its job has fields that are not numbers')
     return mark_for_repair(queue.name)
   end
-  if v[4] and tonumber(v[4]) <= NOW then return expire(queue, EJ, size) end
+  if v[4] and tonumber(v[4]) <= NOW then return expire_job(queue, EJ, size) end
   local body = redis.call('GET', body_key(EJ))
   if not body or body == '' then -- done: a script failed before it had removed it
     redis.call('DEL', job_key(EJ))
@@ -59,23 +60,24 @@ local function inspect(queue, J, at)
     enqueued = enqueued, has_ttl = v[4] }
 end
 
-local function lease(queue, job)
-  numbers.delivery, numbers.changed = numbers.delivery + 1, true
-  local token = whole(numbers.delivery) .. '-' .. nonce
-  queue.fresh[#queue.fresh + 1] = job.J .. '\t' .. token
+local function lease_job(queue, job)
+  shard_state.delivery, shard_state.changed = shard_state.delivery + 1, true
+  local token = format_int(shard_state.delivery) .. '-' .. nonce
+  queue.in_flight[#queue.in_flight + 1] = job.J .. '\t' .. token
   if job.attempt < job.max_attempts then
     redis.call('HSET', job_key(job.EJ), 'state', 'running', 'delivery', token, 'attempts', job.attempt)
   else -- the last attempt counts once its worker has begun it (begin.lua)
-    redis.call('HSET', job_key(job.EJ), 'state', 'running', 'delivery', token, 'attempts', job.attempt, 'unbegun', token)
+    redis.call('HSET', job_key(job.EJ), 'state', 'running', 'delivery', token, 'attempts', job.attempt,
+      'unbegun', token)
   end
-  if job.has_ttl then leave(EXPIRIES, job.EJ) end
+  if job.has_ttl then remove_on_save(EXPIRIES, job.EJ) end
   queue.running = queue.running + 1
   queue.environment.running = queue.environment.running + 1
   local waited = math.max(math.floor(NOW - job.at), 0)
-  count(queue, 'dequeue', waited)
+  count_op(queue, 'dequeue', waited)
   if not queue.number then
-    named[#named + 1] = { queue.org, queue.project, queue.env, queue.queue }
-    queue.number = #named
+    queue_names[#queue_names + 1] = { queue.org, queue.project, queue.env, queue.queue }
+    queue.number = #queue_names
   end
   jobs[#jobs + 1] = { queue.number, job.body, job.attempt, job.max_attempts, token, job.enqueued, waited }
 end
@@ -85,99 +87,100 @@ local by_name = #ARGV >= FIRST_NAME
 -- Count the turns that a queue's environment has taken, in both indexes. Only the clock of the index that it was the
 -- first of moves. Before the queue leaves an index: the last job of an environment counts too.
 local function count_turns(queue, taken)
-  local all = redis.call('ZADD', ENVS, 'XX', 'INCR', taken, queue.E)
-  local named = redis.call('ZADD', class_key(queue.Q), 'XX', 'INCR', taken, queue.E)
+  local env_turns = redis.call('ZADD', ENVS, 'XX', 'INCR', taken, queue.E)
+  local class_turns = redis.call('ZADD', class_key(queue.Q), 'XX', 'INCR', taken, queue.E)
   if by_name then
-    if named then class_clocks[queue.Q] = tonumber(named) - taken end
-  elseif all then
-    numbers.turn, numbers.changed = tonumber(all) - taken, true
+    if class_turns then class_clocks[queue.Q] = tonumber(class_turns) - taken end
+  elseif env_turns then
+    shard_state.turn, shard_state.changed = tonumber(env_turns) - taken, true
   end
 end
 
--- Take up to `most` jobs of a queue, none that is younger than `bound`: the next queue's oldest job.
-local function take(queue, most, bound)
-  queue.environment.clean = nil
-  most = math.min(most, room_of(queue))
-  local priority = levels_of(queue)[1] or 0
-  if queue.levels > 0 then most, bound = math.min(most, 1), '+inf' end
+-- Take up to `limit` jobs of a queue, none that is younger than `bound`: the next queue's oldest job.
+local function take_jobs(queue, limit, bound)
+  queue.environment.index_current = nil
+  limit = math.min(limit, count_free_slots(queue))
+  local priority = list_priorities(queue)[1] or 0
+  if queue.levels > 0 then limit, bound = math.min(limit, 1), '+inf' end
   local ready = ready_key(queue.E, queue.Q, priority)
-  local found = redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, most)
-  local taken, ours, leases = #found / 2, {}, {}
+  local found = redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, limit)
+  local taken, leasable, leases = #found / 2, {}, {}
   local until_ms = math.floor(NOW + lease_ms)
   for i = 1, #found, 2 do
-    local job = inspect(queue, found[i], tonumber(found[i + 1]))
+    local job = load_ready_job(queue, found[i], tonumber(found[i + 1]))
     if job then
-      ours[#ours + 1] = job
-      add_scored(leases, until_ms, job.EJ)
+      leasable[#leasable + 1] = job
+      append_scored(leases, until_ms, job.EJ)
     end
   end
-  in_chunks('ZADD', LEASES, leases)
-  for _, job in ipairs(ours) do lease(queue, job) end
+  call_in_chunks('ZADD', LEASES, leases)
+  for _, job in ipairs(leasable) do lease_job(queue, job) end
   if taken > 0 then
     redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
   else -- the index names a queue that has nothing to run
     queue.indexed = nil
     mark_for_repair(queue.name)
   end
-  drop_empty_level(queue, priority)
+  drop_empty_priority(queue, priority)
   queue.ready = queue.ready - taken
   queue.environment.depth = queue.environment.depth - taken
-  queue.oldest_left = true
+  queue.oldest_stale = true
   count_turns(queue, taken)
   reindex_queue(queue)
 end
 
 -- The next queue to serve, and the age up to which it is next.
-local function next_of_all()
+local function find_next_queue()
   while true do
     local E = redis.call('ZRANGE', ENVS, 0, 0)[1]
     if not E then return nil end
     local first = redis.call('ZRANGE', env_queues_key(E), 0, 1, 'WITHSCORES')
-    if first[1] then return queue_of(E, first[1]), first[4] or '+inf' end
+    if first[1] then return load_queue(E, first[1]), first[4] or '+inf' end
     redis.call('ZREM', ENVS, E) -- it has nothing to run: a script failed before it had removed it
   end
 end
 
 -- How many environments have something to run in the queues this worker serves.
-local function count_sharers()
+local function count_competing_envs()
   if not by_name then return redis.call('ZCARD', ENVS) end
-  local sharers = 0
-  for i = FIRST_NAME, #ARGV do sharers = sharers + redis.call('ZCARD', class_key(ARGV[i])) end
-  return sharers
+  local competing_envs = 0
+  for i = FIRST_NAME, #ARGV do competing_envs = competing_envs + redis.call('ZCARD', class_key(ARGV[i])) end
+  return competing_envs
 end
 
 -- Turns under different queue names cannot be compared (each name counts since it last had jobs), so a name is
 -- drawn, weighted by its environments: none starves another. Within a name the least served environment is next.
-local function next_of_classes()
-  local drawn = math.random(math.max(1, count_sharers()))
+local function find_next_queue_by_name()
+  local drawn = math.random(math.max(1, count_competing_envs()))
   for i = FIRST_NAME, #ARGV do
     drawn = drawn - redis.call('ZCARD', class_key(ARGV[i]))
     if drawn <= 0 then
       local E = redis.call('ZRANGE', class_key(ARGV[i]), 0, 0)[1]
-      return queue_of(E, ARGV[i]), '+inf'
+      return load_queue(E, ARGV[i]), '+inf'
     end
   end
   return nil
 end
 
-local next_queue = by_name and next_of_classes or next_of_all
-math.randomseed(numbers.delivery) -- the server starts every script with the same seed; this one moves with every job
+local next_queue = by_name and find_next_queue_by_name or find_next_queue
+-- The server starts every script with the same seed; this one moves with every job.
+math.randomseed(shard_state.delivery)
 -- Each environment gets its share of this call at once; the turns it took are counted all the same.
-local sharers = count_sharers()
-local share = math.max(1, math.floor(n / math.max(1, sharers)))
+local competing_envs = count_competing_envs()
+local share = math.max(1, math.floor(n / math.max(1, competing_envs)))
 
 -- Bounded, whatever state it finds: every turn takes jobs, parks a queue or mends an index.
 for _ = 1, 4 * n + 100 do
   if #jobs == n then break end
   local queue, bound = next_queue()
   if not queue then break end
-  if env_blocked(queue.environment) then
+  if is_env_blocked(queue.environment) then
     reindex_queue(queue) -- parks its name
     reindex_env(queue.environment)
   else
-    take(queue, math.min(share, n - #jobs), bound)
+    take_jobs(queue, math.min(share, n - #jobs), bound)
     reindex_env(queue.environment)
   end
 end
 save_all(ARGV[2])
-return { named, jobs }
+return { queue_names, jobs }

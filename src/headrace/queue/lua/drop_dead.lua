@@ -6,22 +6,22 @@
 -- ARGV       prefix, maxlen, E, Q, keep ms (0: the id is free at once), then for each job: J, buried ms
 -- Returns    how many
 local keep_ms = tonumber(ARGV[5])
-local queue = queue_of(ARGV[3], ARGV[4])
-local forgotten = 0
+local queue = load_queue(ARGV[3], ARGV[4])
+local dropped = 0
 for i = 6, #ARGV, 2 do
   if redis.call('ZSCORE', KEYS[1], ARGV[i]) == ARGV[i + 1] then
     local EJ = ARGV[3] .. ':' .. ARGV[i]
-    count_dead(queue, tonumber(redis.call('HGET', job_key(EJ), 'size') or 0), -1)
+    count_dead_job(queue, tonumber(redis.call('HGET', job_key(EJ), 'size') or 0), -1)
     -- In this order: should it fail on the way, list_dead.lua finds what is left of the job and removes it.
     if keep_ms > 0 then
-      redis.call('SET', body_key(EJ), DEAD_ELSEWHERE, 'PX', keep_ms)
+      redis.call('SET', body_key(EJ), DEAD_IN_POSTGRES, 'PX', keep_ms)
       redis.call('DEL', job_key(EJ))
     else
       redis.call('DEL', job_key(EJ), body_key(EJ))
     end
     redis.call('ZREM', KEYS[1], ARGV[i])
-    forgotten = forgotten + 1
+    dropped = dropped + 1
   end
 end
-if queue.epoch then save_dead(queue) end
-return forgotten
+if queue.epoch then save_dead_bytes(queue) end
+return dropped

@@ -10,26 +10,26 @@
 --            room and the client has no PostgreSQL. QUOTA (name, environment or share, limit, used) or RATE (environment or
 --            share, jobs per second, burst, jobs of the call, ms to wait), and nothing is written, if a quota of the environment is used up
 local E, Q = ARGV[3], ARGV[4]
-local shard_max, far, told = shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local shard_max, far_ms, client_cold_epoch = find_shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local is_counted = ARGV[15] == '1'
-local FIRST, EACH = 16, ARGV[14] == '1' and 7 or 3
-local queue = queue_of(E, Q)
+local FIRST, STRIDE = 16, ARGV[14] == '1' and 7 or 3
+local queue = load_queue(E, Q)
 if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end
 
-local max_items, max_bytes = caps_of(queue, ARGV[9], ARGV[10])
+local max_items, max_bytes = find_caps(queue, ARGV[9], ARGV[10])
 
 local quotas = queue.environment.quotas
 
 -- Jobs and bytes of this call, and the bytes of its largest job. With `only_new` those that are not here yet, each once.
 local function count_jobs(only_new)
-  local items, bytes, largest, named = 0, 0, 0, {}
-  for i = FIRST, #ARGV, EACH do
+  local items, bytes, largest, seen_ids = 0, 0, 0, {}
+  for i = FIRST, #ARGV, STRIDE do
     local J, size = ARGV[i], tonumber(ARGV[i + 1])
     local EJ = E .. ':' .. J
-    if not only_new or (not named[J] and (redis.call('EXISTS', body_key(EJ)) == 0 or not is_complete(EJ))) then
+    if not only_new or (not seen_ids[J] and (redis.call('EXISTS', body_key(EJ)) == 0 or not is_complete(EJ))) then
       items, bytes, largest = items + 1, bytes + size, math.max(largest, size)
     end
-    named[J] = true
+    seen_ids[J] = true
   end
   return items, bytes, largest
 end
@@ -37,7 +37,7 @@ end
 -- The enqueue rate is a leaky bucket (GCRA) whose level is a time, `rate_at`: with each job it moves ahead by the time that the
 -- rate allows for one, and it may be ahead of now by that of `burst` jobs. One that is farther ahead is of a clock that was set
 -- back since, or of a lower rate.
-local function rate_level()
+local function read_rate_level()
   local rate = quotas.enqueue_rate
   if rate <= 0 then return NOW end
   local highest = NOW + (quotas.enqueue_burst or math.max(1, rate)) * 1000 / rate
@@ -46,31 +46,32 @@ end
 
 -- The error if a quota of the environment refuses this call, else nil. It is all jobs of a call or none. Its functions are in it
 -- so that Lua does not create them in every run of the script.
-local function quota_refusal()
-  local function describe(name, used)
+local function check_quotas()
+  local function describe_quota(name, used)
     local kind = quotas.is_share[name] and 'share' or 'environment'
-    return { name, 'QUOTA', name, kind, whole(quotas[name]), whole(used) }
+    return { name, 'QUOTA', name, kind, format_int(quotas[name]), format_int(used) }
   end
 
   local function describe_rate(items)
     local rate = quotas.enqueue_rate
     local burst = quotas.enqueue_burst or math.max(1, rate)
-    local wait = rate > 0 and rate_level() - NOW + (items - burst) * 1000 / rate or 1000
+    local wait = rate > 0 and read_rate_level() - NOW + (items - burst) * 1000 / rate or 1000
     if wait <= 0 then return nil end
     local kind = quotas.is_share.enqueue_rate and 'share' or 'environment'
-    return { 'enqueue_rate', 'RATE', kind, rate, burst, items, whole(math.ceil(wait)) }
+    return { 'enqueue_rate', 'RATE', kind, rate, burst, items, format_int(math.ceil(wait)) }
   end
 
   -- The largest job that could ever run: the quota of the environment, its project or its organisation, and which of them. Not
   -- its share, which grows as it needs.
-  local function most_bytes()
+  local function find_max_job_bytes()
     if not quotas.is_share.warm_bytes then return quotas.warm_bytes, 'environment' end
     local org, project = E:match('^([^:]*):([^:]*)')
-    local most
-    for _, value in ipairs(redis.call('HMGET', META, 'shared_bytes:' .. org, 'shared_bytes:' .. org .. ':' .. project)) do
-      most = math.min(tonumber(value or nil) or math.huge, most or math.huge)
+    local max_bytes_of_job
+    for _, value in ipairs(redis.call('HMGET', META, 'shared_bytes:' .. org,
+      'shared_bytes:' .. org .. ':' .. project)) do
+      max_bytes_of_job = math.min(tonumber(value or nil) or math.huge, max_bytes_of_job or math.huge)
     end
-    return most, 'share'
+    return max_bytes_of_job, 'share'
   end
 
   -- Which quota is exceeded, and the words of the error.
@@ -78,16 +79,16 @@ local function quota_refusal()
     if items == 0 then return nil end
     if quotas.queues and not queue.epoch then
       local used = redis.call('SCARD', env_names_key(E))
-      if used >= quotas.queues then return describe('queues', used) end
+      if used >= quotas.queues then return describe_quota('queues', used) end
     end
-    if not far then
-      local name, used = exceeded_quota(queue, items, bytes)
-      if name then return describe(name, used) end
+    if not far_ms then
+      local name, used = find_exceeded_quota(queue, items, bytes)
+      if name then return describe_quota(name, used) end
     else
-      local most, kind = most_bytes()
-      if most and largest > most then
-        local _, used = held_by_environment(queue) -- it could wait in PostgreSQL, but never run
-        return { 'warm_bytes', 'QUOTA', 'warm_bytes', kind, whole(most), whole(used) }
+      local max_bytes_of_job, kind = find_max_job_bytes()
+      if max_bytes_of_job and largest > max_bytes_of_job then
+        local _, used = count_env_warm(queue) -- it could wait in PostgreSQL, but never run
+        return { 'warm_bytes', 'QUOTA', 'warm_bytes', kind, format_int(max_bytes_of_job), format_int(used) }
       end
     end
     return quotas.enqueue_rate and not is_counted and describe_rate(items) or nil
@@ -95,53 +96,55 @@ local function quota_refusal()
 
   local exceeded = find_exceeded(count_jobs(false)) and find_exceeded(count_jobs(true))
   if not exceeded then return nil end
-  ask_for_share(queue, exceeded[1])
+  request_share(queue, exceeded[1])
   -- For metrics. An environment that does not exist is not created by a refusal.
   if queue.environment.exists then redis.pcall('HINCRBY', env_key(E), 'refused:' .. exceeded[1], 1) end
   return redis.error_reply(table.concat(exceeded, ' ', 2))
 end
 
 -- Without PostgreSQL it is all jobs of a call or none.
-local function refusal()
-  if far then return nil end
+local function check_capacity()
+  if far_ms then return nil end
   if queue.cold and queue.cold.on == 1 then
     return redis.error_reply('COLD jobs of this queue wait in PostgreSQL')
   end
   local full_of_dead = false
-  local function fit_together(items, bytes)
+  local function all_fit(items, bytes)
     if items == 0 then return true end
-    full_of_dead = not dead_leave_room(queue, bytes, max_bytes)
+    full_of_dead = not fits_beside_dead(queue, bytes, max_bytes)
     if full_of_dead then return false end
-    if items == 1 then return fits(queue, bytes, max_items, max_bytes) and shard_fits(queue, bytes, shard_max) end
-    return held_by(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
-      and shard_takes(queue, bytes, shard_max)
+    if items == 1 then
+      return job_fits(queue, bytes, max_items, max_bytes) and job_fits_shard(queue, bytes, shard_max)
+    end
+    return count_warm(queue) + items <= max_items and queue.warm_bytes + bytes <= max_bytes
+      and bytes_fit_shard(queue, bytes, shard_max)
   end
-  if fit_together(count_jobs(false)) or fit_together(count_jobs(true)) then return nil end
+  if all_fit(count_jobs(false)) or all_fit(count_jobs(true)) then return nil end
   if full_of_dead then
-    return redis.error_reply('DEADFULL the dead jobs of this queue take ' .. whole(dead_bytes_of(queue)) .. ' of '
-      .. whole(max_bytes) .. ' bytes')
+    return redis.error_reply('DEADFULL the dead jobs of this queue take ' .. format_int(get_dead_bytes(queue)) .. ' of '
+      .. format_int(max_bytes) .. ' bytes')
   end
-  return redis.error_reply('FULL this queue holds ' .. held_by(queue) .. ' jobs of ' .. max_items)
+  return redis.error_reply('FULL this queue holds ' .. count_warm(queue) .. ' jobs of ' .. max_items)
 end
 
 -- One question for all ids: that none is here is what a queue in cold mode usually hears.
-local function some_known()
+local function any_id_exists()
   local keys = {}
-  for i = FIRST, #ARGV, EACH do keys[#keys + 1] = body_key(E .. ':' .. ARGV[i]) end
+  for i = FIRST, #ARGV, STRIDE do keys[#keys + 1] = body_key(E .. ':' .. ARGV[i]) end
   for i = 1, #keys, 1000 do
     if redis.call('EXISTS', unpack(keys, i, math.min(i + 999, #keys))) > 0 then return true end
   end
   return false
 end
 
-local seen, spilled, added = 0, {}, {}
-local ask_each = true
+local position, spilled, added = 0, {}, {}
+local check_each_id = true
 
 -- A producer that repeats a call may do so because it failed, when its jobs were in `ready` and not yet counted.
-local checked = false
-local function check_count()
-  if checked then return end
-  checked = true
+local is_count_checked = false
+local function check_ready_count()
+  if is_count_checked then return end
+  is_count_checked = true
   local found, pending = redis.call('ZCARD', ready_key(E, Q, 0)), 0
   local levels = redis.call('ZRANGE', levels_key(E, Q), 0, -1)
   for _, level in ipairs(levels) do found = found + redis.call('ZCARD', ready_key(E, Q, tonumber(level))) end
@@ -150,10 +153,10 @@ local function check_count()
 end
 
 -- Whether there is a job of this id.
-local function is_known(J)
+local function is_duplicate(J)
   if spilled[J] or added[J] then return true end
   if not is_complete(E .. ':' .. J) then return false end
-  check_count()
+  check_ready_count()
   return true
 end
 
@@ -161,62 +164,63 @@ local function accept(J, size, delay, body, priority, ttl, max_attempts)
   local EJ = E .. ':' .. J
   local cold_mode = queue.cold and queue.cold.on == 1
   -- Jobs of one call keep their order too: a 4096th of a millisecond each, less than accepting one takes.
-  local at = NOW + delay + seen / 4096
-  seen = seen + 1
-  local full = far and (delay >= far or cold_mode or not fits(queue, size, max_items, max_bytes)
-    or not shard_fits(queue, size, shard_max))
-  local exceeded = far and not full and exceeded_quota(queue, 1, size)
-  if exceeded then ask_for_share(queue, exceeded, size) end
+  local at = NOW + delay + position / 4096
+  position = position + 1
+  local full = far_ms and (delay >= far_ms or cold_mode or not job_fits(queue, size, max_items, max_bytes)
+    or not job_fits_shard(queue, size, shard_max))
+  local exceeded = far_ms and not full and find_exceeded_quota(queue, 1, size)
+  if exceeded then request_share(queue, exceeded, size) end
   if full or exceeded then
-    if spilled[J] or (ask_each and redis.call('EXISTS', body_key(EJ)) == 1 and is_known(J)) then return 0 end
+    if spilled[J] or (check_each_id and redis.call('EXISTS', body_key(EJ)) == 1 and is_duplicate(J)) then return 0 end
     spilled[J] = true
-    if delay < far and not cold_mode then go_cold(queue, max_items, max_bytes) end
+    if delay < far_ms and not cold_mode then enter_cold_mode(queue, max_items, max_bytes) end
     return 2
   end
-  if EACH == 3 then return 3 end
+  if STRIDE == 3 then return 3 end
   if spilled[J] then return 0 end
-  queue.fresh[#queue.fresh + 1] = J
+  queue.in_flight[#queue.in_flight + 1] = J
   if not redis.call('SET', body_key(EJ), body, 'NX') then
-    if is_known(J) then return 0 end
+    if is_duplicate(J) then return 0 end
     redis.call('SET', body_key(EJ), body)
   end
   added[J] = true
   local detail = body:match('^[^\t]*\t([^\n]*)')
   redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', delay > 0 and 'scheduled' or 'ready',
-    'enqueued', whole(NOW), 'due', precise(at), 'priority', priority, 'attempts', 0, 'max_attempts', max_attempts,
-    'detail', detail)
+    'enqueued', format_int(NOW), 'due', format_float(at), 'priority', priority, 'attempts', 0,
+    'max_attempts', max_attempts, 'detail', detail)
   if ttl > 0 then
-    redis.call('HSET', job_key(EJ), 'expires', whole(NOW + ttl))
-    redis.call('ZADD', EXPIRIES, whole(NOW + ttl), EJ)
+    redis.call('HSET', job_key(EJ), 'expires', format_int(NOW + ttl))
+    redis.call('ZADD', EXPIRIES, format_int(NOW + ttl), EJ)
   end
   if delay > 0 then add_scheduled(queue, J, at) else add_ready(queue, J, at, priority, detail) end
   queue.warm_bytes = queue.warm_bytes + size
-  count(queue, 'enqueue')
+  count_op(queue, 'enqueue')
   return 1
 end
 
-local refused = quotas and quota_refusal() or refusal()
-if refused then return refused end
-if not queue.epoch then create(queue, ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
+local refusal = quotas and check_quotas() or check_capacity()
+if refusal then return refusal end
+if not queue.epoch then create_queue(queue, ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
 -- PostgreSQL has closed the epoch we know and whoever did it has not come back to open this queue. Under the new one
 -- spills are taken again; the late opener is refused, because it opens the old one.
-if queue.cold and queue.cold.on == 1 and told > queue.cold.epoch then
-  queue.cold.epoch, queue.cold_changed = told, true
+if queue.cold and queue.cold.on == 1 and client_cold_epoch > queue.cold.epoch then
+  queue.cold.epoch, queue.cold_changed = client_cold_epoch, true
 end
-if far and queue.cold and queue.cold.on == 1 then ask_each = some_known() end
+if far_ms and queue.cold and queue.cold.on == 1 then check_each_id = any_id_exists() end
 local answers = {}
-for i = FIRST, #ARGV, EACH do
+for i = FIRST, #ARGV, STRIDE do
   answers[#answers + 1] = accept(ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3],
     tonumber(ARGV[i + 4] or nil), tonumber(ARGV[i + 5] or nil), ARGV[i + 6])
 end
 if quotas and quotas.enqueue_rate and not is_counted then
-  local new = 0
+  local counted_jobs = 0
   for _, answer in ipairs(answers) do
-    if answer ~= 0 then new = new + 1 end
+    if answer ~= 0 then counted_jobs = counted_jobs + 1 end
   end
-  if new > 0 then
-    redis.call('HSET', env_key(E), 'rate_at', precise(rate_level() + new * 1000 / quotas.enqueue_rate))
+  if counted_jobs > 0 then
+    redis.call('HSET', env_key(E), 'rate_at',
+      format_float(read_rate_level() + counted_jobs * 1000 / quotas.enqueue_rate))
   end
 end
 save_all(ARGV[2])
-return { queue.epoch, queue.cold and queue.cold.epoch or 1, precise(NOW), answers, shard_numbers().postgres }
+return { queue.epoch, queue.cold and queue.cold.epoch or 1, format_float(NOW), answers, load_shard().postgres }

@@ -5,16 +5,17 @@ local RECOUNT_MS = 5000
 
 -- Let `bytes` and `jobs` of an environment be what its queues held before this script. Scripts of older clients change queues
 -- without changing these sums, so they are taken anew from the queues every few seconds.
-local function count_environment(env)
-  if env.counted then return end
-  env.counted = true
-  local at = env.counted_at
-  if not env.exists or (env.bytes and env.jobs and at and at <= NOW and NOW - at < RECOUNT_MS) then return end
+local function refresh_env_usage(env)
+  if env.usage_checked then return end
+  env.usage_checked = true
+  local refreshed_at = env.counted_at
+  if not env.exists or (env.bytes and env.jobs and refreshed_at and refreshed_at <= NOW
+    and NOW - refreshed_at < RECOUNT_MS) then return end
   env.bytes, env.jobs = 0, 0
   for _, Q in ipairs(redis.call('SMEMBERS', env_names_key(env.E))) do
-    local loaded = queues[env.E .. ':' .. Q]
-    if loaded then
-      env.bytes, env.jobs = env.bytes + math.max(0, loaded.bytes_before), env.jobs + loaded.held_before
+    local queue = queues[env.E .. ':' .. Q]
+    if queue then
+      env.bytes, env.jobs = env.bytes + math.max(0, queue.bytes_before), env.jobs + queue.warm_before
     else
       local v = redis.call('HMGET', queue_key(env.E, Q), 'warm_bytes', 'ready', 'warm_scheduled', 'running')
       env.bytes = env.bytes + math.max(0, tonumber(v[1] or 0))
@@ -22,12 +23,13 @@ local function count_environment(env)
     end
   end
   -- May fail without harm where the server is out of memory: then the next script counts again.
-  redis.pcall('HSET', env_key(env.E), 'bytes', whole(env.bytes), 'jobs', whole(env.jobs), 'counted', whole(NOW))
+  redis.pcall('HSET', env_key(env.E), 'bytes', format_int(env.bytes), 'jobs', format_int(env.jobs),
+    'counted', format_int(NOW))
 end
 
 -- Jobs and bytes of an environment in Valkey, as this script has changed them so far. (It has changed no other queue.)
-local function held_by_environment(queue)
+local function count_env_warm(queue)
   local env = queue.environment
-  count_environment(env)
-  return env.jobs + held_by(queue) - queue.held_before, env.bytes + queue.warm_bytes - queue.bytes_before
+  refresh_env_usage(env)
+  return env.jobs + count_warm(queue) - queue.warm_before, env.bytes + queue.warm_bytes - queue.bytes_before
 end

@@ -9,7 +9,7 @@ for i = 4, #ARGV, 3 do
   local EJ = ARGV[i] .. ':' .. ARGV[i + 1]
   local v = redis.call('HMGET', job_key(EJ), 'state', 'delivery')
   local held = v[1] == 'running' and v[2] == ARGV[i + 2]
-  if held then redis.call('ZADD', LEASES, whole(NOW + tonumber(ARGV[3])), EJ) end
+  if held then redis.call('ZADD', LEASES, format_int(NOW + tonumber(ARGV[3])), EJ) end
   answers[#answers + 1] = held and 1 or 0
 end
 return answers

@@ -4,7 +4,7 @@
 for _, queue in ipairs(progress.queues) do
   local before = redis.pcall('HGET', ARGV[1] .. 'repair', queue.name)
   local jobs = type(before) == 'string' and before or ''
-  if #queue.fresh > 0 then jobs = jobs .. table.concat(queue.fresh, ':') .. ':' end
+  if #queue.in_flight > 0 then jobs = jobs .. table.concat(queue.in_flight, ':') .. ':' end
   redis.pcall('HSET', ARGV[1] .. 'repair', queue.name, jobs)
 end
 if type(failure) == 'table' then return failure end

@@ -2,30 +2,30 @@
 --@include keys, clock, shard, ready, limits
 
 -- Self-clocked fair queueing. An index of environments holds the turns that each has taken; its clock is the score of
--- the member that was last served as the first of the index. META keeps the clock of ENVS (`turn`, see `shard_numbers`)
+-- the member that was last served as the first of the index. META keeps the clock of ENVS (`turn`, see `load_shard`)
 -- and of each queue name that is served by name (`turn:Q`, removed when the index of that name becomes empty).
 local class_clocks = {} -- those that this script has moved
 
-local function class_clock(Q)
+local function read_class_clock(Q)
   return class_clocks[Q] or tonumber(redis.call('HGET', META, 'turn:' .. Q) or 0)
 end
 
 -- Put an environment into an index, one turn behind the last served member and never before the least served one: it
 -- has saved no turns while it was idle, and waits for one turn of each of the others at most.
-local function join(index, E, clock)
-  local least = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
-  redis.call('ZADD', index, 'NX', whole(math.max(clock + 1, tonumber(least or 0))), E)
+local function join_fair_index(index, E, clock)
+  local lowest = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', index, 'NX', format_int(math.max(clock + 1, tonumber(lowest or 0))), E)
 end
 
-local function join_envs(E)
-  if not redis.call('ZSCORE', ENVS, E) then join(ENVS, E, shard_numbers().turn) end
+local function join_env_index(E)
+  if not redis.call('ZSCORE', ENVS, E) then join_fair_index(ENVS, E, load_shard().turn) end
 end
 
-local function join_class(Q, E)
-  if not redis.call('ZSCORE', class_key(Q), E) then join(class_key(Q), E, class_clock(Q)) end
+local function join_class_index(Q, E)
+  if not redis.call('ZSCORE', class_key(Q), E) then join_fair_index(class_key(Q), E, read_class_clock(Q)) end
 end
 
-local function leave_class(Q, E)
+local function leave_class_index(Q, E)
   if redis.call('ZREM', class_key(Q), E) == 1 and redis.call('EXISTS', class_key(Q)) == 0 then
     redis.call('HDEL', META, 'turn:' .. Q)
     class_clocks[Q] = nil
@@ -38,12 +38,12 @@ end
 -- stands there and whether its name is parked; while that stays the same, as when a job joins a backlog, nothing is
 -- to do.
 local function reindex_queue(queue)
-  if queue.oldest_left then queue.oldest, queue.oldest_left = oldest_of(queue), nil end
+  if queue.oldest_stale then queue.oldest, queue.oldest_stale = find_oldest(queue), nil end
   local env = queue.environment
   local wanted = ''
-  queue.oldest_text = queue.oldest and precise(queue.oldest) or ''
-  if queue.oldest and not queue.paused and has_own_room(queue) then
-    wanted = (env_blocked(env) and 'parked ' or 'free ') .. queue.oldest_text
+  queue.oldest_text = queue.oldest and format_float(queue.oldest) or ''
+  if queue.oldest and not queue.paused and is_below_limits(queue) then
+    wanted = (is_env_blocked(env) and 'parked ' or 'free ') .. queue.oldest_text
   end
   local before = queue.indexed or ''
   if wanted == before and queue.indexed then return end
@@ -51,39 +51,39 @@ local function reindex_queue(queue)
   queue.indexed = wanted
   if wanted == '' then
     redis.call('ZREM', env_queues_key(queue.E), queue.Q)
-    leave_class(queue.Q, queue.E)
-    redis.call('SREM', env_parked_key(queue.E), queue.Q)
+    leave_class_index(queue.Q, queue.E)
+    redis.call('SREM', env_blocked_key(queue.E), queue.Q)
     return
   end
   redis.call('ZADD', env_queues_key(queue.E), queue.oldest_text, queue.Q)
-  if env_blocked(env) then
-    leave_class(queue.Q, queue.E)
-    redis.call('SADD', env_parked_key(queue.E), queue.Q)
+  if is_env_blocked(env) then
+    leave_class_index(queue.Q, queue.E)
+    redis.call('SADD', env_blocked_key(queue.E), queue.Q)
   elseif before:sub(1, 5) ~= 'free ' then -- else it is there
-    join_class(queue.Q, queue.E)
+    join_class_index(queue.Q, queue.E)
   end
 end
 
 -- A full environment leaves the index; the queue names under which a worker met it while full are
 -- parked, and come back with it. Each is parked at most once per blocking, so this is paid for.
 local function reindex_env(env)
-  local blocked = env_blocked(env)
+  local blocked = is_env_blocked(env)
   -- Its place changes only with what is indexed under it, or when it becomes full or has room again.
-  if env.clean or not (env.queues_changed or env.was_blocked or blocked) then return end
-  env.clean = true
+  if env.index_current or not (env.queues_changed or env.was_blocked or blocked) then return end
+  env.index_current = true
   if not blocked and redis.call('EXISTS', env_queues_key(env.E)) == 1 then
-    join_envs(env.E)
+    join_env_index(env.E)
   else
     redis.call('ZREM', ENVS, env.E)
   end
   if env.was_blocked and not blocked then
-    for _, Q in ipairs(redis.call('SMEMBERS', env_parked_key(env.E))) do
+    for _, Q in ipairs(redis.call('SMEMBERS', env_blocked_key(env.E))) do
       local age = redis.call('ZSCORE', env_queues_key(env.E), Q)
       if age then
-        join_class(Q, env.E)
-        redis.call('HSET', queue_key(env.E, Q), 'indexed', 'free ' .. precise(tonumber(age)))
+        join_class_index(Q, env.E)
+        redis.call('HSET', queue_key(env.E, Q), 'indexed', 'free ' .. format_float(tonumber(age)))
       end
     end
-    redis.call('DEL', env_parked_key(env.E))
+    redis.call('DEL', env_blocked_key(env.E))
   end
 end

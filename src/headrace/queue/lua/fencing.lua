@@ -2,4 +2,4 @@
 --@include keys
 
 -- Another mover was elected since this token was given out.
-local function fenced(token) return redis.call('HGET', META, 'mover_token') ~= token end
+local function is_fenced(token) return redis.call('HGET', META, 'mover_token') ~= token end

@@ -2,7 +2,7 @@
 --@include keys, clock, queues, places, dead_bytes
 
 -- The job's queue and fields if `lease` is the delivery that holds it now (nil: any), else nil and its state.
-local function held_job(E, J, lease)
+local function find_leased_job(E, J, lease)
   local v = redis.call('HMGET', job_key(E .. ':' .. J), 'state', 'delivery', 'Q', 'size', 'priority', 'expires',
     'attempts', 'max_attempts', 'due', 'detail')
   if v[1] ~= 'running' or (lease and v[2] ~= lease) then return nil, v[1] end
@@ -10,23 +10,23 @@ local function held_job(E, J, lease)
   local attempts, max_attempts = tonumber(v[7] or nil), tonumber(v[8] or nil)
   -- One that makes no sense is quarantined when its lease has ended.
   if not (size and priority and due and attempts and max_attempts) then return nil, v[1] end
-  return { queue = queue_of(E, v[3]), J = J, EJ = E .. ':' .. J, size = size, priority = priority, expires = v[6],
+  return { queue = load_queue(E, v[3]), J = J, EJ = E .. ':' .. J, size = size, priority = priority, expires = v[6],
     attempts = attempts, max_attempts = max_attempts, due = due, detail = v[10] or '' }
 end
 
 -- The job leaves its worker, whatever comes next.
 local function end_lease(job)
-  leave(LEASES, job.EJ)
+  remove_on_save(LEASES, job.EJ)
   job.queue.running = job.queue.running - 1
   job.queue.environment.running = job.queue.environment.running - 1
 end
 
 -- Out of the way, but kept with its error until somebody redrives it.
-local function make_dead(job)
-  count_dead(job.queue, job.size, 1)
-  redis.call('ZADD', dead_key(job.queue.E, job.queue.Q), whole(NOW), job.J)
+local function bury_job(job)
+  count_dead_job(job.queue, job.size, 1)
+  redis.call('ZADD', dead_key(job.queue.E, job.queue.Q), format_int(NOW), job.J)
   redis.call('SADD', BURIED, job.queue.name)
   redis.call('HSET', job_key(job.EJ), 'state', 'dead')
   job.queue.warm_bytes = job.queue.warm_bytes - job.size
-  count(job.queue, 'bury')
+  count_op(job.queue, 'bury')
 end

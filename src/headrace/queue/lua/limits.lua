@@ -2,22 +2,22 @@
 
 -- An environment may run its limit times its burst factor in all; none of its queues more than the
 -- limit itself, so that one queue cannot take the burst for itself.
-local function room_of(queue)
+local function count_free_slots(queue)
   local env = queue.environment
-  local room = math.huge
-  if queue.limit then room = queue.limit - queue.running end
+  local slots = math.huge
+  if queue.limit then slots = queue.limit - queue.running end
   if env.limit then
-    room = math.min(room, env.limit - queue.running, env.most_running - env.running)
+    slots = math.min(slots, env.limit - queue.running, env.max_running - env.running)
   end
-  return room
+  return slots
 end
 
-local function env_blocked(env)
-  return env.limit ~= nil and env.running >= env.most_running
+local function is_env_blocked(env)
+  return env.limit ~= nil and env.running >= env.max_running
 end
 
 -- Whether neither the queue's own limit nor that of its environment keeps it from running one more job.
-local function has_own_room(queue)
+local function is_below_limits(queue)
   local env_limit = queue.environment.limit
   return (not queue.limit or queue.running < queue.limit) and (not env_limit or queue.running < env_limit)
 end

@@ -8,9 +8,10 @@ local found = redis.call('ZRANGE', KEYS[1], 0, tonumber(ARGV[5]) - 1, 'WITHSCORE
 local answers, bytes = {}, 0
 for i = 1, #found, 2 do
   local EJ = ARGV[3] .. ':' .. found[i]
-  local v = redis.call('HMGET', job_key(EJ), 'enqueued', 'priority', 'attempts', 'max_attempts', 'size', 'error', 'state')
+  local v = redis.call('HMGET', job_key(EJ), 'enqueued', 'priority', 'attempts', 'max_attempts', 'size', 'error',
+    'state')
   local body = redis.call('GET', body_key(EJ))
-  if not v[7] or body == DEAD_ELSEWHERE then -- PostgreSQL keeps it: a script failed before it had removed it
+  if not v[7] or body == DEAD_IN_POSTGRES then -- PostgreSQL keeps it: a script failed before it had removed it
     redis.call('DEL', job_key(EJ))
     redis.call('ZREM', KEYS[1], found[i])
   elseif v[7] == 'dead' then -- else it was redriven: repair.lua removes it

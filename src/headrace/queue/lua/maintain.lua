@@ -20,7 +20,7 @@ if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= longest_ms then
 end
 
 -- First: whatever is wrong with a job, the shard is alive.
-local ticked, again_ms = emit_tick(ARGV[2], tonumber(ARGV[6]))
+local ticked, next_call_ms = emit_tick(ARGV[2], tonumber(ARGV[6]))
 local expired = expire_overdue_jobs(ARGV[5])
 local reclaimed = reclaim_ended_leases(ARGV[5])
 local released = release_due_jobs(ARGV[5])
@@ -28,11 +28,11 @@ save_all(ARGV[2])
 check_some_queues()
 
 -- Last, so that a caller whose work fails does not keep others from it.
-redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', whole(NOW + ownership_ms),
-  'maintainer_ms', whole(ownership_ms))
+redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', format_int(NOW + ownership_ms),
+  'maintainer_ms', format_int(ownership_ms))
 for _, index in ipairs({ SCHEDULED, LEASES, EXPIRIES }) do
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
-  if head then again_ms = math.min(again_ms, tonumber(head) - NOW) end
+  if head then next_call_ms = math.min(next_call_ms, tonumber(head) - NOW) end
 end
-return { 1, math.max(0, math.ceil(again_ms)), expired, reclaimed, released, ticked, redis.call('HLEN', REPAIR),
+return { 1, math.max(0, math.ceil(next_call_ms)), expired, reclaimed, released, ticked, redis.call('HLEN', REPAIR),
   quarantined }

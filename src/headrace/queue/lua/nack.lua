@@ -4,23 +4,23 @@
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease, delay ms, error
 -- Returns    for each job 1 (will be tried again), 2 (buried) or 0 (lease lost)
-local function nack(E, J, lease, delay, failure)
-  local job = held_job(E, J, lease)
+local function nack_job(E, J, lease, delay, failure)
+  local job = find_leased_job(E, J, lease)
   if not job then return 0 end
   end_lease(job)
   redis.call('HSET', job_key(job.EJ), 'error', failure)
   if job.attempts >= job.max_attempts then
-    make_dead(job)
+    bury_job(job)
     return 2
   end
-  make_wait(job.queue, J, NOW + delay, job.priority, job.expires, job.detail)
-  count(job.queue, 'nack')
+  place_waiting(job.queue, J, NOW + delay, job.priority, job.expires, job.detail)
+  count_op(job.queue, 'nack')
   return 1
 end
 
 local answers = {}
 for i = 3, #ARGV, 5 do
-  answers[#answers + 1] = nack(ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4])
+  answers[#answers + 1] = nack_job(ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4])
 end
 save_all(ARGV[2])
 return answers

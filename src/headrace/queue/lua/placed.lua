@@ -45,34 +45,34 @@ local function save_placed(queue, cold, placed)
     return
   end
   local values = {}
-  for i, name in ipairs(PLACED_FIELDS) do values[i] = whole(placed[name]) end
+  for i, name in ipairs(PLACED_FIELDS) do values[i] = format_int(placed[name]) end
   redis.call('HSET', queue_key(queue.E, queue.Q), 'placed', table.concat(values, ' '))
 end
 
 -- The parts of a value of `moved`: whether the row was delayed, its bytes, J. Nothing if there is no value.
-local function split_moved(value)
+local function parse_moved(value)
   local delayed, bytes, J = (value or ''):match('^(%d) (%d+) (.*)$')
   return delayed == '1', tonumber(bytes), J
 end
 
 -- These rows are deleted in PostgreSQL. Returns whether any was counted as placed.
-local function forget_placed(queue, placed, rows)
-  local found, moved = false, moved_key(queue.E, queue.Q)
+local function remove_placed(queue, placed, rows)
+  local was_counted, moved = false, moved_key(queue.E, queue.Q)
   for i = 1, #rows, 1000 do
     for _, value in ipairs(redis.call('HMGET', moved, unpack(rows, i, math.min(i + 999, #rows)))) do
-      local delayed, bytes = split_moved(value)
+      local delayed, bytes = parse_moved(value)
       if bytes then
         count_placed(placed, delayed, bytes, -1)
-        found = true
+        was_counted = true
       end
     end
   end
-  in_chunks('HDEL', moved, rows)
-  in_chunks('SREM', moving_key(queue.E, queue.Q), rows)
+  call_in_chunks('HDEL', moved, rows)
+  call_in_chunks('SREM', moving_key(queue.E, queue.Q), rows)
   if #rows > 0 and redis.call('EXISTS', moving_key(queue.E, queue.Q)) == 0 then
-    if placed.depth + placed.scheduled + placed.bytes > 0 then found = true end
+    if placed.depth + placed.scheduled + placed.bytes > 0 then was_counted = true end
     placed.depth, placed.scheduled, placed.bytes = 0, 0, 0
     redis.call('DEL', moved)
   end
-  return found
+  return was_counted
 end

@@ -3,7 +3,7 @@
 
 -- Whether jobs of this shard wait in another PostgreSQL than the one with this id.
 local function is_wrong_database(id)
-  local known = shard_numbers().postgres
-  return known ~= '' and id ~= '' and known ~= id
+  local stored_id = load_shard().postgres
+  return stored_id ~= '' and id ~= '' and stored_id ~= id
 end
 local WRONG_DATABASE = 'WRONGDB jobs of this shard wait in another PostgreSQL'

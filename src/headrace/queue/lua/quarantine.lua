@@ -1,25 +1,25 @@
 -- Entries of a shard's indexes that make no sense: they are taken out, so that the others go on.
 --@include keys, clock, places, recovery
 
-local MOST_QUARANTINED = 1000
+local MAX_QUARANTINED = 1000
 local quarantined = 0
 
 -- Take an entry out of an index and note it with the reason. What is stored of its job stays, for inspection.
 local function quarantine(key, member, reason)
-  redis.call('ZADD', QUARANTINE, whole(NOW), key:sub(#P + 1) .. ' ' .. member .. ': ' .. reason)
-  redis.call('ZREMRANGEBYRANK', QUARANTINE, 0, -MOST_QUARANTINED - 1)
+  redis.call('ZADD', QUARANTINE, format_int(NOW), key:sub(#PREFIX + 1) .. ' ' .. member .. ': ' .. reason)
+  redis.call('ZREMRANGEBYRANK', QUARANTINE, 0, -MAX_QUARANTINED - 1)
   redis.call('HINCRBY', META, 'quarantined', 1)
-  leave(key, member)
+  remove_on_save(key, member)
   quarantined = quarantined + 1
 end
 
-local CHECKED = { 'Q', 'size', 'priority', 'attempts', 'max_attempts', 'due' }
+local CHECKED_FIELDS = { 'Q', 'size', 'priority', 'attempts', 'max_attempts', 'due' }
 
 -- Why an entry cannot be handled, and the queue it names; nil: it can, or there is no such job.
-local function problem_of(EJ)
+local function find_problem(EJ)
   local E, J = EJ:match('^(.*):([^:]*)$')
   if not E or J == '' then return 'it does not name a job' end
-  local v = redis.pcall('HMGET', job_key(EJ), 'state', unpack(CHECKED))
+  local v = redis.pcall('HMGET', job_key(EJ), 'state', unpack(CHECKED_FIELDS))
   if v.err then
     if not v.err:find('WRONGTYPE', 1, true) then error(v) end -- says nothing about the entry
     return 'its job is not a hash'
@@ -28,15 +28,15 @@ local function problem_of(EJ)
   if not v[2] then return 'its job names no queue' end
   local name = E .. ':' .. v[2]
   if redis.call('EXISTS', queue_key(E, v[2])) == 0 then return 'its queue is unknown' end
-  for i = 2, #CHECKED do
-    if not tonumber(v[i + 1] or nil) then return 'the ' .. CHECKED[i] .. ' of its job is not a number', name end
+  for i = 2, #CHECKED_FIELDS do
+    if not tonumber(v[i + 1] or nil) then return 'the ' .. CHECKED_FIELDS[i] .. ' of its job is not a number', name end
   end
   return nil
 end
 
 -- Whether an entry of an index can be handled; one that cannot is quarantined.
-local function is_sound(key, EJ)
-  local problem, name = problem_of(EJ)
+local function is_valid_entry(key, EJ)
+  local problem, name = find_problem(EJ)
   if not problem then return true end
   quarantine(key, EJ, problem)
   if name then mark_for_repair(name) end

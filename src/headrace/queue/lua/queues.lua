@@ -6,7 +6,7 @@
 local queues, touched_queues = {}, progress.queues
 local envs, touched_envs = {}, {}
 
-local function env_of(E)
+local function load_env(E)
   local env = envs[E]
   if not env then
     local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst', 'bytes', 'jobs', 'counted', 'quota',
@@ -14,24 +14,24 @@ local function env_of(E)
     env = { E = E, exists = v[1] ~= false, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
       limit = tonumber(v[3] or nil), bytes = tonumber(v[5] or nil), jobs = tonumber(v[6] or nil),
       counted_at = tonumber(v[7] or nil) }
-    if not env.exists then env.bytes, env.jobs = 0, 0 end -- else nil: older scripts made it, see count_environment
-    if env.limit then env.most_running = math.floor(env.limit * tonumber(v[4] or 1)) end
-    local numbers = shard_numbers()
-    if v[8] or v[9] or numbers.quota or numbers.shared then
+    if not env.exists then env.bytes, env.jobs = 0, 0 end -- else nil: older scripts made it, see refresh_env_usage
+    if env.limit then env.max_running = math.floor(env.limit * tonumber(v[4] or 1)) end
+    local shard_state = load_shard()
+    if v[8] or v[9] or shard_state.quota or shard_state.shared then
       env.quotas = read_quotas(E, v[8], v[9])
       local running = env.quotas.running
-      if running and running < (env.most_running or math.huge) then
-        env.limit, env.most_running = math.min(env.limit or running, running), running
+      if running and running < (env.max_running or math.huge) then
+        env.limit, env.max_running = math.min(env.limit or running, running), running
       end
     end
-    env.was_blocked = env.limit and env.running >= env.most_running or false
+    env.was_blocked = env.limit and env.running >= env.max_running or false
     envs[E] = env
     touched_envs[#touched_envs + 1] = env
   end
   return env
 end
 
-local function queue_of(E, Q)
+local function load_queue(E, Q)
   local name = E .. ':' .. Q
   local queue = queues[name]
   if not queue then
@@ -44,11 +44,11 @@ local function queue_of(E, Q)
       limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
       levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
       oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
-      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, dead_bytes = tonumber(v[19] or nil), environment = env_of(E), ops = {},
-      added = {}, details = {}, fresh = {} }
+      caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, dead_bytes = tonumber(v[19] or nil),
+      environment = load_env(E), ops = {}, added = {}, flow_changes = {}, in_flight = {} }
     queue.bytes_before = queue.warm_bytes
-    queue.held_before = queue.ready + queue.warm_scheduled + queue.running
-    if not queue.epoch then queue.dead_bytes = 0 end -- else nil: older scripts made it, see sum_dead
+    queue.warm_before = queue.ready + queue.warm_scheduled + queue.running
+    if not queue.epoch then queue.dead_bytes = 0 end -- else nil: older scripts made it, see sum_dead_bytes
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
   end
@@ -56,8 +56,8 @@ local function queue_of(E, Q)
 end
 
 -- A queue comes into being with its first job. Names are as they were given, not encoded.
-local function create(queue, org, project, env, name)
-  queue.epoch, queue.org, queue.project, queue.env, queue.queue = whole(NOW), org, project, env, name
+local function create_queue(queue, org, project, env, name)
+  queue.epoch, queue.org, queue.project, queue.env, queue.queue = format_int(NOW), org, project, env, name
   redis.call('SADD', QUEUES, queue.name)
   redis.call('SADD', ENVIRONMENTS, queue.E)
   redis.call('SADD', env_names_key(queue.E), queue.Q)
@@ -66,18 +66,18 @@ local function create(queue, org, project, env, name)
 end
 
 -- Count one job for a verb, or `many`. Waits and run times travel with the event of the verb.
-local function count(queue, op, wait, run, many)
-  local tally = queue.ops[#queue.ops]
-  if not tally or tally.op ~= op then
-    for _, known in ipairs(queue.ops) do
-      if known.op == op then tally = known end
+local function count_op(queue, op, wait, run, amount)
+  local op_count = queue.ops[#queue.ops]
+  if not op_count or op_count.op ~= op then
+    for _, other in ipairs(queue.ops) do
+      if other.op == op then op_count = other end
     end
-    if not tally or tally.op ~= op then
-      tally = { op = op, n = 0, waits = {}, runs = {} }
-      queue.ops[#queue.ops + 1] = tally
+    if not op_count or op_count.op ~= op then
+      op_count = { op = op, n = 0, waits = {}, runs = {} }
+      queue.ops[#queue.ops + 1] = op_count
     end
   end
-  tally.n = tally.n + (many or 1)
-  if wait then tally.waits[#tally.waits + 1] = whole(math.max(wait, 0)) end
-  if run then tally.runs[#tally.runs + 1] = run end
+  op_count.n = op_count.n + (amount or 1)
+  if wait then op_count.waits[#op_count.waits + 1] = format_int(math.max(wait, 0)) end
+  if run then op_count.runs[#op_count.runs + 1] = run end
 end

@@ -8,23 +8,27 @@ local QUOTAS = { 'warm_jobs', 'warm_bytes', 'queues', 'enqueue_rate', 'enqueue_b
 -- The quotas in force for an environment, by name; nil where there is none. A quota of its project or organisation that it
 -- has no share of yet is 0. Shares come each second (cold/shares.py).
 local function read_quotas(E, own, share)
-  local numbers = shard_numbers()
-  local found, is_share, own_rate, default = {}, {}, nil, (numbers.quota or ''):gmatch('%S+')
+  local shard_state = load_shard()
+  local quotas, is_share, rate_before_share, next_default = {}, {}, nil, (shard_state.quota or ''):gmatch('%S+')
   own = (own or ''):gmatch('%S+')
   local shares = (share or ''):gmatch('%S+')
   for _, name in ipairs(QUOTAS) do
-    local usual, word, part = default(), own(), tonumber(shares() or nil)
-    found[name] = tonumber((not word or word == '=') and usual or word or nil)
-    if name == 'enqueue_burst' and part and not found[name] and own_rate then found[name] = math.max(1, own_rate) end
-    if name == 'enqueue_rate' then own_rate = found[name] end
-    if part and (not found[name] or part < found[name]) then found[name], is_share[name] = part, true end
-  end
-  if numbers.shared and not share then
-    local org, project = E:match('^([^:]*):([^:]*)')
-    for _, names in ipairs(redis.call('HMGET', META, 'shared:' .. org, 'shared:' .. org .. ':' .. project)) do
-      for name in (names or ''):gmatch('%S+') do found[name], is_share[name] = 0, true end
+    local default_word, own_word, share_word = next_default(), own(), tonumber(shares() or nil)
+    quotas[name] = tonumber((not own_word or own_word == '=') and default_word or own_word or nil)
+    if name == 'enqueue_burst' and share_word and not quotas[name] and rate_before_share then
+      quotas[name] = math.max(1, rate_before_share)
+    end
+    if name == 'enqueue_rate' then rate_before_share = quotas[name] end
+    if share_word and (not quotas[name] or share_word < quotas[name]) then
+      quotas[name], is_share[name] = share_word, true
     end
   end
-  found.is_share = is_share
-  return found
+  if shard_state.shared and not share then
+    local org, project = E:match('^([^:]*):([^:]*)')
+    for _, names in ipairs(redis.call('HMGET', META, 'shared:' .. org, 'shared:' .. org .. ':' .. project)) do
+      for name in (names or ''):gmatch('%S+') do quotas[name], is_share[name] = 0, true end
+    end
+  end
+  quotas.is_share = is_share
+  return quotas
 end

@@ -4,14 +4,14 @@
 -- Jobs of priority 0 wait in one sorted set by eligible time. Other priorities have a set each,
 -- listed in `levels`, which does not exist for the many queues that use none. Those of one call are written together.
 local function add_ready(queue, J, at, priority, detail)
-  local score = precise(at)
+  local score = format_float(at)
   local added = queue.added[priority]
   if not added then
     added = {}
     queue.added[priority] = added
   end
-  add_scored(added, score, J)
-  add_scored(detail_of(queue, detail).added, score, J)
+  append_scored(added, score, J)
+  append_scored(find_flow_changes(queue, detail).added, score, J)
   queue.ready = queue.ready + 1
   queue.environment.depth = queue.environment.depth + 1
   if not queue.oldest or at < queue.oldest then queue.oldest = at end
@@ -22,11 +22,11 @@ local function save_ready(queue)
     if priority ~= 0 and redis.call('ZADD', levels_key(queue.E, queue.Q), -priority, priority) == 1 then
       queue.levels = queue.levels + 1
     end
-    in_chunks('ZADD', ready_key(queue.E, queue.Q, priority), members)
+    call_in_chunks('ZADD', ready_key(queue.E, queue.Q, priority), members)
   end
 end
 
-local function drop_empty_level(queue, priority)
+local function drop_empty_priority(queue, priority)
   if priority ~= 0 and redis.call('EXISTS', ready_key(queue.E, queue.Q, priority)) == 0 then
     redis.call('ZREM', levels_key(queue.E, queue.Q), priority)
     queue.levels = queue.levels - 1
@@ -35,15 +35,15 @@ end
 
 local function remove_ready(queue, J, priority, detail)
   redis.call('ZREM', ready_key(queue.E, queue.Q, priority), J)
-  drop_empty_level(queue, priority)
-  leave_detail(queue, J, detail)
+  drop_empty_priority(queue, priority)
+  remove_from_flow(queue, J, detail)
   queue.ready = queue.ready - 1
   queue.environment.depth = queue.environment.depth - 1
-  queue.oldest_left = true
+  queue.oldest_stale = true
 end
 
 -- The priorities that have jobs, most urgent first. (An empty queue answers 0.)
-local function levels_of(queue)
+local function list_priorities(queue)
   if queue.levels == 0 then return { 0 } end
   local found = {}
   local zero = redis.call('EXISTS', ready_key(queue.E, queue.Q, 0)) == 1
@@ -59,9 +59,9 @@ local function levels_of(queue)
 end
 
 -- When the longest-waiting job became eligible; nil if nothing waits.
-local function oldest_of(queue)
+local function find_oldest(queue)
   local oldest
-  for _, priority in ipairs(levels_of(queue)) do
+  for _, priority in ipairs(list_priorities(queue)) do
     local at = redis.call('ZRANGE', ready_key(queue.E, queue.Q, priority), 0, 0, 'WITHSCORES')[2]
     if at and (not oldest or tonumber(at) < oldest) then oldest = tonumber(at) end
   end

@@ -4,6 +4,6 @@
 -- KEYS[1]    the shard's meta (routes the script)
 -- ARGV       prefix, maxlen, most jobs in this call
 -- Returns    how many leases had ended
-local lapsed = reclaim_ended_leases(ARGV[3])
+local ended = reclaim_ended_leases(ARGV[3])
 save_all(ARGV[2])
-return lapsed
+return ended

@@ -6,7 +6,7 @@ local function mark_for_repair(name) redis.call('HSETNX', REPAIR, name, '') end
 
 -- A job stands in a place that its state does not name, because a script failed between two writes. Add it to the place
 -- that its state names, if it is not there; nil: there is no such job. The caller removes it from where it was found.
-local function misplaced(E, J, state)
+local function place_by_state(E, J, state)
   local EJ = E .. ':' .. J
   local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'due', 'expires')
   if not v[1] then return end
@@ -18,9 +18,9 @@ local function misplaced(E, J, state)
   elseif state == 'scheduled' then
     redis.call('ZADD', SCHEDULED, 'NX', v[3], EJ)
   elseif state == 'running' then
-    redis.call('ZADD', LEASES, 'NX', whole(NOW), EJ)
+    redis.call('ZADD', LEASES, 'NX', format_int(NOW), EJ)
   elseif state == 'dead' then
-    redis.call('ZADD', dead_key(E, v[1]), 'NX', whole(NOW), J)
+    redis.call('ZADD', dead_key(E, v[1]), 'NX', format_int(NOW), J)
     redis.call('SADD', BURIED, E .. ':' .. v[1])
   end
   mark_for_repair(E .. ':' .. v[1])
@@ -40,5 +40,5 @@ local function is_complete(EJ)
   end
   -- By its length: producers may have no right to read bodies. A body with a job is longer than both.
   local length = redis.call('STRLEN', body_key(EJ))
-  return length == 0 or length == #DEAD_ELSEWHERE
+  return length == 0 or length == #DEAD_IN_POSTGRES
 end

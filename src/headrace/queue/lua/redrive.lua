@@ -8,40 +8,40 @@
 --            there is no such queue
 local E, Q = ARGV[3], ARGV[4]
 if redis.call('EXISTS', queue_key(E, Q)) == 0 then return {} end
-local queue = queue_of(E, Q)
-local filter = dead_filter(E, Q)
-local max_items, max_bytes = caps_of(queue, ARGV[11], ARGV[12])
-local shard_max = shard_cap(ARGV[13])
+local queue = load_queue(E, Q)
+local filter = read_dead_filter(E, Q)
+local max_items, max_bytes = find_caps(queue, ARGV[11], ARGV[12])
+local shard_max = find_shard_cap(ARGV[13])
 local moved, remaining = 0, 0
 
-local function redrive(J)
+local function redrive_job(J)
   local job = job_key(E .. ':' .. J)
   local v = redis.call('HMGET', job, 'error', 'priority', 'size', 'detail', 'state')
   if v[5] ~= 'dead' then
-    misplaced(E, J, v[5])
-    return leave(dead_key(E, Q), J)
+    place_by_state(E, J, v[5])
+    return remove_on_save(dead_key(E, Q), J)
   end
-  if not dead_matches(filter, J, v[1]) then return end
+  if not matches_dead_filter(filter, J, v[1]) then return end
   -- None passes one that found no room.
   local size = tonumber(v[3])
-  if remaining > 0 or not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max)
-      or exceeded_quota(queue, 1, size) then
+  if remaining > 0 or not job_fits(queue, size, max_items, max_bytes) or not job_fits_shard(queue, size, shard_max)
+      or find_exceeded_quota(queue, 1, size) then
     remaining = remaining + 1
     return
   end
-  queue.fresh[#queue.fresh + 1] = J
-  leave(dead_key(E, Q), J)
+  queue.in_flight[#queue.in_flight + 1] = J
+  remove_on_save(dead_key(E, Q), J)
   local at = NOW + moved / 4096 -- they keep their order, as the jobs of one enqueue do
-  redis.call('HSET', job, 'state', 'ready', 'attempts', 0, 'due', precise(at))
+  redis.call('HSET', job, 'state', 'ready', 'attempts', 0, 'due', format_float(at))
   redis.call('HDEL', job, 'expires') -- it outlived its TTL; whoever redrives wants it run
   add_ready(queue, J, at, tonumber(v[2]), v[4])
   queue.warm_bytes = queue.warm_bytes + size
-  count_dead(queue, size, -1)
-  count(queue, 'redrive')
+  count_dead_job(queue, size, -1)
+  count_op(queue, 'redrive')
   moved = moved + 1
 end
 
-local found = dead_candidates(filter)
-for _, J in ipairs(found) do redrive(J) end
+local found = find_dead_candidates(filter)
+for _, J in ipairs(found) do redrive_job(J) end
 save_all(ARGV[2])
 return { moved, #found, remaining }

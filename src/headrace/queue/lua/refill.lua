@@ -10,29 +10,29 @@
 --            number of a row that makes no sense. In both cases, and if PostgreSQL is another one
 --            (WRONGDB), nothing was written.
 local E, Q = ARGV[5], ARGV[6]
-local FIRST, EACH = 15, 10
-local shard_max = shard_cap(ARGV[13])
-if fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over') end
+local FIRST, STRIDE = 15, 10
+local shard_max = find_shard_cap(ARGV[13])
+if is_fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over') end
 if is_wrong_database(ARGV[14]) then return redis.error_reply(WRONG_DATABASE) end
 -- It was paused: its rows may have been cancelled or expired since it claimed them.
 if NOW > tonumber(ARGV[4]) then return redis.error_reply('FENCED the lock of this mover may be gone') end
 
 -- Before anything is written: what a script wrote before it failed stays written.
 local NUMBERS = { 3, 4, 5, 6, 8 }
-local function sound(i)
+local function is_valid_row(i)
   for _, offset in ipairs(NUMBERS) do
     local number = tonumber(ARGV[i + offset])
     if not number or number ~= number or math.abs(number) > 1e16 then return false end
   end
   return ARGV[i + 1] ~= '' and (ARGV[i + 7] == '' or tonumber(ARGV[i + 7]) ~= nil)
 end
-for i = FIRST, #ARGV, EACH do
-  if not sound(i) then return redis.error_reply('POISON ' .. ARGV[i]) end
+for i = FIRST, #ARGV, STRIDE do
+  if not is_valid_row(i) then return redis.error_reply('POISON ' .. ARGV[i]) end
 end
 
-local queue = queue_of(E, Q)
-if not queue.epoch then create(queue, ARGV[7], ARGV[8], ARGV[9], ARGV[10]) end
-local max_items, max_bytes = caps_of(queue, ARGV[11], ARGV[12])
+local queue = load_queue(E, Q)
+if not queue.epoch then create_queue(queue, ARGV[7], ARGV[8], ARGV[9], ARGV[10]) end
+local max_items, max_bytes = find_caps(queue, ARGV[11], ARGV[12])
 local cold = queue.cold
 if cold and (cold.max_items ~= max_items or cold.max_bytes ~= max_bytes) then
   -- Other caps than those it went cold with: by these it asks for jobs from now on.
@@ -40,20 +40,20 @@ if cold and (cold.max_items ~= max_items or cold.max_bytes ~= max_bytes) then
 end
 cold = cold or new_cold()
 local placed = read_placed(queue, cold)
-local moved, moved_values, added = {}, {}, {}
+local placed_rows, moved_values, added = {}, {}, {}
 
 -- Rows that were placed before. Until PostgreSQL has confirmed that a row is gone its number stays here, however soon the
 -- job is done. A PostgreSQL that was restored to an earlier point uses numbers again: then the job id is another one.
 local placed_before = {}
 if redis.call('EXISTS', moving_key(E, Q)) == 1 then
   local rows = {}
-  for i = FIRST, #ARGV, EACH do rows[#rows + 1] = ARGV[i] end
+  for i = FIRST, #ARGV, STRIDE do rows[#rows + 1] = ARGV[i] end
   for start = 1, #rows, 1000 do
     local flags = redis.call('SMISMEMBER', moving_key(E, Q), unpack(rows, start, math.min(start + 999, #rows)))
     for offset, flag in ipairs(flags) do
       if flag == 1 then
-        local row, J = rows[start + offset - 1], ARGV[FIRST + (start + offset - 2) * EACH + 1]
-        local delayed, bytes, moved_J = split_moved(redis.call('HGET', moved_key(E, Q), row))
+        local row, J = rows[start + offset - 1], ARGV[FIRST + (start + offset - 2) * STRIDE + 1]
+        local delayed, bytes, moved_J = parse_moved(redis.call('HGET', moved_key(E, Q), row))
         placed_before[row] = not moved_J or moved_J == J
         if not placed_before[row] then count_placed(placed, delayed, bytes, -1) end
       end
@@ -61,19 +61,19 @@ if redis.call('EXISTS', moving_key(E, Q)) == 1 then
   end
 end
 
-local function place(row, J, body, size, enqueued, due, priority, expires, max_attempts, delayed)
+local function place_row(row, J, body, size, enqueued, due, priority, expires, max_attempts, delayed)
   local EJ = E .. ':' .. J
   if placed_before[row] then return 0 end
   if expires ~= '' and tonumber(expires) <= NOW then return 2 end
   if added[J] then return -1 end
-  queue.fresh[#queue.fresh + 1] = J
+  queue.in_flight[#queue.in_flight + 1] = J
   if not redis.call('SET', body_key(EJ), body, 'NX') then
-    local known = redis.call('GET', body_key(EJ))
-    if known == body and (redis.call('HGET', job_key(EJ), 'Q') or Q) == Q then
+    local stored_body = redis.call('GET', body_key(EJ))
+    if stored_body == body and (redis.call('HGET', job_key(EJ), 'Q') or Q) == Q then
       -- The same job: a script failed that had placed it, entirely or not.
       mark_for_repair(queue.name)
       if is_complete(EJ) then return 0 end
-    elseif known ~= DEAD_ELSEWHERE then
+    elseif stored_body ~= DEAD_IN_POSTGRES then
       return -1
     end
     redis.call('SET', body_key(EJ), body) -- or redriven there
@@ -82,7 +82,7 @@ local function place(row, J, body, size, enqueued, due, priority, expires, max_a
   local detail = body:match('^[^\t]*\t([^\n]*)')
   local scheduled = due > NOW
   redis.call('HSET', job_key(EJ), 'Q', Q, 'size', size, 'state', scheduled and 'scheduled' or 'ready',
-    'enqueued', enqueued, 'due', precise(due), 'priority', priority, 'attempts', 0, 'max_attempts', max_attempts,
+    'enqueued', enqueued, 'due', format_float(due), 'priority', priority, 'attempts', 0, 'max_attempts', max_attempts,
     'detail', detail)
   if expires ~= '' then
     redis.call('HSET', job_key(EJ), 'expires', expires)
@@ -90,31 +90,31 @@ local function place(row, J, body, size, enqueued, due, priority, expires, max_a
   end
   if scheduled then add_scheduled(queue, J, due) else add_ready(queue, J, due, priority, detail) end
   queue.warm_bytes = queue.warm_bytes + size
-  moved[#moved + 1] = row
-  add_scored(moved_values, row, delayed .. ' ' .. size .. ' ' .. J)
+  placed_rows[#placed_rows + 1] = row
+  append_scored(moved_values, row, delayed .. ' ' .. size .. ' ' .. J)
   local kind = delayed == '1' and 'scheduled' or 'depth'
   placed[kind], placed.bytes = placed[kind] + 1, placed.bytes + size
-  count(queue, 'refill')
+  count_op(queue, 'refill')
   return 1
 end
 
 local answers = {}
-for i = FIRST, #ARGV, EACH do
+for i = FIRST, #ARGV, STRIDE do
   local size = tonumber(ARGV[i + 3])
-  if not fits(queue, size, max_items, max_bytes) or not shard_fits(queue, size, shard_max) then break end
-  local exceeded = exceeded_quota(queue, 1, size)
+  if not job_fits(queue, size, max_items, max_bytes) or not job_fits_shard(queue, size, shard_max) then break end
+  local exceeded = find_exceeded_quota(queue, 1, size)
   if exceeded then
-    ask_for_share(queue, exceeded, size)
+    request_share(queue, exceeded, size)
     break
   end
-  answers[#answers + 1] = place(ARGV[i], ARGV[i + 1], ARGV[i + 2], size, ARGV[i + 4], tonumber(ARGV[i + 5]),
+  answers[#answers + 1] = place_row(ARGV[i], ARGV[i + 1], ARGV[i + 2], size, ARGV[i + 4], tonumber(ARGV[i + 5]),
     tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9])
 end
-if #moved > 0 then save_placed(queue, cold, placed) end
+if #placed_rows > 0 then save_placed(queue, cold, placed) end
 -- Without end otherwise: a mover that placed nothing would be called again by its own call.
-if #moved == 0 then queue.skip_refill_request = true end
+if #placed_rows == 0 then queue.skip_refill_request = true end
 save_all(ARGV[2])
 -- Last: were this to fail on the way, rows that are half here must not pass for placed.
-in_chunks('HSET', moved_key(E, Q), moved_values)
-in_chunks('SADD', moving_key(E, Q), moved)
+call_in_chunks('HSET', moved_key(E, Q), moved_values)
+call_in_chunks('SADD', moving_key(E, Q), placed_rows)
 return { queue.epoch, answers }

@@ -10,31 +10,31 @@ local picked = redis.call('HRANDFIELD', REPAIR, 1, 'WITHVALUES')
 local name, listed = picked[1], picked[2]
 if not name then return { '', 0 } end
 local E, Q = name:match('^(.*):([^:]*)$')
-local queue = queue_of(E, Q)
+local queue = load_queue(E, Q)
 
 -- New jobs that may have no place, and leased jobs that no worker got.
-local function settle_listed(J, token)
+local function recover_listed_job(J, token)
   local EJ = E .. ':' .. J
   local v = redis.call('HMGET', job_key(EJ), 'state', 'delivery', 'Q')
   local body = redis.call('GET', body_key(EJ))
   if not v[1] then
-    if body and body ~= '' and body ~= DEAD_ELSEWHERE then redis.call('DEL', body_key(EJ)) end
+    if body and body ~= '' and body ~= DEAD_IN_POSTGRES then redis.call('DEL', body_key(EJ)) end
   elseif v[3] ~= Q then
     return
   elseif v[1] == 'running' and v[2] == token then
     redis.call('HINCRBY', job_key(EJ), 'attempts', -1)
     redis.call('HSET', job_key(EJ), 'state', 'ready')
     redis.call('HDEL', job_key(EJ), 'unbegun')
-    misplaced(E, J, 'ready')
+    place_by_state(E, J, 'ready')
   elseif v[1] ~= 'running' then
-    misplaced(E, J, v[1])
+    place_by_state(E, J, v[1])
     if v[1] ~= 'dead' then redis.call('ZREM', dead_key(E, Q), J) end
   end
 end
 
 for entry in listed:gmatch('[^:]+') do
   local J, token = entry:match('^([^\t]*)\t?(.*)$')
-  settle_listed(J, token)
+  recover_listed_job(J, token)
 end
 
 if not queue.epoch then -- the script failed before the queue came into being: there is nothing to count
@@ -43,32 +43,32 @@ if not queue.epoch then -- the script failed before the queue came into being: t
 end
 
 -- Page through a sorted set and remove at the end what `keep` does not keep.
-local function sift(key, keep)
-  local from, gone = 0, {}
+local function filter_sorted_set(key, keep)
+  local from, dropped = 0, {}
   while true do
     local page = redis.call('ZRANGE', key, from, from + 999, 'WITHSCORES')
     if #page == 0 then break end
     for i = 1, #page, 2 do
-      if not keep(page[i], page[i + 1]) then gone[#gone + 1] = page[i] end
+      if not keep(page[i], page[i + 1]) then dropped[#dropped + 1] = page[i] end
     end
     from = from + #page / 2
   end
-  in_chunks('ZREM', key, gone)
+  call_in_chunks('ZREM', key, dropped)
 end
 
 local found = { ready = 0, scheduled = 0, running = 0, bytes = 0 }
 
 -- Jobs of this queue in an index of the whole shard.
-local function count_in(key, state)
+local function count_in_index(key, state)
   local start = E .. ':'
-  sift(key, function(EJ)
+  filter_sorted_set(key, function(EJ)
     local J = EJ:sub(#start + 1)
     if EJ:sub(1, #start) ~= start or J:find(':', 1, true) then return true end
     local v = redis.call('HMGET', job_key(EJ), 'state', 'Q', 'size')
     if not v[1] then return false end
     if v[2] ~= Q then return true end
     if v[1] ~= state then
-      misplaced(E, J, v[1])
+      place_by_state(E, J, v[1])
       return false
     end
     found[state], found.bytes = found[state] + 1, found.bytes + tonumber(v[3])
@@ -76,8 +76,8 @@ local function count_in(key, state)
   end)
 end
 
-count_in(SCHEDULED, 'scheduled')
-count_in(LEASES, 'running')
+count_in_index(SCHEDULED, 'scheduled')
+count_in_index(LEASES, 'running')
 
 local details = {}
 local priorities = redis.call('ZRANGE', levels_key(E, Q), 0, -1)
@@ -85,12 +85,12 @@ priorities[#priorities + 1] = '0'
 for _, text in ipairs(priorities) do
   local priority = tonumber(text)
   local key = ready_key(E, Q, priority)
-  sift(key, function(J, at)
+  filter_sorted_set(key, function(J, at)
     local v = redis.call('HMGET', job_key(E .. ':' .. J), 'state', 'Q', 'size', 'detail', 'priority')
     if v[1] ~= 'ready' or v[2] ~= Q or tonumber(v[5]) ~= priority then return false end
     found.ready, found.bytes = found.ready + 1, found.bytes + tonumber(v[3])
     details[v[4] or ''] = details[v[4] or ''] or {}
-    add_scored(details[v[4] or ''], at, J)
+    append_scored(details[v[4] or ''], at, J)
     return true
   end)
   if priority ~= 0 and redis.call('EXISTS', key) == 0 then redis.call('ZREM', levels_key(E, Q), text) end
@@ -101,20 +101,20 @@ redis.call('DEL', details_key(E, Q))
 for detail, members in pairs(details) do
   redis.call('SADD', details_key(E, Q), detail)
   redis.call('DEL', detail_key(E, Q, detail))
-  in_chunks('ZADD', detail_key(E, Q, detail), members)
+  call_in_chunks('ZADD', detail_key(E, Q, detail), members)
 end
 
 queue.ready, queue.warm_scheduled, queue.running = found.ready, found.scheduled, found.running
 queue.warm_bytes, queue.levels, queue.known_detail = found.bytes, redis.call('ZCARD', levels_key(E, Q)), nil
-queue.oldest_left, queue.indexed, queue.resync = true, nil, queue.epoch and true or nil
+queue.oldest_stale, queue.indexed, queue.resync = true, nil, queue.epoch and true or nil
 
-sift(dead_key(E, Q), function(J) return redis.call('HGET', job_key(E .. ':' .. J), 'state') == 'dead' end)
-sum_dead(queue)
+filter_sorted_set(dead_key(E, Q), function(J) return redis.call('HGET', job_key(E .. ':' .. J), 'state') == 'dead' end)
+sum_dead_bytes(queue)
 
 -- The environment and the shard are the sums of their queues.
 local env = queue.environment
 env.counted_at = nil
-count_environment(env) -- before this repair; `save_all` adds what it changes
+refresh_env_usage(env) -- before this repair; `save_all` adds what it changes
 env.depth, env.running = queue.ready + (queue.cold and queue.cold.depth or 0), queue.running
 env.queues_changed, env.was_blocked = true, true
 for _, other in ipairs(redis.call('SMEMBERS', env_names_key(E))) do
@@ -124,11 +124,11 @@ for _, other in ipairs(redis.call('SMEMBERS', env_names_key(E))) do
     env.running = env.running + tonumber(v[2] or 0)
   end
 end
-local numbers = shard_numbers()
-numbers.bytes, numbers.changed = queue.bytes_before, true
+local shard_state = load_shard()
+shard_state.bytes, shard_state.changed = queue.bytes_before, true
 for _, other in ipairs(redis.call('SMEMBERS', QUEUES)) do
   if other ~= name then
-    numbers.bytes = numbers.bytes + tonumber(redis.call('HGET', P .. 'q:' .. other, 'warm_bytes') or 0)
+    shard_state.bytes = shard_state.bytes + tonumber(redis.call('HGET', PREFIX .. 'q:' .. other, 'warm_bytes') or 0)
   end
 end
 if queue.cold and queue.cold.on == 1 then

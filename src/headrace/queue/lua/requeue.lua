@@ -7,12 +7,12 @@
 -- Returns    for each job 1 (returned) or 0 (lease lost)
 local answers = {}
 for i = 3, #ARGV, 3 do
-  local job = held_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  local job = find_leased_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
   if job then
     end_lease(job)
     redis.call('HINCRBY', job_key(job.EJ), 'attempts', -1)
-    make_wait(job.queue, job.J, job.due, job.priority, job.expires, job.detail)
-    count(job.queue, 'reclaim')
+    place_waiting(job.queue, job.J, job.due, job.priority, job.expires, job.detail)
+    count_op(job.queue, 'reclaim')
   end
   answers[#answers + 1] = job and 1 or 0
 end

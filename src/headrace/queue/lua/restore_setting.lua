@@ -12,8 +12,8 @@ else
   redis.call('HSET', KEYS[1], field, value)
 end
 local names = Q ~= '' and { Q } or redis.call('SMEMBERS', env_names_key(E))
-env_of(E).was_blocked = true
-for _, name in ipairs(names) do queue_of(E, name).resync = true end
-if is_missing then create(queue_of(E, Q), ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
+load_env(E).was_blocked = true
+for _, name in ipairs(names) do load_queue(E, name).resync = true end
+if is_missing then create_queue(load_queue(E, Q), ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
 save_all(ARGV[2])
 return 1

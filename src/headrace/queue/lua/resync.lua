@@ -7,15 +7,15 @@
 -- ARGV       prefix, maxlen, cursor ('0': begin), about how many queues
 -- Returns    {next cursor ('0': that was the last), how many queues told}
 if redis.call('GET', METRICS_ENABLED) == '0' then return { '0', 0 } end
-local page = redis.call('SSCAN', QUEUES, ARGV[3], 'COUNT', ARGV[4])
-local told = 0
-for _, name in ipairs(page[2]) do
+local scanned = redis.call('SSCAN', QUEUES, ARGV[3], 'COUNT', ARGV[4])
+local resynced = 0
+for _, name in ipairs(scanned[2]) do
   local E, Q = name:match('^(.*):([^:]*)$')
   -- A name may outlive its queue, which must not come back as an empty one.
   if redis.call('HEXISTS', queue_key(E, Q), 'epoch') == 1 then
-    queue_of(E, Q).resync = true
-    told = told + 1
+    load_queue(E, Q).resync = true
+    resynced = resynced + 1
   end
 end
 emit_events(ARGV[2])
-return { page[1], told }
+return { scanned[1], resynced }

@@ -6,13 +6,14 @@
 -- `save_all`, which writes `seq` as they read it.
 -- Returns 1 if it ticked, and the milliseconds until the next tick.
 local function emit_tick(maxlen, period_ms)
-  local last = tonumber(redis.call('HGET', META, 'ticked') or nil)
-  if last and last <= NOW and NOW - last < period_ms then return 0, period_ms - (NOW - last) end
-  redis.call('HSET', META, 'ticked', whole(NOW))
+  local last_tick = tonumber(redis.call('HGET', META, 'ticked') or nil)
+  if last_tick and last_tick <= NOW and NOW - last_tick < period_ms then return 0, period_ms - (NOW - last_tick) end
+  redis.call('HSET', META, 'ticked', format_int(NOW))
   local seq = redis.call('HINCRBY', META, 'seq', 1)
   if redis.call('GET', METRICS_ENABLED) ~= '0' then
-    local bound = stored_bound(4) or maxlen
-    redis.pcall('XADD', METRICS, 'MAXLEN', '~', bound, '*', 'e', pack_event({ seq = whole(seq), op = 'tick', n = 0 }))
+    local stream_maxlen = get_stored_bound(4) or maxlen
+    redis.pcall('XADD', METRICS, 'MAXLEN', '~', stream_maxlen, '*', 'e',
+      pack_event({ seq = format_int(seq), op = 'tick', n = 0 }))
   end
   return 1, period_ms
 end

@@ -2,24 +2,24 @@
 --@include keys, clock, queues, ready, places
 
 local function add_scheduled(queue, J, due)
-  redis.call('ZADD', SCHEDULED, precise(due), queue.E .. ':' .. J)
+  redis.call('ZADD', SCHEDULED, format_float(due), queue.E .. ':' .. J)
   queue.warm_scheduled = queue.warm_scheduled + 1
 end
 
 local function remove_scheduled(queue, J)
-  leave(SCHEDULED, queue.E .. ':' .. J)
+  remove_on_save(SCHEDULED, queue.E .. ':' .. J)
   queue.warm_scheduled = queue.warm_scheduled - 1
 end
 
 -- A job waits (again): until it is due, or for its turn. Its TTL, if it has one, counts while it waits.
-local function make_wait(queue, J, at, priority, expires, detail)
+local function place_waiting(queue, J, at, priority, expires, detail)
   local EJ = queue.E .. ':' .. J
   if at > NOW then
     add_scheduled(queue, J, at)
-    redis.call('HSET', job_key(EJ), 'state', 'scheduled', 'due', precise(at))
+    redis.call('HSET', job_key(EJ), 'state', 'scheduled', 'due', format_float(at))
   else
     add_ready(queue, J, at, priority, detail)
-    redis.call('HSET', job_key(EJ), 'state', 'ready', 'due', precise(at))
+    redis.call('HSET', job_key(EJ), 'state', 'ready', 'due', format_float(at))
   end
   if expires then redis.call('ZADD', EXPIRIES, expires, EJ) end
 end
@@ -32,7 +32,7 @@ local function remove_waiting(EJ, op)
     redis.call('ZREM', EXPIRIES, EJ)
     return
   end
-  local queue = queue_of(E, v[2])
+  local queue = load_queue(E, v[2])
   redis.call('DEL', job_key(EJ), body_key(EJ))
   if v[1] == 'ready' then
     remove_ready(queue, J, tonumber(v[3]), v[5])
@@ -42,5 +42,5 @@ local function remove_waiting(EJ, op)
   end
   redis.call('ZREM', EXPIRIES, EJ)
   queue.warm_bytes = queue.warm_bytes - tonumber(v[4])
-  count(queue, op)
+  count_op(queue, op)
 end

@@ -5,13 +5,13 @@
 -- Returns    for each entry 1 (done) or 0 (lost)
 local answers, runs = {}, {}
 for i = 3, #ARGV, 3 do
-  local mine = held(ARGV[i], ARGV[i + 1])
-  if mine then
+  local held = is_held(ARGV[i], ARGV[i + 1])
+  if held then
     redis.call('XACK', STREAM, GROUP, ARGV[i])
     runs[#runs + 1] = ARGV[i + 2]
   end
-  answers[#answers + 1] = mine and 1 or 0
+  answers[#answers + 1] = held and 1 or 0
 end
-count('ack', #runs)
-sample('runs', runs)
+add_count('ack', #runs)
+record_samples('runs', runs)
 return answers

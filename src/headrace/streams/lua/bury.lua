@@ -3,27 +3,27 @@
 --@include group
 -- KEYS, ARGV as in group.lua, then for each entry: id, delivery, reason
 -- Returns    for each entry 1 (buried) or 0 (lost)
-local MOST_VALUES = 7000 -- Lua hands no more than about 8,000 values to a command
+local MAX_VALUES = 7000 -- Lua hands no more than about 8,000 values to a command
 local answers, buried = {}, 0
 
-local function bury(id, delivery, reason)
+local function bury_entry(id, delivery, reason)
   local entry = redis.call('XRANGE', STREAM, id, id)[1]
   local fields = entry and entry[2] or {} -- its id and reason are kept even if the entry itself was deleted
-  if #fields > MOST_VALUES then
-    reason = reason .. ' (Of its ' .. #fields / 2 .. ' fields the first ' .. MOST_VALUES / 2 .. ' are kept.)'
-    for i = #fields, MOST_VALUES + 1, -1 do fields[i] = nil end
+  if #fields > MAX_VALUES then
+    reason = reason .. ' (Of its ' .. #fields / 2 .. ' fields the first ' .. MAX_VALUES / 2 .. ' are kept.)'
+    for i = #fields, MAX_VALUES + 1, -1 do fields[i] = nil end
   end
-  local about = { 'headrace:id', id, 'headrace:reason', reason, 'headrace:deliveries', delivery }
-  for _, value in ipairs(about) do fields[#fields + 1] = value end
-  redis.call('XADD', DEAD, '*', unpack(fields))
+  local own_fields = { 'headrace:id', id, 'headrace:reason', reason, 'headrace:deliveries', delivery }
+  for _, value in ipairs(own_fields) do fields[#fields + 1] = value end
+  redis.call('XADD', DEAD_LETTERS, '*', unpack(fields))
   redis.call('XACK', STREAM, GROUP, id)
   buried = buried + 1
 end
 
 for i = 3, #ARGV, 3 do
-  local mine = held(ARGV[i], ARGV[i + 1])
-  if mine then bury(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
-  answers[#answers + 1] = mine and 1 or 0
+  local held = is_held(ARGV[i], ARGV[i + 1])
+  if held then bury_entry(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+  answers[#answers + 1] = held and 1 or 0
 end
-count('bury', buried)
+add_count('bury', buried)
 return answers

@@ -5,6 +5,6 @@
 -- ARGV       group, how many entries may be counted where the server's own figure is no answer
 -- Returns    {undelivered (-1: unknown), pending, id of the first undelivered entry, id of the first pending entry,
 --            longest idle ms (-1: nothing is pending)}; NOGROUP if there is no such group
-local found = measure(KEYS[1], ARGV[1], tonumber(ARGV[2]))
+local found = measure_group(KEYS[1], ARGV[1], tonumber(ARGV[2]))
 if not found then return redis.error_reply('NOGROUP there is no such group') end
 return { found.undelivered, found.pending, found.next_id, found.first_pending, found.idle }

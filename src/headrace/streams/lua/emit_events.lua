@@ -11,14 +11,14 @@
 local STATE, META, METRICS, ENABLED, ENV, GAUGES, ALL = unpack(KEYS)
 local FIRST_TOTAL = 17
 local LATE_US = 60000000 -- a reading that is older by more is not late: the server's clock was set back
-local FORGET_MS = 600000 -- a stream that was not told of for so long is no longer watched
+local GAUGE_TTL_MS = 600000 -- a stream that was not told of for so long is no longer watched
 
 local state = {}
 local flat = redis.call('HGETALL', STATE)
 for i = 1, #flat, 2 do state[flat[i]] = flat[i + 1] end
 local at = tonumber(ARGV[6])
-local age = state.at and tonumber(state.at) - at
-if age and age >= 0 and age < LATE_US then return 0 end
+local behind_us = state.at and tonumber(state.at) - at
+if behind_us and behind_us >= 0 and behind_us < LATE_US then return 0 end
 
 -- Where our own workers begin to count they begin with 0, so all they have counted happened since the last telling.
 if state.basis == 'server' and ARGV[7] == 'broker' then
@@ -27,43 +27,43 @@ if state.basis == 'server' and ARGV[7] == 'broker' then
   end
   state.basis = ARGV[7]
 end
-local begins = state.epoch == nil
-local totals, restarted = {}, begins or state.basis ~= ARGV[7]
+local is_first_report = state.epoch == nil
+local totals, restarted = {}, is_first_report or state.basis ~= ARGV[7]
 for i, verb in ipairs(VERBS) do
   totals[verb] = tonumber(ARGV[FIRST_TOTAL + i - 1])
-  local told = tonumber(state['t:' .. verb])
-  if totals[verb] and told and totals[verb] < told then restarted = true end
+  local last_total = tonumber(state['t:' .. verb])
+  if totals[verb] and last_total and totals[verb] < last_total then restarted = true end
 end
 if restarted then
   local epoch = math.max(NOW, tonumber(state.epoch or 0) + 1)
   -- What earlier epochs counted is in history still.
-  local before = { 'first', state.first or state.epoch or whole(epoch) }
+  local before = { 'first', state.first or state.epoch or format_int(epoch) }
   for _, verb in ipairs(VERBS) do
     local sum = tonumber(state['b:' .. verb] or 0) + tonumber(state['o:' .. verb] or 0)
-    before[#before + 1], before[#before + 2] = 'b:' .. verb, whole(sum)
+    before[#before + 1], before[#before + 2] = 'b:' .. verb, format_int(sum)
   end
   redis.call('DEL', STATE)
   redis.call('HSET', STATE, unpack(before))
-  state = { epoch = whole(epoch), samples = state.samples }
+  state = { epoch = format_int(epoch), samples = state.samples }
 end
 
 redis.call('SADD', ALL, ARGV[16])
 
 -- The environment's own numbers if it has queues, else those of all streams watched in it.
-redis.call('HSET', GAUGES, ARGV[5], ARGV[8] .. ' ' .. ARGV[10] .. ' ' .. whole(NOW))
+redis.call('HSET', GAUGES, ARGV[5], ARGV[8] .. ' ' .. ARGV[10] .. ' ' .. format_int(NOW))
 local env = redis.call('HMGET', ENV, 'depth', 'running', 'limit')
 if not env[1] then
   local depth, running = 0, 0
   local all = redis.call('HGETALL', GAUGES)
   for i = 1, #all, 2 do
-    local d, r, told_at = all[i + 1]:match('^(%d+) (%d+) (%d+)$')
-    if NOW - tonumber(told_at) > FORGET_MS then
+    local d, r, reported_at = all[i + 1]:match('^(%d+) (%d+) (%d+)$')
+    if NOW - tonumber(reported_at) > GAUGE_TTL_MS then
       redis.call('HDEL', GAUGES, all[i])
     else
       depth, running = depth + tonumber(d), running + tonumber(r)
     end
   end
-  env = { whole(depth), whole(running) }
+  env = { format_int(depth), format_int(running) }
 end
 
 local enabled = redis.call('GET', ENABLED) ~= '0'
@@ -73,31 +73,33 @@ local event = { org = ARGV[2], project = ARGV[3], env = ARGV[4], queue = ARGV[5]
   scheduled = ARGV[9], running = ARGV[10], env_depth = env[1], env_running = env[2], env_limit = env[3] or nil,
   oldest_ms = ARGV[11], cold_depth = 0, cold_bytes = 0 } -- bytes: unknown
 
-local function tell(op, n, odometer, waits, runs, odometers)
+local function emit_event(op, n, odometer, waits, runs, odometers)
   local seq = redis.call('HINCRBY', META, 'seq', 1)
   if not enabled then return end
-  event.seq, event.op, event.n, event.odometer = whole(seq), op, whole(n), odometer
+  event.seq, event.op, event.n, event.odometer = format_int(seq), op, format_int(n), odometer
   event.waits, event.runs, event.odometers = waits, runs, odometers
   redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(event))
 end
 
 -- Nobody knows how old the samples are that were there before anybody watched.
-local fresh = not begins and state.samples == ARGV[14]
-local samples = { dequeue = fresh and ARGV[12] or '', ack = fresh and ARGV[13] or '' }
+local samples_continue = not is_first_report and state.samples == ARGV[14]
+local samples = { dequeue = samples_continue and ARGV[12] or '', ack = samples_continue and ARGV[13] or '' }
 local odometers = {}
 for i, verb in ipairs(VERBS) do
-  local told, odometer = tonumber(state['t:' .. verb]), tonumber(state['o:' .. verb] or 0)
-  local grown = totals[verb] and told and totals[verb] - told or 0
-  odometer = odometer + grown
-  if grown > 0 or (samples[verb] or '') ~= '' then
-    tell(verb, grown, whole(odometer), verb == 'dequeue' and samples.dequeue or '', verb == 'ack' and samples.ack or '')
+  local last_total, odometer = tonumber(state['t:' .. verb]), tonumber(state['o:' .. verb] or 0)
+  local growth = totals[verb] and last_total and totals[verb] - last_total or 0
+  odometer = odometer + growth
+  if growth > 0 or (samples[verb] or '') ~= '' then
+    emit_event(verb, growth, format_int(odometer), verb == 'dequeue' and samples.dequeue or '',
+      verb == 'ack' and samples.ack or '')
   end
   if totals[verb] then
-    redis.call('HSET', STATE, 't:' .. verb, whole(totals[verb]), 'o:' .. verb, whole(odometer))
+    redis.call('HSET', STATE, 't:' .. verb, format_int(totals[verb]), 'o:' .. verb, format_int(odometer))
   end
-  odometers[i] = whole(odometer)
+  odometers[i] = format_int(odometer)
 end
-tell('resync', 0, nil, '', '', table.concat(odometers, ','))
-local upto = fresh and ARGV[15] or state.samples or whole(math.floor(at / 1000)) .. '-18446744073709551615'
-redis.call('HSET', STATE, 'epoch', state.epoch, 'basis', ARGV[7], 'at', whole(at), 'samples', upto)
+emit_event('resync', 0, nil, '', '', table.concat(odometers, ','))
+local upto = samples_continue and ARGV[15] or state.samples
+  or format_int(math.floor(at / 1000)) .. '-18446744073709551615'
+redis.call('HSET', STATE, 'epoch', state.epoch, 'basis', ARGV[7], 'at', format_int(at), 'samples', upto)
 return 1

@@ -5,8 +5,8 @@
 -- Returns    for each entry 1 (still held) or 0 (lost)
 local answers = {}
 for i = 3, #ARGV, 2 do
-  local mine = held(ARGV[i], ARGV[i + 1])
-  if mine then redis.call('XCLAIM', STREAM, GROUP, ME, 0, ARGV[i], 'JUSTID') end
-  answers[#answers + 1] = mine and 1 or 0
+  local held = is_held(ARGV[i], ARGV[i + 1])
+  if held then redis.call('XCLAIM', STREAM, GROUP, CONSUMER, 0, ARGV[i], 'JUSTID') end
+  answers[#answers + 1] = held and 1 or 0
 end
 return answers

@@ -11,12 +11,12 @@ local PAGE_BYTES, PAGE = 1024 * 1024, 500
 
 local function find_group(stream, name)
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local group = fields_of(flat)
+    local group = to_map(flat)
     if group.name == name then return group end
   end
 end
 
-local function bytes_of(entry)
+local function count_entry_bytes(entry)
   local size = 0
   for _, value in ipairs(entry and entry[2] or {}) do size = size + #value end
   return size
@@ -35,13 +35,13 @@ local function count_between(stream, from, to, page, bound)
 end
 
 -- For a group that stands inside the stream. -1: unknown, there are more than `bound` on both sides of it.
-local function undelivered_of(stream, info, position, lag, bound)
-  local size = math.max(bytes_of(info['first-entry']), bytes_of(info['last-entry']), 1)
+local function count_undelivered(stream, info, position, lag, bound)
+  local size = math.max(count_entry_bytes(info['first-entry']), count_entry_bytes(info['last-entry']), 1)
   local page = math.max(1, math.min(PAGE, math.floor(PAGE_BYTES / size)))
-  local after, few = '(' .. position, math.min(COUNT_ALWAYS, bound)
-  local found = count_between(stream, after, '+', math.min(page, few + 1), few)
+  local after, always_counted = '(' .. position, math.min(COUNT_ALWAYS, bound)
+  local found = count_between(stream, after, '+', math.min(page, always_counted + 1), always_counted)
   if found then return found end
-  if lag and lag > few and lag < info.length then return lag end
+  if lag and lag > always_counted and lag < info.length then return lag end
   found = count_between(stream, after, '+', page, bound)
   if found then return found end
   local behind = count_between(stream, '-', position, page, bound)
@@ -49,10 +49,10 @@ local function undelivered_of(stream, info, position, lag, bound)
 end
 
 -- nil if there is no such group; else its numbers, and those of the stream that they follow from.
-local function measure(stream, name, bound)
+local function measure_group(stream, name, bound)
   local group = find_group(stream, name)
   if not group then return nil end
-  local info = fields_of(redis.call('XINFO', 'STREAM', stream))
+  local info = to_map(redis.call('XINFO', 'STREAM', stream))
   local position = group['last-delivered-id']
   local next_entry = redis.call('XRANGE', stream, '(' .. position, '+', 'COUNT', 1)[1]
   local first = info.length > 0 and info['first-entry'][1]
@@ -63,12 +63,12 @@ local function measure(stream, name, bound)
   if not found.read and not next_entry then found.read = found.added end
   if not next_entry then
     found.undelivered = 0
-  elseif less(position, first) then
+  elseif id_less_than(position, first) then
     found.undelivered = info.length
   elseif position == first then
     found.undelivered = info.length - 1
   else
-    found.undelivered = undelivered_of(stream, info, position, group.lag, bound)
+    found.undelivered = count_undelivered(stream, info, position, group.lag, bound)
   end
   if group.pending > 0 then
     local oldest = redis.call('XPENDING', stream, name, '-', '+', PEL_SAMPLE)

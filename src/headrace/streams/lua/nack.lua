@@ -5,12 +5,12 @@
 -- Returns    for each entry 1 (will be tried again) or 0 (lost)
 local answers, failed = {}, 0
 for i = 3, #ARGV, 3 do
-  local mine = held(ARGV[i], ARGV[i + 1])
-  if mine then
-    wait_until(ARGV[i], NOW + tonumber(ARGV[i + 2]), ARGV[i + 1])
+  local held = is_held(ARGV[i], ARGV[i + 1])
+  if held then
+    schedule_retry(ARGV[i], NOW + tonumber(ARGV[i + 2]), ARGV[i + 1])
     failed = failed + 1
   end
-  answers[#answers + 1] = mine and 1 or 0
+  answers[#answers + 1] = held and 1 or 0
 end
-count('nack', failed)
+add_count('nack', failed)
 return answers

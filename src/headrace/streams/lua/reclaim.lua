@@ -4,12 +4,12 @@
 --@include group
 -- KEYS, ARGV as in group.lua, then idle ms, cursor ('0-0': begin), how many
 -- Returns    {next cursor ('0-0': that was all), how many were returned, how many were gone}
-local answer = redis.call('XAUTOCLAIM', STREAM, GROUP, WAITING, ARGV[3], ARGV[4], 'COUNT', ARGV[5], 'JUSTID')
-local returned, gone = 0, answer[3] or {}
+local answer = redis.call('XAUTOCLAIM', STREAM, GROUP, RETRY_CONSUMER, ARGV[3], ARGV[4], 'COUNT', ARGV[5], 'JUSTID')
+local returned, deleted = 0, answer[3] or {}
 for _, id in ipairs(answer[2]) do
-  returned = returned + redis.call('ZADD', RETRIES, 'NX', whole(NOW), id)
+  returned = returned + redis.call('ZADD', RETRIES, 'NX', format_int(NOW), id)
 end
-for _, id in ipairs(gone) do redis.call('ZREM', RETRIES, id) end
-count('reclaim', returned)
-count('gone', #gone)
-return { answer[1], returned, #gone }
+for _, id in ipairs(deleted) do redis.call('ZREM', RETRIES, id) end
+add_count('reclaim', returned)
+add_count('gone', #deleted)
+return { answer[1], returned, #deleted }

@@ -6,9 +6,9 @@
 -- Returns    how many were removed
 local removed = 0
 for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', STREAM, GROUP)) do
-  local consumer = fields_of(flat)
+  local consumer = to_map(flat)
   local name, ours = consumer.name, consumer.name:sub(1, #ARGV[4]) == ARGV[4]
-  if consumer.pending == 0 and (name == ME or (ours and consumer.idle >= tonumber(ARGV[3]))) then
+  if consumer.pending == 0 and (name == CONSUMER or (ours and consumer.idle >= tonumber(ARGV[3]))) then
     redis.call('XGROUP', 'DELCONSUMER', STREAM, GROUP, name)
     removed = removed + 1
   end

@@ -5,9 +5,9 @@
 -- Returns    for each entry 1 (returned) or 0 (lost)
 local answers, returned = {}, 0
 for i = 3, #ARGV, 2 do
-  local mine = held(ARGV[i], ARGV[i + 1])
-  if mine and wait_until(ARGV[i], NOW, tonumber(ARGV[i + 1]) - 1) then returned = returned + 1 end
-  answers[#answers + 1] = mine and 1 or 0
+  local held = is_held(ARGV[i], ARGV[i + 1])
+  if held and schedule_retry(ARGV[i], NOW, tonumber(ARGV[i + 1]) - 1) then returned = returned + 1 end
+  answers[#answers + 1] = held and 1 or 0
 end
-count('reclaim', returned)
+add_count('reclaim', returned)
 return answers

@@ -4,18 +4,18 @@
 -- KEYS       the group's record, the list of all records of the shard
 -- ARGV       the group's place in that list, stream, group, how often it is looked at (ms), what was seen ('':
 --            nothing), why not all of it is known ('': it is), how long the record is kept (ms)
-local RECORD, ALL = KEYS[1], KEYS[2]
-local seen, why, keep = ARGV[5], ARGV[6], tonumber(ARGV[7])
+local REPORT, REPORTS = KEYS[1], KEYS[2]
+local status, unknown_reason, keep_ms = ARGV[5], ARGV[6], tonumber(ARGV[7])
 
-redis.call('HSET', RECORD, 'stream', ARGV[2], 'group', ARGV[3], 'every', ARGV[4], 'looked', whole(NOW))
-if seen ~= '' then redis.call('HSET', RECORD, 'seen', seen, 'at', whole(NOW)) end
-if why == '' then
-  redis.call('HDEL', RECORD, 'why', 'since')
+redis.call('HSET', REPORT, 'stream', ARGV[2], 'group', ARGV[3], 'every', ARGV[4], 'looked', format_int(NOW))
+if status ~= '' then redis.call('HSET', REPORT, 'seen', status, 'at', format_int(NOW)) end
+if unknown_reason == '' then
+  redis.call('HDEL', REPORT, 'why', 'since')
 else
-  redis.call('HSETNX', RECORD, 'since', whole(NOW))
-  redis.call('HSET', RECORD, 'why', why)
+  redis.call('HSETNX', REPORT, 'since', format_int(NOW))
+  redis.call('HSET', REPORT, 'why', unknown_reason)
 end
-redis.call('PEXPIRE', RECORD, whole(keep))
-redis.call('ZADD', ALL, whole(NOW), ARGV[1])
-redis.call('ZREMRANGEBYSCORE', ALL, '-inf', whole(NOW - keep))
+redis.call('PEXPIRE', REPORT, format_int(keep_ms))
+redis.call('ZADD', REPORTS, format_int(NOW), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', REPORTS, '-inf', format_int(NOW - keep_ms))
 return 1

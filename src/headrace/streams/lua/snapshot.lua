@@ -7,16 +7,16 @@
 --            again, how many of those may be now, since when the first of these may ('': none), entries added, entries
 --            read ('': unknown), 1 if our workers have counted here, their counts of the verbs, samples, id of the
 --            first pending entry ('': none), longest idle ms of the oldest (-1: none)}
-local found = measure(STREAM, GROUP, tonumber(ARGV[3]))
+local found = measure_group(STREAM, GROUP, tonumber(ARGV[3]))
 if not found then return redis.error_reply('NOGROUP there is no such group') end
 local FIRST_VERB = 6
 local counts = {}
 for i = FIRST_VERB, #ARGV do
   counts[#counts + 1] = tonumber(redis.call('HGET', STATS, 'o:' .. ARGV[i]) or 0)
 end
-local first_due = redis.call('ZRANGEBYSCORE', RETRIES, '-inf', whole(NOW), 'WITHSCORES', 'LIMIT', 0, 1)[2]
+local first_due = redis.call('ZRANGEBYSCORE', RETRIES, '-inf', format_int(NOW), 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 return { now_us, found.undelivered, found.pending, found.next_id, redis.call('ZCARD', RETRIES),
-  redis.call('ZCOUNT', RETRIES, '-inf', whole(NOW)), first_due or '', found.added, found.read or '',
+  redis.call('ZCOUNT', RETRIES, '-inf', format_int(NOW)), first_due or '', found.added, found.read or '',
   redis.call('EXISTS', STATS), counts, redis.call('XRANGE', SAMPLES, '(' .. ARGV[4], '+', 'COUNT', ARGV[5]),
   found.first_pending, found.idle }
