@@ -1,4 +1,4 @@
-"""Compiles every Lua script, includes and all, in the server that will run it."""
+"""Compile every Lua script, with its includes, in the server that will run it."""
 
 from __future__ import annotations
 

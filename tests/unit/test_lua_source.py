@@ -1,4 +1,4 @@
-"""What a server is sent of a Lua script."""
+"""Assembly of Lua scripts from their includes, and the commands that they call."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_finds_the_commands_that_a_script_calls() -> None:
 
 @pytest.mark.parametrize("name", scripts.SCRIPTS)
 def test_every_call_of_a_queue_script_names_its_command(name: str) -> None:
-    """Access rules are made from the names. `call_in_chunks` is given one itself."""
+    """Access rules are derived from the names. `call_in_chunks` itself gets the name as a parameter."""
     source = COMMENT.sub("", scripts.script(name).source)
     calls = re.findall(r"(?:redis\.p?call|call_in_chunks)\((.)", source)
     unnamed = len([first for first in calls if first != "'"])

@@ -1,9 +1,9 @@
 """Lua scripts as typed calls.
 
-A script is a file; `--@include a, b` in it puts other files of its folder in front of it, and what these include in
-front of them, each file once; `--@flags f` tells the server how it may be run. A `Call` is one invocation with keys,
-arguments and the reader of its answer. It knows nothing of connections, so the synchronous and the asynchronous client
-share everything but the line that waits.
+A script is a file. `--@include a, b` in it puts other files of its folder in front of it; an include may include
+others, and each file is sent once. `--@flags f` are flags for the server. A `Call` is one invocation: keys, arguments
+and a parser of the reply. It is independent of connections, so the synchronous and the asynchronous client share
+everything except the line that waits.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Call(Generic[T]):
 def load_script(
     folder: Traversable, name: str, preamble: str = "", *, finds_keys: bool = False, on_failure: str = ""
 ) -> Script:
-    """A script with its includes in front; `preamble` is Lua that was generated from Python.
+    """Return a script with its includes in front; `preamble` is Lua that is generated from Python.
 
-    A script that `finds_keys` uses keys that are not in KEYS. All of them must have the hash tag of its first one. A
-    script that includes `queues` and fails ends with the file `on_failure`; both know the table `progress`."""
+    A script with `finds_keys` uses keys that are not in KEYS; all of them must have the hash tag of its first key. If a
+    script that includes `queues` fails, the file `on_failure` runs at its end; both share the table `progress`."""
     included = resolve_includes(folder, name)
     # The server reads flags from the first line only.
     shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(included[name]))
@@ -90,7 +90,9 @@ def load_script(
 
 
 def resolve_includes(folder: Traversable, name: str) -> dict[str, str]:
-    """Return the text of a Lua file and of all that it includes, by name: each after the files that it includes."""
+    """Return the texts of a Lua file and its includes by name, each after the files that it includes.
+
+    Raises ValueError if files include each other."""
     found: dict[str, str] = {}
 
     def add(part: str, including: tuple[str, ...]) -> None:

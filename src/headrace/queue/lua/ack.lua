@@ -1,21 +1,21 @@
--- ack: jobs are done. A result from a lease that is no longer held is refused, not applied.
+-- ack: complete jobs. A result under a lease that is no longer held is refused.
 --@flags allow-oom
 --@include leases, save
--- KEYS[1]    the shard's meta (routes the script)
--- ARGV       prefix, maxlen, keep ms, then for each job: E, J, lease, run ms
+-- KEYS[1]    meta of the shard (routes the script)
+-- ARGV       prefix, maxlen, ms for which ids stay reserved (0: not at all), then for each job: E, J, lease, run ms
 -- Returns    for each job 1 (done) or 0 (lease lost)
 local keep_ms = tonumber(ARGV[3])
 local done, seen = {}, {}
 
 local function ack_job(E, J, lease, run_ms)
   local job = find_leased_job(E, J, lease)
-  if not job or seen[job.EJ] then return 0 end -- its keys are deleted at the end: twice in one call is once
+  if not job or seen[job.EJ] then return 0 end -- a job counts once per call: its keys are deleted at the end
   seen[job.EJ] = true
   end_lease(job)
   job.queue.warm_bytes = job.queue.warm_bytes - job.size
   done[#done + 1] = job_key(job.EJ)
   if keep_ms > 0 then
-    -- The id stays taken for a while: a producer that never saw its answer and asks again must not run it twice.
+    -- Reserve the id: a producer that got no answer and repeats the enqueue must not run the job twice.
     redis.call('SET', body_key(job.EJ), '', 'PX', keep_ms)
   else
     done[#done + 1] = body_key(job.EJ)

@@ -1,8 +1,8 @@
--- begin: a worker starts these jobs now, at their last attempt. Without it that attempt does not count: a job whose
--- delivery reached no worker, or a worker that died before it started the job, is not buried (maintenance.lua).
+-- begin: record that a worker starts these jobs, which are at their last attempt. Otherwise that attempt does not
+-- count: a job that no worker started is not buried (maintenance.lua).
 --@flags allow-oom
 --@include keys
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease
 -- Returns    for each job 1 (the worker may start it) or 0 (lease lost)
 local answers = {}

@@ -1,7 +1,7 @@
--- bury: jobs failed in a way that trying again cannot mend.
+-- bury: make failed jobs dead, without a retry.
 --@flags allow-oom
 --@include leases, save
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease, error
 -- Returns    for each job 1 (buried) or 0 (lease lost)
 local answers = {}

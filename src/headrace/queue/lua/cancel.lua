@@ -1,9 +1,9 @@
--- cancel: a waiting job is taken back by its producer.
+-- cancel: delete a waiting job.
 --@flags allow-oom
 --@include waiting, save
--- KEYS[1]    the job's hash (routes the script)
+-- KEYS[1]    hash of the job (routes the script)
 -- ARGV       prefix, maxlen, E:J
--- Returns    its state before: ready or scheduled (it is gone), else unchanged; nil if there is none
+-- Returns    its state before: ready or scheduled (deleted), another one (unchanged); nil: there is no such job
 local state = redis.call('HGET', KEYS[1], 'state')
 if state == 'ready' or state == 'scheduled' then
   remove_waiting(ARGV[3], 'cancel')

@@ -1,9 +1,9 @@
--- The field `cold` of a queue. Twin of _COLD_FIELDS in queue/state.py.
+-- The field `cold` of a queue: counters of its cold tier. Twin of _COLD_FIELDS in queue/state.py.
 --@include clock
 
--- What PostgreSQL holds of a queue, as it last told us, in one field: most queues have none. `on` is cold mode:
--- new jobs wait in PostgreSQL, behind those that wait there. Counts under a `version` that only grows; the totals of
--- verbs that happen there are kept to tell how much they grew.
+-- Numbers in this order, separated by blanks; queues without cold jobs have no such field. `on` is cold mode: new jobs
+-- wait in PostgreSQL, behind those that wait there. `version` grows with every change in PostgreSQL. `spill`, `expire`,
+-- `cancel` and `redrive` are lifetime totals of PostgreSQL; sync_cold counts their growth.
 local COLD_FIELDS = { 'on', 'epoch', 'version', 'depth', 'scheduled', 'bytes', 'dead', 'spill', 'expire', 'cancel',
   'redrive', 'max_items', 'max_bytes', 'oldest' }
 
@@ -13,7 +13,7 @@ local function unpack_cold(text)
     cold[COLD_FIELDS[i]] = tonumber(value)
     i = i + 1
   end
-  return cold -- `oldest` is last, and missing while nothing waits there
+  return cold -- `oldest` is the last, and missing while nothing waits in PostgreSQL
 end
 
 local function pack_cold(cold)

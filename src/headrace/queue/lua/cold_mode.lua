@@ -1,7 +1,7 @@
--- Cold mode: new jobs of a queue wait in PostgreSQL.
+-- Cold mode: new jobs of a queue wait in PostgreSQL, and the mover refills the warm tier from there.
 --@include keys, clock, cold_field, capacity, quota_checks
 
--- New jobs wait in PostgreSQL from now on, until what waits there is gone.
+-- Enter cold mode. It ends when no job waits in PostgreSQL any more (leave_cold).
 local function enter_cold_mode(queue, max_items, max_bytes)
   queue.cold = queue.cold or new_cold()
   queue.cold.on, queue.cold.max_items, queue.cold.max_bytes = 1, max_items, max_bytes
@@ -9,8 +9,8 @@ local function enter_cold_mode(queue, max_items, max_bytes)
   redis.call('SADD', COLD, queue.name)
 end
 
--- Whoever moves jobs between the tiers waits for this: there is room again and something to fill it, or nothing is
--- left in PostgreSQL and the queue may leave cold mode.
+-- Request a refill if there is room and jobs wait in PostgreSQL, or if none wait there and the queue can leave cold
+-- mode. Movers block on this key.
 local function request_refill(queue)
   local cold = queue.cold
   if not cold or cold.on == 0 or queue.skip_refill_request then return end

@@ -1,12 +1,12 @@
--- The bytes of dead jobs in Valkey.
+-- Memory of dead jobs in Valkey.
 --@include keys, clock
 
--- Dead jobs that Valkey keeps take memory as well: their payload, and about this much for the rest of each.
+-- Bytes that a dead job takes besides its payload, about; and how many jobs are read to estimate a sum.
 local DEAD_OVERHEAD = 512
 local DEAD_SAMPLE = 1000
 
--- Sum up the bytes of a queue's dead jobs, for jobs that were buried or removed by scripts that do not count them. Of
--- more than a sample the sum is estimated.
+-- Sum the bytes of the dead jobs of a queue: scripts of older releases bury and remove jobs without counting them. The
+-- sum of more than DEAD_SAMPLE jobs is an estimate.
 local function sum_dead_bytes(queue)
   local key = dead_key(queue.E, queue.Q)
   local sample = redis.call('ZRANGE', key, 0, DEAD_SAMPLE - 1)
@@ -19,10 +19,10 @@ local function sum_dead_bytes(queue)
   return bytes
 end
 
--- The bytes of a queue's dead jobs in Valkey.
+-- Return the bytes of the dead jobs of a queue.
 local function get_dead_bytes(queue) return queue.dead_bytes or sum_dead_bytes(queue) end
 
--- Count a dead job that came (1) or left (-1).
+-- Count a dead job that was added (sign 1) or removed (-1).
 local function count_dead_job(queue, size, sign)
   queue.dead_bytes = math.max(0, get_dead_bytes(queue) + sign * (size + DEAD_OVERHEAD))
   queue.dead_changed = true
@@ -34,7 +34,8 @@ local function save_dead_bytes(queue)
   end
 end
 
--- Whether the dead jobs of a queue leave room for a number of bytes. Only checked where no PostgreSQL takes them away.
+-- Return whether jobs of `size` bytes fit beside the dead jobs. Only for clients without PostgreSQL: nothing else
+-- removes dead jobs from Valkey there.
 local function fits_beside_dead(queue, size, max_bytes)
   if get_dead_bytes(queue) == 0 or queue.warm_bytes + queue.dead_bytes + size <= max_bytes then return true end
   local dead = sum_dead_bytes(queue)

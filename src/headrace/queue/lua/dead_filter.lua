@@ -1,8 +1,7 @@
--- Dead jobs of one queue that match a filter.
+-- Dead jobs of a queue that match a filter.
 --@include keys
 
--- The filter as it is in ARGV: most jobs to look at, how many to skip, buried from ms, buried until ms, task ('': any), text
--- in the error ('': any), three caps, then job ids; none: all.
+-- Read the filter from ARGV, as redrive describes it.
 local function read_dead_filter(E, Q)
   local filter = { E = E, Q = Q, limit = ARGV[5], skip = ARGV[6], buried_from = ARGV[7], buried_until = ARGV[8],
     task = ARGV[9], error_text = ARGV[10], ids = {} }
@@ -10,6 +9,7 @@ local function read_dead_filter(E, Q)
   return filter
 end
 
+-- Return the job ids that match by id and time.
 local function find_dead_candidates(filter)
   local key = dead_key(filter.E, filter.Q)
   if #filter.ids == 0 then
@@ -27,7 +27,7 @@ local function find_dead_candidates(filter)
   return found
 end
 
--- Whether a dead job has the task and the text in its error. The task is the second field of the body's header.
+-- Return whether a dead job matches by task and error. The task is the second field of the header of its body.
 local function matches_dead_filter(filter, J, failure)
   if filter.error_text ~= '' and not string.find(failure or '', filter.error_text, 1, true) then return false end
   if filter.task == '' then return true end

@@ -1,18 +1,20 @@
--- dequeue: lease up to n jobs of a shard. Fair between environments, oldest first within one.
+-- dequeue: lease up to n jobs of a shard: fair between environments, oldest queue first within an environment.
 --@flags allow-oom
 --@include quarantine, save
--- KEYS[1]    the shard's meta (routes the script)
--- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server
---            ('': no; 0: look now and then; 1: look now), then the queue names to serve (Q); none: all of them
--- Returns    {queues as {org, project, env, queue}, jobs as {number of its queue, body, attempt, max attempts,
---            lease token, enqueued ms, waited ms}}
--- A lease token is the delivery number and the caller's nonce. The number alone is not unique: after a failover to a
--- replica that was behind, numbers repeat.
+-- KEYS[1]    meta of the shard (routes the script)
+-- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server ('': no check;
+--            0: check every SETTINGS_CHECK_MS; 1: check now), then the queue names to serve (Q); none: all
+-- Returns    {queues as {org, project, env, queue}, jobs as {number of the queue, body, attempt, max attempts, lease
+--            token, enqueued ms, waited ms}}
+-- Errors     SETTINGS: settings were not restored on this server
+-- A lease token is the delivery number and the nonce of the caller. The number alone is not unique: after a failover to
+-- a replica that was behind, numbers repeat.
 local n, lease_ms, nonce = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local FIRST_NAME = 7
 
--- A server that restarted or took over may lack the last settings; a paused queue must not run there. The server's own
--- life is read some times a second only: a failover takes longer, and a client that lost its connection looks at once.
+-- A server that restarted or took over may lack the latest settings, and must not run jobs of a queue that is paused.
+-- The replication id is read only every SETTINGS_CHECK_MS: a failover takes longer, and a client that reconnects
+-- passes 1.
 local SETTINGS_CHECK_MS = 250
 if ARGV[6] ~= '' then
   local v = redis.call('HMGET', META, 'settings_for', 'settings_seen')
@@ -26,7 +28,7 @@ end
 local jobs, queue_names = {}, {}
 local shard_state = load_shard()
 
--- A waiting job whose TTL is over is expired here if maintenance has not done so yet.
+-- Expire a waiting job whose TTL has passed, if maintenance has not done so yet.
 local function expire_job(queue, EJ, size)
   redis.call('DEL', job_key(EJ), body_key(EJ))
   remove_on_save(EXPIRIES, EJ)
@@ -34,7 +36,8 @@ local function expire_job(queue, EJ, size)
   count_op(queue, 'expire')
 end
 
--- What a job at the head of a queue needs to be leased. nil: it is not leased, but leaves `ready` all the same.
+-- Return the fields of a ready job that are needed to lease it; nil: it cannot be leased. It is removed from `ready` in
+-- both cases.
 local function load_ready_job(queue, J, at)
   local EJ = queue.E .. ':' .. J
   local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size', 'detail',
@@ -52,7 +55,7 @@ local function load_ready_job(queue, J, at)
   end
   if v[4] and tonumber(v[4]) <= NOW then return expire_job(queue, EJ, size) end
   local body = redis.call('GET', body_key(EJ))
-  if not body or body == '' then -- done: a script failed before it had removed it
+  if not body or body == '' then -- done, but a script failed before it removed the job
     redis.call('DEL', job_key(EJ))
     return mark_for_repair(queue.name)
   end
@@ -66,7 +69,7 @@ local function lease_job(queue, job)
   queue.in_flight[#queue.in_flight + 1] = job.J .. '\t' .. token
   if job.attempt < job.max_attempts then
     redis.call('HSET', job_key(job.EJ), 'state', 'running', 'delivery', token, 'attempts', job.attempt)
-  else -- the last attempt counts once its worker has begun it (begin.lua)
+  else -- the last attempt counts once its worker has started the job (begin.lua)
     redis.call('HSET', job_key(job.EJ), 'state', 'running', 'delivery', token, 'attempts', job.attempt,
       'unbegun', token)
   end
@@ -84,8 +87,8 @@ end
 
 local by_name = #ARGV >= FIRST_NAME
 
--- Count the turns that a queue's environment has taken, in both indexes. Only the clock of the index that it was the
--- first of moves. Before the queue leaves an index: the last job of an environment counts too.
+-- Add the dequeued jobs to the score of the environment in both indexes. Only the clock of the index that is served
+-- advances. Called before the queue is removed from an index, so that the last job of an environment counts too.
 local function count_turns(queue, taken)
   local env_turns = redis.call('ZADD', ENVS, 'XX', 'INCR', taken, queue.E)
   local class_turns = redis.call('ZADD', class_key(queue.Q), 'XX', 'INCR', taken, queue.E)
@@ -96,7 +99,7 @@ local function count_turns(queue, taken)
   end
 end
 
--- Take up to `limit` jobs of a queue, none that is younger than `bound`: the next queue's oldest job.
+-- Lease up to `limit` jobs of a queue, none younger than `bound`, the age of the oldest job of the next queue.
 local function take_jobs(queue, limit, bound)
   queue.environment.index_current = nil
   limit = math.min(limit, count_free_slots(queue))
@@ -117,7 +120,7 @@ local function take_jobs(queue, limit, bound)
   for _, job in ipairs(leasable) do lease_job(queue, job) end
   if taken > 0 then
     redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
-  else -- the index names a queue that has nothing to run
+  else -- the index is wrong: the queue has no ready job
     queue.indexed = nil
     mark_for_repair(queue.name)
   end
@@ -129,18 +132,18 @@ local function take_jobs(queue, limit, bound)
   reindex_queue(queue)
 end
 
--- The next queue to serve, and the age up to which it is next.
+-- Return the next queue to serve, and the age up to which it is next; nil: none.
 local function find_next_queue()
   while true do
     local E = redis.call('ZRANGE', ENVS, 0, 0)[1]
     if not E then return nil end
     local first = redis.call('ZRANGE', env_queues_key(E), 0, 1, 'WITHSCORES')
     if first[1] then return load_queue(E, first[1]), first[4] or '+inf' end
-    redis.call('ZREM', ENVS, E) -- it has nothing to run: a script failed before it had removed it
+    redis.call('ZREM', ENVS, E) -- it has no ready job: a script failed before it removed it
   end
 end
 
--- How many environments have something to run in the queues this worker serves.
+-- Return how many environments have jobs to run in the queues that this worker serves.
 local function count_competing_envs()
   if not by_name then return redis.call('ZCARD', ENVS) end
   local competing_envs = 0
@@ -148,8 +151,9 @@ local function count_competing_envs()
   return competing_envs
 end
 
--- Turns under different queue names cannot be compared (each name counts since it last had jobs), so a name is
--- drawn, weighted by its environments: none starves another. Within a name the least served environment is next.
+-- As find_next_queue, among the queues that this worker serves. Scores of different names are not comparable (each name
+-- counts since it last had jobs), so a name is drawn at random, weighted by its environments: no name starves another.
+-- Within a name the environment with the lowest score is next.
 local function find_next_queue_by_name()
   local drawn = math.random(math.max(1, count_competing_envs()))
   for i = FIRST_NAME, #ARGV do
@@ -163,19 +167,19 @@ local function find_next_queue_by_name()
 end
 
 local next_queue = by_name and find_next_queue_by_name or find_next_queue
--- The server starts every script with the same seed; this one moves with every job.
+-- The server starts every script with the same seed; this one changes with every job.
 math.randomseed(shard_state.delivery)
--- Each environment gets its share of this call at once; the turns it took are counted all the same.
+-- Each environment gets its share of this call at once; its score counts every job.
 local competing_envs = count_competing_envs()
 local share = math.max(1, math.floor(n / math.max(1, competing_envs)))
 
--- Bounded, whatever state it finds: every turn takes jobs, parks a queue or mends an index.
+-- Bounded, whatever is stored: each round leases jobs, blocks a queue or repairs an index.
 for _ = 1, 4 * n + 100 do
   if #jobs == n then break end
   local queue, bound = next_queue()
   if not queue then break end
   if is_env_blocked(queue.environment) then
-    reindex_queue(queue) -- parks its name
+    reindex_queue(queue) -- removes its name from the `class` index
     reindex_env(queue.environment)
   else
     take_jobs(queue, math.min(share, n - #jobs), bound)

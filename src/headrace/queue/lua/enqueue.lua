@@ -1,14 +1,17 @@
--- enqueue: accept jobs into one queue, or say that they must wait in PostgreSQL. The same id twice is one job.
+-- enqueue: accept jobs into a queue, or answer that they must be spilled to PostgreSQL. Enqueueing an id again has no
+-- effect.
 --@include recovery, waiting, dead_bytes, quota_checks, shard_capacity, save
--- KEYS[1]    the queue's hash (routes the script to its shard)
--- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of this queue's warm tier, most bytes of
---            the shard's (0: no cap), delay ms from which a job waits in PostgreSQL ('': the client has no PostgreSQL),
---            cold epoch that the client read from PostgreSQL (0: none), 1 if jobs are sent whole, 1 if the enqueue rate has counted these
---            jobs, then for each job: J, payload bytes, delay ms, and if whole: body, priority, ttl ms (0: none), max attempts
--- Returns    {queue's epoch, cold epoch, now ms, answers, id of the PostgreSQL ('': not known yet)}; an answer for each job: 1 (accepted), 0 (a job of that id exists already), 2
---            (spill it) or 3 (there is room: send it whole). CLOSED if the queue takes no jobs; FULL, DEADFULL or COLD, and nothing is written, if there is no
---            room and the client has no PostgreSQL. QUOTA (name, environment or share, limit, used) or RATE (environment or
---            share, jobs per second, burst, jobs of the call, ms to wait), and nothing is written, if a quota of the environment is used up
+-- KEYS[1]    hash of the queue (routes the script)
+-- ARGV       prefix, maxlen, E, Q, org, project, env, queue, warm caps of the queue (jobs, bytes), byte cap of the
+--            shard (0: none), delay in ms from which jobs are spilled ('': the client has no PostgreSQL), cold epoch
+--            that the client read from PostgreSQL (0: none), 1 if bodies are sent, 1 if the enqueue rate has counted
+--            these jobs, then for each job: J, payload bytes, delay ms, and with bodies: body, priority, ttl ms (0:
+--            none), max attempts
+-- Returns    {epoch of the queue, cold epoch, now ms, answers, id of the PostgreSQL of the shard ('': unknown)}. An
+--            answer per job: 1 (accepted), 0 (duplicate id), 2 (spill it), 3 (there is room: send its body)
+-- Errors     CLOSED: the queue is closed. Without PostgreSQL: FULL (no room), DEADFULL (no room beside dead jobs), COLD
+--            (cold mode). QUOTA <name> <environment|share> <limit> <used>. RATE <environment|share> <jobs per second>
+--            <burst> <jobs of the call> <ms to wait>. An error refuses all jobs of the call.
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far_ms, client_cold_epoch = find_shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local is_counted = ARGV[15] == '1'
@@ -20,7 +23,7 @@ local max_items, max_bytes = find_caps(queue, ARGV[9], ARGV[10])
 
 local quotas = queue.environment.quotas
 
--- Jobs and bytes of this call, and the bytes of its largest job. With `only_new` those that are not here yet, each once.
+-- Return jobs and bytes of this call, and the bytes of its largest job. With `only_new` without duplicates.
 local function count_jobs(only_new)
   local items, bytes, largest, seen_ids = 0, 0, 0, {}
   for i = FIRST, #ARGV, STRIDE do
@@ -34,9 +37,9 @@ local function count_jobs(only_new)
   return items, bytes, largest
 end
 
--- The enqueue rate is a leaky bucket (GCRA) whose level is a time, `rate_at`: with each job it moves ahead by the time that the
--- rate allows for one, and it may be ahead of now by that of `burst` jobs. One that is farther ahead is of a clock that was set
--- back since, or of a lower rate.
+-- Return the level of the enqueue rate, a leaky bucket (GCRA). The level is a time, `rate_at`: each job moves it ahead
+-- by the time that the rate allows for one job, and it may be ahead of now by the time of `burst` jobs. A stored level
+-- that is farther ahead dates from a clock that was set back since, or from a lower rate.
 local function read_rate_level()
   local rate = quotas.enqueue_rate
   if rate <= 0 then return NOW end
@@ -44,8 +47,8 @@ local function read_rate_level()
   return math.min(highest, math.max(NOW, tonumber(redis.call('HGET', env_key(E), 'rate_at') or 0)))
 end
 
--- The error if a quota of the environment refuses this call, else nil. It is all jobs of a call or none. Its functions are in it
--- so that Lua does not create them in every run of the script.
+-- Return the error reply if a quota of the environment refuses this call, else nil. A call is refused as a whole. The
+-- functions are nested so that Lua does not create them in every run of the script.
 local function check_quotas()
   local function describe_quota(name, used)
     local kind = quotas.is_share[name] and 'share' or 'environment'
@@ -61,8 +64,8 @@ local function check_quotas()
     return { 'enqueue_rate', 'RATE', kind, rate, burst, items, format_int(math.ceil(wait)) }
   end
 
-  -- The largest job that could ever run: the quota of the environment, its project or its organisation, and which of them. Not
-  -- its share, which grows as it needs.
+  -- Return the bytes of the largest job that could ever run, and which quota bounds it: that of the environment, or
+  -- that of its project or organisation ('share'). The current share does not bound it: shares grow on request.
   local function find_max_job_bytes()
     if not quotas.is_share.warm_bytes then return quotas.warm_bytes, 'environment' end
     local org, project = E:match('^([^:]*):([^:]*)')
@@ -74,7 +77,7 @@ local function check_quotas()
     return max_bytes_of_job, 'share'
   end
 
-  -- Which quota is exceeded, and the words of the error.
+  -- Return the name of the quota that is exceeded, followed by the words of the error; nil: none.
   local function find_exceeded(items, bytes, largest)
     if items == 0 then return nil end
     if quotas.queues and not queue.epoch then
@@ -87,7 +90,7 @@ local function check_quotas()
     else
       local max_bytes_of_job, kind = find_max_job_bytes()
       if max_bytes_of_job and largest > max_bytes_of_job then
-        local _, used = count_env_warm(queue) -- it could wait in PostgreSQL, but never run
+        local _, used = count_env_warm(queue) -- PostgreSQL could store the job, but it could never run
         return { 'warm_bytes', 'QUOTA', 'warm_bytes', kind, format_int(max_bytes_of_job), format_int(used) }
       end
     end
@@ -97,12 +100,12 @@ local function check_quotas()
   local exceeded = find_exceeded(count_jobs(false)) and find_exceeded(count_jobs(true))
   if not exceeded then return nil end
   request_share(queue, exceeded[1])
-  -- For metrics. An environment that does not exist is not created by a refusal.
+  -- Counted for metrics. A refusal does not create an environment.
   if queue.environment.exists then redis.pcall('HINCRBY', env_key(E), 'refused:' .. exceeded[1], 1) end
   return redis.error_reply(table.concat(exceeded, ' ', 2))
 end
 
--- Without PostgreSQL it is all jobs of a call or none.
+-- Return the error reply if the jobs of this call do not all fit and the client has no PostgreSQL, else nil.
 local function check_capacity()
   if far_ms then return nil end
   if queue.cold and queue.cold.on == 1 then
@@ -127,7 +130,8 @@ local function check_capacity()
   return redis.error_reply('FULL this queue holds ' .. count_warm(queue) .. ' jobs of ' .. max_items)
 end
 
--- One question for all ids: that none is here is what a queue in cold mode usually hears.
+-- Return whether any job of this call has a body in Valkey. In cold mode usually none has: then one command replaces
+-- one per job.
 local function any_id_exists()
   local keys = {}
   for i = FIRST, #ARGV, STRIDE do keys[#keys + 1] = body_key(E .. ':' .. ARGV[i]) end
@@ -140,7 +144,8 @@ end
 local position, spilled, added = 0, {}, {}
 local check_each_id = true
 
--- A producer that repeats a call may do so because it failed, when its jobs were in `ready` and not yet counted.
+-- Mark the queue for repair if its count of ready jobs is wrong. A duplicate may be the repetition of a call that
+-- failed after its jobs were added to `ready` and before they were counted.
 local is_count_checked = false
 local function check_ready_count()
   if is_count_checked then return end
@@ -152,7 +157,7 @@ local function check_ready_count()
   if found ~= queue.ready - pending or #levels ~= queue.levels then mark_for_repair(queue.name) end
 end
 
--- Whether there is a job of this id.
+-- Return whether a job of this id exists.
 local function is_duplicate(J)
   if spilled[J] or added[J] then return true end
   if not is_complete(E .. ':' .. J) then return false end
@@ -160,10 +165,11 @@ local function is_duplicate(J)
   return true
 end
 
+-- Accept one job; return its answer.
 local function accept(J, size, delay, body, priority, ttl, max_attempts)
   local EJ = E .. ':' .. J
   local cold_mode = queue.cold and queue.cold.on == 1
-  -- Jobs of one call keep their order too: a 4096th of a millisecond each, less than accepting one takes.
+  -- Jobs of one call keep their order: 1/4096 ms apart, less than it takes to accept one.
   local at = NOW + delay + position / 4096
   position = position + 1
   local full = far_ms and (delay >= far_ms or cold_mode or not job_fits(queue, size, max_items, max_bytes)
@@ -201,8 +207,8 @@ end
 local refusal = quotas and check_quotas() or check_capacity()
 if refusal then return refusal end
 if not queue.epoch then create_queue(queue, ARGV[5], ARGV[6], ARGV[7], ARGV[8]) end
--- PostgreSQL has closed the epoch we know and whoever did it has not come back to open this queue. Under the new one
--- spills are taken again; the late opener is refused, because it opens the old one.
+-- PostgreSQL closed the epoch that Valkey still has, and the mover has not reopened the queue. Adopt the new epoch, so
+-- that spills are accepted again; a late `leave_cold` for the old epoch is refused.
 if queue.cold and queue.cold.on == 1 and client_cold_epoch > queue.cold.epoch then
   queue.cold.epoch, queue.cold_changed = client_cold_epoch, true
 end

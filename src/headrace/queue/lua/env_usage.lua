@@ -1,10 +1,10 @@
--- Jobs and bytes of an environment in Valkey.
+-- Usage of an environment: its jobs and bytes in Valkey.
 --@include keys, clock, queues, capacity
 
 local RECOUNT_MS = 5000
 
--- Let `bytes` and `jobs` of an environment be what its queues held before this script. Scripts of older clients change queues
--- without changing these sums, so they are taken anew from the queues every few seconds.
+-- Make `bytes` and `jobs` of an environment the sums of its queues before this script. Scripts of older clients change
+-- queues without changing these sums, so they are computed again every RECOUNT_MS.
 local function refresh_env_usage(env)
   if env.usage_checked then return end
   env.usage_checked = true
@@ -22,12 +22,12 @@ local function refresh_env_usage(env)
       env.jobs = env.jobs + tonumber(v[2] or 0) + tonumber(v[3] or 0) + tonumber(v[4] or 0)
     end
   end
-  -- May fail without harm where the server is out of memory: then the next script counts again.
+  -- May fail if the server is out of memory; then the next script computes them again.
   redis.pcall('HSET', env_key(env.E), 'bytes', format_int(env.bytes), 'jobs', format_int(env.jobs),
     'counted', format_int(NOW))
 end
 
--- Jobs and bytes of an environment in Valkey, as this script has changed them so far. (It has changed no other queue.)
+-- Return jobs and bytes of the environment of a queue, including changes of this script, which changes no other queue.
 local function count_env_warm(queue)
   local env = queue.environment
   refresh_env_usage(env)

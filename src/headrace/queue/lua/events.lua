@@ -1,7 +1,7 @@
--- Metric events. Needs the generated VERBS and pack_event.
+-- Metric events of queues. VERBS and pack_event are generated (model/event.py).
 --@include keys, clock, chunks, shard, queues, fair_index
 
--- What a queue has counted of every verb; 0 if never.
+-- Return the lifetime totals of a queue, one per verb.
 local function read_odometers(queue)
   local fields = {}
   for i, verb in ipairs(VERBS) do fields[i] = 'o:' .. verb end
@@ -10,9 +10,9 @@ local function read_odometers(queue)
   return table.concat(totals, ',')
 end
 
--- Odometers and the shard's event number always advance, so a switched-off or failing stream shows as missing
--- events later. Only the XADD may fail, and its error is dropped: an operation that happened must
--- not be reported as failed because nobody could write about it.
+-- Write one event, if metrics are enabled. Odometers and event numbers advance in any case, so that events that were
+-- not written are detected later. Only the XADD may fail, and its error is ignored: an operation that was applied must
+-- not be reported as failed because of its event.
 local function emit_event(queue, op_count, seq, maxlen, enabled)
   local odometer
   if op_count.n > 0 then
@@ -38,17 +38,17 @@ local function emit_event(queue, op_count, seq, maxlen, enabled)
   redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
 end
 
--- Emit the events of the queues that the script has loaded, and write the shard's own numbers. One event per queue and
--- verb; a queue whose numbers changed without a verb (a limit, a pause), or whose events were lost, gets a `resync`,
--- which counts nothing and tells all its numbers.
+-- Emit the events of the loaded queues, one per queue and operation, and write the counters of the shard. A queue with
+-- `resync` set gets a resync event, which counts nothing and has all its gauges and odometers: its settings changed, or
+-- events were lost.
 local function emit_events(maxlen)
   local events = {}
   for _, queue in ipairs(touched_queues) do
     if queue.resync then queue.ops[#queue.ops + 1] = { op = 'resync', n = 0, waits = {}, runs = {} } end
     for _, op_count in ipairs(queue.ops) do events[#events + 1] = { queue, op_count } end
   end
-  -- Before the events: no two scripts may give their events the same numbers. A number without an event is a gap, and
-  -- known as one.
+  -- Before the events, so that no two scripts use the same event numbers. A number without an event is a gap, which
+  -- readers detect.
   if #events > 0 then
     local shard_state = load_shard()
     shard_state.seq, shard_state.changed = shard_state.seq + #events, true

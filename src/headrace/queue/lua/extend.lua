@@ -1,7 +1,7 @@
--- extend: a worker still runs these jobs; their leases end later.
+-- extend: extend the leases of jobs that a worker still runs.
 --@flags allow-oom
 --@include keys, clock
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, lease ms, then for each job: E, J, lease
 -- Returns    for each job 1 (extended) or 0 (lease lost)
 local answers = {}

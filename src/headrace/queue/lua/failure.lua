@@ -1,6 +1,7 @@
--- Runs when a script has failed: `failure` is why, `progress` what it had begun. Lua does not roll back, so maintenance is
--- asked to count again the queues that it may have changed (repair.lua). The jobs that it was adding (J), or leasing (J, tab,
--- token), are named: no index may hold them yet, and no worker got them.
+-- End of a script that failed (valkey/scripts.py): `failure` is the error, `progress` has the queues it had loaded.
+--
+-- Lua does not roll back, so the queues that the script may have changed are listed for repair (repair.lua), with the
+-- jobs that it was adding (J) or leasing (J, tab, lease token): these may be in no index, and no worker received them.
 for _, queue in ipairs(progress.queues) do
   local before = redis.pcall('HGET', ARGV[1] .. 'repair', queue.name)
   local jobs = type(before) == 'string' and before or ''
@@ -8,6 +9,6 @@ for _, queue in ipairs(progress.queues) do
   redis.pcall('HSET', ARGV[1] .. 'repair', queue.name, jobs)
 end
 if type(failure) == 'table' then return failure end
--- An error of a command begins with its code; one of Lua itself has none.
+-- An error of a command begins with its code; an error of Lua has none.
 failure = tostring(failure)
 return redis.error_reply(failure:match('^%u+ ') and failure or 'ERR ' .. failure)

@@ -1,17 +1,17 @@
--- Fairness: which environment and which of its queues is next.
+-- Fair indexes: which environment, and which of its queues, is next.
 --@include keys, clock, shard, ready, limits
 
--- Self-clocked fair queueing. An index of environments holds the turns that each has taken; its clock is the score of
--- the member that was last served as the first of the index. META keeps the clock of ENVS (`turn`, see `load_shard`)
--- and of each queue name that is served by name (`turn:Q`, removed when the index of that name becomes empty).
-local class_clocks = {} -- those that this script has moved
+-- Self-clocked fair queueing. An index of environments is scored by the jobs that were dequeued for each. Its clock is
+-- the score of the member that was last served as the first of the index. META keeps the clock of ENVS (`turn`) and of
+-- each `class` index (`turn:Q`, removed when the index becomes empty).
+local class_clocks = {} -- those that this script has changed
 
 local function read_class_clock(Q)
   return class_clocks[Q] or tonumber(redis.call('HGET', META, 'turn:' .. Q) or 0)
 end
 
--- Put an environment into an index, one turn behind the last served member and never before the least served one: it
--- has saved no turns while it was idle, and waits for one turn of each of the others at most.
+-- Add an environment to an index, one job behind the last served member and never before the first: it gains nothing by
+-- having been idle, and waits for at most one job of each of the others.
 local function join_fair_index(index, E, clock)
   local lowest = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', index, 'NX', format_int(math.max(clock + 1, tonumber(lowest or 0))), E)
@@ -32,11 +32,11 @@ local function leave_class_index(Q, E)
   end
 end
 
--- The indexes hold what may run now and nothing else, so taking a job never has to search past what is
--- paused or at its limit: the environment's queues by age, the shard's environments by turns taken, and the
--- same per queue name for workers that serve some queues only. `indexed` remembers under which age the queue
--- stands there and whether its name is parked; while that stays the same, as when a job joins a backlog, nothing is
--- to do.
+-- Update the indexes for a queue. They hold only what may run now, so that dequeue never searches past queues that are
+-- paused or at a limit: the queues of an environment by the age of their oldest job, the environments of the shard, and
+-- per queue name the environments that have such a queue.
+-- The stored field `indexed` is '' (not indexed), 'free <age>' or 'parked <age>' (blocked: the environment is at its
+-- limit). While it does not change, as when a job joins a backlog, there is nothing to do.
 local function reindex_queue(queue)
   if queue.oldest_stale then queue.oldest, queue.oldest_stale = find_oldest(queue), nil end
   local env = queue.environment
@@ -59,16 +59,17 @@ local function reindex_queue(queue)
   if is_env_blocked(env) then
     leave_class_index(queue.Q, queue.E)
     redis.call('SADD', env_blocked_key(queue.E), queue.Q)
-  elseif before:sub(1, 5) ~= 'free ' then -- else it is there
+  elseif before:sub(1, 5) ~= 'free ' then -- else the index has it
     join_class_index(queue.Q, queue.E)
   end
 end
 
--- A full environment leaves the index; the queue names under which a worker met it while full are
--- parked, and come back with it. Each is parked at most once per blocking, so this is paid for.
+-- Update the index of environments. An environment at its limit is removed. Its queue names, which dequeue or
+-- `reindex_queue` removed from their `class` index meanwhile, are added again when it is below the limit. Each name is
+-- removed at most once per blocking, so the cost is bounded by that of dequeue.
 local function reindex_env(env)
   local blocked = is_env_blocked(env)
-  -- Its place changes only with what is indexed under it, or when it becomes full or has room again.
+  -- Changes only with the queues indexed under it, or when it reaches its limit or falls below.
   if env.index_current or not (env.queues_changed or env.was_blocked or blocked) then return end
   env.index_current = true
   if not blocked and redis.call('EXISTS', env_queues_key(env.E)) == 1 then

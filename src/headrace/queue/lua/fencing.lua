@@ -1,5 +1,5 @@
--- Whoever moves jobs between the tiers.
+-- Fencing of movers.
 --@include keys
 
--- Another mover was elected since this token was given out.
+-- Return whether another mover was elected after the one with this token.
 local function is_fenced(token) return redis.call('HGET', META, 'mover_token') ~= token end

@@ -1,8 +1,8 @@
--- Which jobs wait, by (task, flow, flow type).
+-- Ready jobs per flow. A flow (`detail` in stored names) is a task, flow and flow type, separated by tabs.
 --@include keys, chunks
 
--- Which jobs wait, by (task, flow, flow type): a sorted set each, so that counts and the oldest need no search. The
--- changes of one call are written together.
+-- Each flow has a sorted set of its ready jobs, so that its count and its oldest job need no search. Changes of one
+-- script are collected and written by `save_flows`.
 local function find_flow_changes(queue, detail)
   local changes = queue.flow_changes[detail or '']
   if not changes then
@@ -22,7 +22,7 @@ local function save_flows(queue)
     local key = detail_key(queue.E, queue.Q, detail)
     if #changes.added > 0 then
       call_in_chunks('ZADD', key, changes.added)
-      if detail ~= queue.known_detail then -- most queues have one, and it is listed since long
+      if detail ~= queue.known_detail then -- most queues have one flow, which is listed already
         redis.call('SADD', details_key(queue.E, queue.Q), detail)
         queue.known_detail = detail
       end

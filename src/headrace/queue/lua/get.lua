@@ -1,4 +1,5 @@
--- get: everything known of one job.
--- KEYS       the job's hash, its body
--- Returns    {its fields and values, its body}; both empty if there is none, the fields alone if it is done
+-- get: read one job.
+-- KEYS       hash of the job, its body
+-- Returns    {fields and values, body}; both empty: there is no such job; no fields and an empty body: it is done; no
+--            fields and another body: it is dead, and PostgreSQL has it
 return { redis.call('HGETALL', KEYS[1]), redis.call('GET', KEYS[2]) }

@@ -1,20 +1,21 @@
--- Queues whose numbers or indexes are off are found again, some in each call of maintenance.
+-- Check counters and fair indexes of some queues in each call of maintenance.
 --@include keys, chunks, queues, recovery, fair_index
 
--- Whether the indexes hold a queue as they should: under its environment if it may run; if the environment has room too,
--- under its name, and the environment among those of the shard. `v` are fields as check_some_queues reads them.
+-- Return whether the indexes are correct for a queue. A queue that may run is in the index of its environment; if the
+-- environment is below its limit too, the environment is in ENVS and in the `class` index of the queue name. `v` are
+-- fields as check_some_queues reads them.
 local function is_index_correct(E, Q, v)
   local env, indexed = load_env(E), v[3] or ''
   local queue = { environment = env, limit = tonumber(v[5] or nil), running = tonumber(v[6] or 0) }
   if tonumber(v[1] or 0) == 0 or v[4] == '1' or not is_below_limits(queue) then return indexed == '' end
   if indexed == '' or not redis.call('ZSCORE', env_queues_key(E), Q) then return false end
-  if is_env_blocked(env) then return true end -- dequeue parks its names, and takes it out, as it meets it
+  if is_env_blocked(env) then return true end -- dequeue removes the environment and its names when it finds them
   return indexed:sub(1, 5) == 'free ' and redis.call('ZSCORE', class_key(Q), E) and redis.call('ZSCORE', ENVS, E)
     and redis.call('SISMEMBER', env_blocked_key(E), Q) == 0
 end
 
--- Put a queue into the indexes if it may run, else take it out. Its hash is written last: a script that fails before that
--- is followed by one that does it again.
+-- Add a queue to the indexes if it may run, else remove it. Its hash is written last: if the script fails before that,
+-- the next one repeats it.
 local function rebuild_index(E, Q)
   local queue = load_queue(E, Q)
   local env = queue.environment
@@ -26,11 +27,11 @@ local function rebuild_index(E, Q)
   redis.call('HSET', queue_key(E, Q), 'oldest', queue.oldest_text, 'indexed', queue.indexed)
 end
 
--- Look at some queues, others in each call. Must come after `save_all`.
---   * Those whose count of ready jobs is off are marked for repair: a script failed and could not say so.
---   * Those that the indexes lack, or hold without reason, are indexed again: the limits of their environment changed, and
---     scripts of older clients, which know no quotas, or a process that ended early did not see to it.
---   * Their environments are listed, which scripts of older clients do not do.
+-- Check about ten queues, the next ones with each call. Must be called after `save_all`.
+--   * A queue whose count of ready jobs is wrong is marked for repair: a script failed and could not mark it.
+--   * A queue whose indexes are wrong is indexed again: the limits of its environment changed, and the indexes were not
+--     updated by scripts of older clients, which have no quotas, or by a process that ended early.
+--   * The environment of each queue is listed in ENVIRONMENTS; scripts of older clients do not list it.
 local function check_some_queues()
   local scanned = redis.call('SSCAN', QUEUES, redis.call('HGET', META, 'checked') or '0', 'COUNT', 10)
   local listed, members = {}, {}

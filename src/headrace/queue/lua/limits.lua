@@ -1,7 +1,7 @@
--- How many jobs may run.
+-- Concurrency limits: how many jobs may run.
 
--- An environment may run its limit times its burst factor in all; none of its queues more than the
--- limit itself, so that one queue cannot take the burst for itself.
+-- Return how many more jobs of a queue may run. An environment may run its limit times its burst factor in total
+-- (`max_running`), each of its queues at most the limit, so that one queue cannot use all of the burst.
 local function count_free_slots(queue)
   local env = queue.environment
   local slots = math.huge
@@ -12,11 +12,12 @@ local function count_free_slots(queue)
   return slots
 end
 
+-- Return whether an environment is at its limit.
 local function is_env_blocked(env)
   return env.limit ~= nil and env.running >= env.max_running
 end
 
--- Whether neither the queue's own limit nor that of its environment keeps it from running one more job.
+-- Return whether the queue is below its own limit and below what its environment allows a queue.
 local function is_below_limits(queue)
   local env_limit = queue.environment.limit
   return (not queue.limit or queue.running < queue.limit) and (not env_limit or queue.running < env_limit)

@@ -1,25 +1,24 @@
--- maintain: do what time demands of a shard, by one maintenance owner at a time: tick, remove jobs whose TTL has ended,
--- return jobs whose lease has ended, make due jobs ready. The owner renews its ownership with each call that
--- succeeds; when it stops calling, the first other caller after the end of its time becomes the owner. More than one
--- caller at a time would do no harm: ownership only saves work.
+-- maintain: run the periodic work of a shard, for one maintenance owner at a time: tick, expire, reclaim and release
+-- jobs, check indexes. The owner renews its ownership with each successful call; when it stops calling, the first other
+-- caller after the end of its ownership becomes the owner. Two owners at once do no harm: ownership only saves work.
 --@flags allow-oom
 --@include ticks, maintenance, index_checks, save
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, caller, ownership ms, most jobs of each kind in this call, tick period ms
--- Returns    { 1 if the caller is the owner, else 0; ms until to call again, 0 = at once; expired; reclaimed;
---            released; 1 if it ticked; queues that need repair (repair.lua); entries quarantined }
+-- Returns    {1 if the caller is the owner, else 0; ms until the next call (0: at once); expired; reclaimed; released;
+--            1 if it ticked; queues that need repair (repair.lua); quarantined entries}
 local ownership_ms = tonumber(ARGV[4])
 local v = redis.call('HMGET', META, 'maintainer', 'maintainer_until', 'maintainer_ms')
 local left_ms = tonumber(v[2] or nil) and tonumber(v[2]) - NOW or 0
--- An end that is farther away than the owner wrote it is of a clock that was set back since. The owner's own time
--- counts, since callers may have different ones; twice of it, since a clock that is adjusted a little is no reason to
--- take over.
+-- An end farther away than the ownership lasts means that the clock was set back. The duration that the owner wrote
+-- counts, because callers may use different ones; twice that, so that a small clock adjustment does not change the
+-- owner.
 local longest_ms = 2 * math.max(ownership_ms, tonumber(v[3] or nil) or 0)
 if v[1] ~= ARGV[3] and left_ms > 0 and left_ms <= longest_ms then
   return { 0, math.ceil(math.min(left_ms, ownership_ms)), 0, 0, 0, 0, 0, 0 }
 end
 
--- First: whatever is wrong with a job, the shard is alive.
+-- First, so that the shard ticks even if a job makes the rest fail.
 local ticked, next_call_ms = emit_tick(ARGV[2], tonumber(ARGV[6]))
 local expired = expire_overdue_jobs(ARGV[5])
 local reclaimed = reclaim_ended_leases(ARGV[5])
@@ -27,7 +26,7 @@ local released = release_due_jobs(ARGV[5])
 save_all(ARGV[2])
 check_some_queues()
 
--- Last, so that a caller whose work fails does not keep others from it.
+-- Last, so that a caller whose work fails does not become the owner.
 redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', format_int(NOW + ownership_ms),
   'maintainer_ms', format_int(ownership_ms))
 for _, index in ipairs({ SCHEDULED, LEASES, EXPIRIES }) do

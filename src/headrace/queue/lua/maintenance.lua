@@ -1,16 +1,17 @@
--- What time demands of a shard's jobs. Each function handles a bounded batch and returns its size; `save_all` must
--- follow.
+-- Jobs of a shard whose time has come: ended leases, due jobs, passed TTLs. Each function handles a bounded batch and
+-- returns its size; `save_all` must follow.
 --@include waiting, recovery, leases, quarantine
 
--- Whether a worker has begun this delivery. Only the last attempt says so: `unbegun` names the delivery until then.
+-- Return whether a worker started this delivery. Only known of the last attempt: `unbegun` is its lease token until
+-- then.
 local function has_begun(EJ)
   local v = redis.call('HMGET', job_key(EJ), 'unbegun', 'delivery')
   return v[1] ~= v[2]
 end
 
--- Return jobs whose lease ended without a result to the head of their queue. A job whose last attempt ended this way
--- is buried: one that kills its worker must not do so for ever. A last attempt that no worker began does not count:
--- no job is buried without having run.
+-- Move jobs whose lease ended without a result back to the head of their queue. A job at its last attempt is buried:
+-- one that kills its worker must not do so forever. A last attempt that no worker started does not count, so no job is
+-- buried without having run.
 local function reclaim_ended_leases(at_most)
   local ended = redis.call('ZRANGEBYSCORE', LEASES, '-inf', format_int(NOW), 'LIMIT', 0, at_most)
   for _, EJ in ipairs(ended) do
@@ -37,7 +38,7 @@ local function reclaim_ended_leases(at_most)
   return #ended
 end
 
--- Make scheduled jobs ready that are due.
+-- Make scheduled jobs that are due ready.
 local function release_due_jobs(at_most)
   local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', format_int(NOW), 'WITHSCORES', 'LIMIT', 0, at_most)
   for i = 1, #due, 2 do
@@ -60,9 +61,8 @@ local function release_due_jobs(at_most)
   return #due / 2
 end
 
--- Remove waiting jobs whose TTL has ended. (A running job is not removed; its TTL counts again when it comes back.)
--- Must come before the functions above in one script: they add jobs to `ready` only when `save_all` runs, and this
--- one removes them from there at once.
+-- Delete waiting jobs whose TTL has passed. (A running job stays; its TTL applies again when it waits again.) Must be
+-- called before the functions above: they add jobs to `ready` in `save_all`, while this one removes them at once.
 local function expire_overdue_jobs(at_most)
   local overdue = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', format_int(NOW), 'LIMIT', 0, at_most)
   for _, EJ in ipairs(overdue) do

@@ -1,9 +1,9 @@
--- nack: jobs failed. They are tried again after a delay, or buried if that was their last attempt.
+-- nack: fail jobs: retry them after a delay, or bury them after their last attempt.
 --@flags allow-oom
 --@include leases, waiting, save
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease, delay ms, error
--- Returns    for each job 1 (will be tried again), 2 (buried) or 0 (lease lost)
+-- Returns    for each job 1 (will be retried), 2 (buried) or 0 (lease lost)
 local function nack_job(E, J, lease, delay, failure)
   local job = find_leased_job(E, J, lease)
   if not job then return 0 end

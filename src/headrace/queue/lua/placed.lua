@@ -1,9 +1,9 @@
--- Rows of PostgreSQL that are jobs here already and are not deleted there yet.
+-- Placed rows: rows of PostgreSQL that are jobs in Valkey already and are not deleted in PostgreSQL yet.
 --
--- PostgreSQL counts such a row as waiting until it is deleted, so its numbers minus the placed rows are what is really
--- left there: `queue.cold` always holds that difference. The queue's field `placed` keeps both sides of it: the version,
--- what PostgreSQL reported under it, and how much of that is placed. `moving` names the rows, `moved` keeps for each
--- "<1 if it was delayed, else 0> <bytes> <J>".
+-- PostgreSQL counts such a row until it is deleted, so the cold counters of a queue (`queue.cold`) are those of
+-- PostgreSQL minus the placed rows. The stored field `placed` has both: the version, the counters that PostgreSQL
+-- reported with it, and the placed rows among them. `moving` is the set of their numbers, `moved` maps a number to "<1
+-- if it was delayed, else 0> <bytes> <J>".
 --@include keys, clock, chunks
 
 local PLACED_FIELDS = { 'version', 'reported_depth', 'reported_scheduled', 'reported_bytes', 'depth', 'scheduled',
@@ -17,21 +17,21 @@ local function read_placed(queue, cold)
     i = i + 1
   end
   if placed.version ~= cold.version then
-    -- Reported by a process of a release that subtracts nothing.
+    -- Written by a process of a release that does not subtract placed rows.
     placed.version = cold.version
     placed.reported_depth, placed.reported_scheduled, placed.reported_bytes = cold.depth, cold.scheduled, cold.bytes
   end
   return placed
 end
 
--- A row becomes a job here (sign 1), or is deleted in PostgreSQL (sign -1).
+-- Count a row that was placed (sign 1) or deleted in PostgreSQL (sign -1).
 local function count_placed(placed, delayed, bytes, sign)
   local name = delayed and 'scheduled' or 'depth'
   placed[name] = math.max(0, placed[name] + sign)
   placed.bytes = math.max(0, placed.bytes + sign * bytes)
 end
 
--- Store `placed` and show in the queue what is left in PostgreSQL.
+-- Store `placed`, and set the cold counters of the queue.
 local function save_placed(queue, cold, placed)
   local depth_before = cold.depth
   cold.depth = math.max(0, placed.reported_depth - placed.depth)
@@ -40,7 +40,7 @@ local function save_placed(queue, cold, placed)
   if cold.depth == 0 then cold.oldest = nil end
   queue.environment.depth = queue.environment.depth + cold.depth - depth_before
   queue.cold, queue.cold_changed = cold, true
-  if placed.depth + placed.scheduled + placed.bytes == 0 then -- as for most queues: both sides are the same
+  if placed.depth + placed.scheduled + placed.bytes == 0 then -- no placed rows, as for most queues
     if placed.is_stored then redis.call('HDEL', queue_key(queue.E, queue.Q), 'placed') end
     return
   end
@@ -49,13 +49,14 @@ local function save_placed(queue, cold, placed)
   redis.call('HSET', queue_key(queue.E, queue.Q), 'placed', table.concat(values, ' '))
 end
 
--- The parts of a value of `moved`: whether the row was delayed, its bytes, J. Nothing if there is no value.
+-- Return the parts of a value of `moved`: whether the row was delayed, its bytes, J. Without a value, bytes and J are
+-- nil.
 local function parse_moved(value)
   local delayed, bytes, J = (value or ''):match('^(%d) (%d+) (.*)$')
   return delayed == '1', tonumber(bytes), J
 end
 
--- These rows are deleted in PostgreSQL. Returns whether any was counted as placed.
+-- Remove rows that were deleted in PostgreSQL. Return whether any was counted as placed.
 local function remove_placed(queue, placed, rows)
   local was_counted, moved = false, moved_key(queue.E, queue.Q)
   for i = 1, #rows, 1000 do

@@ -1,6 +1,6 @@
--- Jobs that leave a place (`ready`, `scheduled`, `leases`, `dead`).
+-- Removal of jobs from the place that they leave (`ready`, `scheduled`, `leases`, `dead`).
 
--- Jobs that leave a place, by its key. `save_all` removes them after it has added them to the new one.
+-- Members by key. `save_all` removes them after it has added the jobs to their new place.
 local to_remove = {}
 
 local function remove_on_save(key, member)

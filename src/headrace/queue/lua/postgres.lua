@@ -1,7 +1,7 @@
--- Which PostgreSQL holds jobs of this shard.
+-- The PostgreSQL that stores cold jobs of this shard.
 --@include shard
 
--- Whether jobs of this shard wait in another PostgreSQL than the one with this id.
+-- Return whether cold jobs of this shard are in another PostgreSQL than the one with this id ('': unknown).
 local function is_wrong_database(id)
   local stored_id = load_shard().postgres
   return stored_id ~= '' and id ~= '' and stored_id ~= id

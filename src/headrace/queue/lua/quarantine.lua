@@ -1,10 +1,10 @@
--- Entries of a shard's indexes that make no sense: they are taken out, so that the others go on.
+-- Quarantine of invalid index entries, so that they do not stop the others.
 --@include keys, clock, places, recovery
 
 local MAX_QUARANTINED = 1000
 local quarantined = 0
 
--- Take an entry out of an index and note it with the reason. What is stored of its job stays, for inspection.
+-- Move an entry from an index to QUARANTINE, with the reason. The data of its job stays, for inspection.
 local function quarantine(key, member, reason)
   redis.call('ZADD', QUARANTINE, format_int(NOW), key:sub(#PREFIX + 1) .. ' ' .. member .. ': ' .. reason)
   redis.call('ZREMRANGEBYRANK', QUARANTINE, 0, -MAX_QUARANTINED - 1)
@@ -15,13 +15,13 @@ end
 
 local CHECKED_FIELDS = { 'Q', 'size', 'priority', 'attempts', 'max_attempts', 'due' }
 
--- Why an entry cannot be handled, and the queue it names; nil: it can, or there is no such job.
+-- Return why an entry is invalid, and its queue if it is known; nil: it is valid, or there is no such job.
 local function find_problem(EJ)
   local E, J = EJ:match('^(.*):([^:]*)$')
   if not E or J == '' then return 'it does not name a job' end
   local v = redis.pcall('HMGET', job_key(EJ), 'state', unpack(CHECKED_FIELDS))
   if v.err then
-    if not v.err:find('WRONGTYPE', 1, true) then error(v) end -- says nothing about the entry
+    if not v.err:find('WRONGTYPE', 1, true) then error(v) end -- not a problem of the entry
     return 'its job is not a hash'
   end
   if not v[1] then return nil end
@@ -34,7 +34,7 @@ local function find_problem(EJ)
   return nil
 end
 
--- Whether an entry of an index can be handled; one that cannot is quarantined.
+-- Return whether an entry of an index is valid; quarantine it if not.
 local function is_valid_entry(key, EJ)
   local problem, name = find_problem(EJ)
   if not problem then return true end

@@ -1,6 +1,6 @@
--- The state of queues and environments, as a unit of work: a script loads what it touches once, changes
--- the numbers here, and `save_all` (save.lua) writes them back, keeps the indexes true and emits the events. Needs
--- `progress`: a script that includes this file and fails ends with failure.lua.
+-- Unit of work: the queues and environments that a script has loaded. A script loads each once and changes its counters
+-- in Lua; `save_all` (save.lua) writes them back, updates the indexes and emits the events. A script that includes this
+-- file and fails ends with failure.lua, which reads `progress`.
 --@include keys, clock, shard, cold_field, quotas
 
 local queues, touched_queues = {}, progress.queues
@@ -14,7 +14,7 @@ local function load_env(E)
     env = { E = E, exists = v[1] ~= false, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
       limit = tonumber(v[3] or nil), bytes = tonumber(v[5] or nil), jobs = tonumber(v[6] or nil),
       counted_at = tonumber(v[7] or nil) }
-    if not env.exists then env.bytes, env.jobs = 0, 0 end -- else nil: older scripts made it, see refresh_env_usage
+    if not env.exists then env.bytes, env.jobs = 0, 0 end -- else nil: made by an older release, see refresh_env_usage
     if env.limit then env.max_running = math.floor(env.limit * tonumber(v[4] or 1)) end
     local shard_state = load_shard()
     if v[8] or v[9] or shard_state.quota or shard_state.shared then
@@ -35,7 +35,8 @@ local function load_queue(E, Q)
   local name = E .. ':' .. Q
   local queue = queues[name]
   if not queue then
-    -- Named as the columns of an event, so that the queue itself can be packed into one.
+    -- Fields that are columns of events have the names of these: pack_event reads them. `in_flight` lists the jobs that
+    -- the script is adding or leasing, for failure.lua.
     local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'ready', 'warm_scheduled', 'running', 'warm_bytes',
       'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps',
       'known_detail', 'dead_bytes')
@@ -48,14 +49,14 @@ local function load_queue(E, Q)
       environment = load_env(E), ops = {}, added = {}, flow_changes = {}, in_flight = {} }
     queue.bytes_before = queue.warm_bytes
     queue.warm_before = queue.ready + queue.warm_scheduled + queue.running
-    if not queue.epoch then queue.dead_bytes = 0 end -- else nil: older scripts made it, see sum_dead_bytes
+    if not queue.epoch then queue.dead_bytes = 0 end -- else nil: made by an older release, see sum_dead_bytes
     queues[name] = queue
     touched_queues[#touched_queues + 1] = queue
   end
   return queue
 end
 
--- A queue comes into being with its first job. Names are as they were given, not encoded.
+-- Create a queue with its first job or setting. The names are as given, not encoded.
 local function create_queue(queue, org, project, env, name)
   queue.epoch, queue.org, queue.project, queue.env, queue.queue = format_int(NOW), org, project, env, name
   redis.call('SADD', QUEUES, queue.name)
@@ -65,7 +66,7 @@ local function create_queue(queue, org, project, env, name)
     'queue', name, 'dead_bytes', 0)
 end
 
--- Count one job for a verb, or `many`. Waits and run times travel with the event of the verb.
+-- Count one job, or `amount` jobs, for an operation. `wait` and `run` (ms) become part of its event.
 local function count_op(queue, op, wait, run, amount)
   local op_count = queue.ops[#queue.ops]
   if not op_count or op_count.op ~= op then

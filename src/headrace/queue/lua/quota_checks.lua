@@ -1,8 +1,7 @@
--- Whether jobs and bytes of an environment stay within its quotas.
+-- Usage of an environment compared with its quotas of jobs and bytes in Valkey.
 --@include keys, clock, env_usage
 
--- The quota of the environment that so many more jobs and bytes in Valkey would exceed: its name, and what is used of it; nil:
--- none.
+-- Return the quota that `jobs` and `bytes` more would exceed, and how much of it is used; nil: none.
 local function find_exceeded_quota(queue, jobs, bytes)
   local quotas = queue.environment.quotas
   if not quotas or not (quotas.warm_jobs or quotas.warm_bytes) then return nil end
@@ -12,8 +11,8 @@ local function find_exceeded_quota(queue, jobs, bytes)
   return nil
 end
 
--- Let the next round know that the environment's share of a quota is too small, and for a job of how many bytes, if that is why
--- it waits. May fail without harm where the server is out of memory: it is asked again.
+-- Request a larger share of a quota; `bytes` is the size of the job that does not fit, if there is one. Writes may fail
+-- if the server is out of memory; the next job that does not fit requests it again.
 local MAX_SHARE_REQUESTS = 1000
 local function request_share(queue, name, bytes)
   if not queue.environment.quotas.is_share[name]
@@ -22,7 +21,7 @@ local function request_share(queue, name, bytes)
   if bytes then redis.pcall('HSET', env_key(queue.E), 'share_need', format_int(bytes) .. ' ' .. format_int(NOW)) end
 end
 
--- How full the quotas of the environment are: 1 is full.
+-- Return the fill ratio of the quotas (1: full), of jobs or bytes, whichever is higher.
 local function compute_quota_fill_ratio(quotas, jobs, bytes)
   local ratio = 0
   if quotas.warm_jobs then ratio = jobs / math.max(quotas.warm_jobs, 0.5) end

@@ -1,12 +1,14 @@
--- The quotas that are in force for an environment.
+-- Quotas in force for an environment.
 --@include keys, shard
 
--- The quotas of operators, as words in one field (queue/quotas.py): `quota` of an environment ('=': the default, '-': none),
--- `quota` of META (the defaults), `share` of an environment (its share of quotas of its project and organisation).
+-- The order of the words in the fields that hold quotas (queue/quotas.py): `quota` of an environment ('=': the default,
+-- '-': none), `quota` of META (the defaults), `share` of an environment (its share of the quotas of its project and
+-- organisation).
 local QUOTAS = { 'warm_jobs', 'warm_bytes', 'queues', 'enqueue_rate', 'enqueue_burst', 'running' }
 
--- The quotas in force for an environment, by name; nil where there is none. A quota of its project or organisation that it
--- has no share of yet is 0. Shares come each second (cold/shares.py).
+-- Return the quotas in force, by name (nil: none), and `is_share`: the names of those that are shares. `own` and
+-- `share` are fields of the environment. A quota of the project or organisation counts as 0 until the environment has a
+-- share of it; shares are renewed every second (cold/shares.py).
 local function read_quotas(E, own, share)
   local shard_state = load_shard()
   local quotas, is_share, rate_before_share, next_default = {}, {}, nil, (shard_state.quota or ''):gmatch('%S+')

@@ -1,11 +1,11 @@
--- read_refill_state: what a mover must know of a queue before it moves anything.
+-- read_refill_state: read the state of the warm tier of a queue that the mover needs before it moves rows.
 --@include placed, cold_field, quota_checks, shard_capacity
--- KEYS[1]    the queue's hash (routes the script to its shard)
--- ARGV       prefix, maxlen, E, Q, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), 1 to
---            name the rows that were placed and not confirmed
--- Returns    {now ms, queue's epoch (0: there is no such queue), cold mode 1 or 0, cold epoch, jobs and bytes that fit,
---            refill 1 or 0, may leave cold mode 1 or 0, how many rows were placed and not confirmed, and of each, if asked
---            for, its number and job id ('': not known)}
+-- KEYS[1]    hash of the queue (routes the script)
+-- ARGV       prefix, maxlen, E, Q, warm caps of the queue (jobs, bytes), byte cap of the shard (0: none), 1 to list the
+--            rows that were placed and not confirmed
+-- Returns    {now ms, epoch of the queue (0: there is no such queue), 1 in cold mode, cold epoch, jobs and bytes that
+--            fit, 1 if it needs a refill, 1 if it may leave cold mode, number of rows that were placed and not
+--            confirmed, if requested their numbers and job ids ('': unknown) in turn}
 local E, Q = ARGV[3], ARGV[4]
 local queue = load_queue(E, Q)
 local max_items, max_bytes = find_caps(queue, ARGV[5], ARGV[6])

@@ -1,8 +1,8 @@
--- Jobs that wait for a worker, by priority.
+-- Ready jobs of a queue, by priority and eligible time.
 --@include keys, clock, chunks, flows
 
--- Jobs of priority 0 wait in one sorted set by eligible time. Other priorities have a set each,
--- listed in `levels`, which does not exist for the many queues that use none. Those of one call are written together.
+-- Add a ready job; `save_ready` writes all of a script together. Jobs of priority 0 are in one sorted set, scored by
+-- eligible time. Each other priority has a set of its own, and is listed in `levels`; most queues have none.
 local function add_ready(queue, J, at, priority, detail)
   local score = format_float(at)
   local added = queue.added[priority]
@@ -42,7 +42,7 @@ local function remove_ready(queue, J, priority, detail)
   queue.oldest_stale = true
 end
 
--- The priorities that have jobs, most urgent first. (An empty queue answers 0.)
+-- Return the priorities that have ready jobs, highest first; { 0 } for a queue that uses no other priority.
 local function list_priorities(queue)
   if queue.levels == 0 then return { 0 } end
   local found = {}
@@ -58,7 +58,7 @@ local function list_priorities(queue)
   return found
 end
 
--- When the longest-waiting job became eligible; nil if nothing waits.
+-- Return when the longest-waiting job became eligible; nil: no job is ready.
 local function find_oldest(queue)
   local oldest
   for _, priority in ipairs(list_priorities(queue)) do

@@ -1,11 +1,12 @@
--- What scripts that failed between two writes left behind (see the order of writes in save.lua).
+-- Recovery from scripts that failed between two writes (see the order of writes in save.lua).
 --@include keys, clock
 
--- Ask maintenance to count a queue again.
+-- Request that maintenance repairs a queue (repair.lua).
 local function mark_for_repair(name) redis.call('HSETNX', REPAIR, name, '') end
 
--- A job stands in a place that its state does not name, because a script failed between two writes. Add it to the place
--- that its state names, if it is not there; nil: there is no such job. The caller removes it from where it was found.
+-- Add a job to the place that its state names, if it is not there, and mark its queue for repair. For a job that was
+-- found in another place, because a script failed between two writes; the caller removes it from there. Does nothing if
+-- there is no such job.
 local function place_by_state(E, J, state)
   local EJ = E .. ':' .. J
   local v = redis.call('HMGET', job_key(EJ), 'Q', 'priority', 'due', 'expires')
@@ -26,8 +27,8 @@ local function place_by_state(E, J, state)
   mark_for_repair(E .. ':' .. v[1])
 end
 
--- Whether a job whose body exists is known: it has a place, or it has ended and its id is kept. Else a script that was
--- adding it has failed.
+-- Return whether a job whose body exists was added completely: it has a place, or it has ended and its id is reserved.
+-- Otherwise the script that was adding it failed.
 local function is_complete(EJ)
   local E, J = EJ:match('^(.*):([^:]*)$')
   local v = redis.call('HMGET', job_key(EJ), 'state', 'Q', 'priority')
@@ -38,7 +39,7 @@ local function is_complete(EJ)
   elseif v[1] then
     return true
   end
-  -- By its length: producers may have no right to read bodies. A body with a job is longer than both.
+  -- By length, because producers may lack permission to read bodies. The body of a job is longer than both.
   local length = redis.call('STRLEN', body_key(EJ))
   return length == 0 or length == #DEAD_IN_POSTGRES
 end

@@ -1,11 +1,11 @@
--- redrive: dead jobs of a queue get their attempts back and wait again, oldest first, as many as caps and quotas let in.
+-- redrive: make dead jobs of a queue ready again with all their attempts, oldest first, as far as caps and quotas
+-- allow.
 --@include dead_filter, dead_bytes, recovery, quota_checks, shard_capacity, save
--- KEYS[1]    the queue's dead jobs (routes the script)
--- ARGV       prefix, maxlen, E, Q, most jobs to look at, how many to skip, buried from ms, buried until
---            ms, task ('': any), text in the error ('': any), most jobs and bytes of the warm tier, most bytes of the
---            shard's (0: no cap), then job ids (J); none: all
--- Returns    {how many were redriven, how many were looked at, how many of these match but found no room}; empty if
---            there is no such queue
+-- KEYS[1]    dead jobs of the queue (routes the script)
+-- ARGV       prefix, maxlen, E, Q, most jobs to examine, jobs to skip, buried from ms, buried until ms, task ('': any),
+--            text in the error ('': any), warm caps of the queue (jobs, bytes), byte cap of the shard (0: none), then
+--            job ids (J); none: all
+-- Returns    {redriven, examined, of these: matching jobs that found no room}; empty if there is no such queue
 local E, Q = ARGV[3], ARGV[4]
 if redis.call('EXISTS', queue_key(E, Q)) == 0 then return {} end
 local queue = load_queue(E, Q)
@@ -22,7 +22,7 @@ local function redrive_job(J)
     return remove_on_save(dead_key(E, Q), J)
   end
   if not matches_dead_filter(filter, J, v[1]) then return end
-  -- None passes one that found no room.
+  -- After the first job that finds no room, the rest stay dead too: they keep their order.
   local size = tonumber(v[3])
   if remaining > 0 or not job_fits(queue, size, max_items, max_bytes) or not job_fits_shard(queue, size, shard_max)
       or find_exceeded_quota(queue, 1, size) then
@@ -31,9 +31,9 @@ local function redrive_job(J)
   end
   queue.in_flight[#queue.in_flight + 1] = J
   remove_on_save(dead_key(E, Q), J)
-  local at = NOW + moved / 4096 -- they keep their order, as the jobs of one enqueue do
+  local at = NOW + moved / 4096 -- in order, as jobs of one enqueue
   redis.call('HSET', job, 'state', 'ready', 'attempts', 0, 'due', format_float(at))
-  redis.call('HDEL', job, 'expires') -- it outlived its TTL; whoever redrives wants it run
+  redis.call('HDEL', job, 'expires') -- a redriven job is to run, even after its TTL
   add_ready(queue, J, at, tonumber(v[2]), v[4])
   queue.warm_bytes = queue.warm_bytes + size
   count_dead_job(queue, size, -1)

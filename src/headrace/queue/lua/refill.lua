@@ -1,23 +1,24 @@
--- refill: jobs come back from PostgreSQL, in the order given, until the warm tier, or a quota of the environment, is full.
+-- refill: place jobs of PostgreSQL into the warm tier, in the order given, until it or a quota of the environment is
+-- full.
 --@include fencing, postgres, placed, recovery, waiting, quota_checks, shard_capacity, save
--- KEYS[1]    the queue's hash (routes the script to its shard)
--- ARGV       prefix, maxlen, mover's token, until when its lock in PostgreSQL is sure to be held (ms), E, Q, org, project,
---            env, queue, most jobs and bytes of the warm tier, most bytes of the shard's (0: no cap), PostgreSQL's id, then for each row: its
---            number, J, body, payload bytes, enqueued ms, due ms, priority, expires ms ('': never), max attempts,
---            1 if it counts as delayed in PostgreSQL, else 0
--- Returns    {queue's epoch, for each row 1 (placed), 0 (was placed before), -1 (its id is in use), 2 (its TTL is over)};
---            shorter than the rows if there was no more room. FENCED if another mover took over or the time is up; POISON and the
---            number of a row that makes no sense. In both cases, and if PostgreSQL is another one
---            (WRONGDB), nothing was written.
+-- KEYS[1]    hash of the queue (routes the script)
+-- ARGV       prefix, maxlen, token of the mover, ms until which its lock in PostgreSQL is certain, E, Q, org, project,
+--            env, queue, warm caps of the queue (jobs, bytes), byte cap of the shard (0: none), id of the PostgreSQL,
+--            then for each row: its number, J, body, payload bytes, enqueued ms, due ms, priority, expires ms ('':
+--            never), max attempts, 1 if it counts as delayed in PostgreSQL, else 0
+-- Returns    {epoch of the queue, answers}. An answer per row: 1 (placed), 0 (placed before), -1 (its id is in use), 2
+--            (its TTL has passed); rows that found no room have none
+-- Errors     FENCED: another mover was elected, or the lock may have ended. WRONGDB: jobs of the shard are in another
+--            PostgreSQL. POISON <number>: this row is invalid. Nothing is written in these cases.
 local E, Q = ARGV[5], ARGV[6]
 local FIRST, STRIDE = 15, 10
 local shard_max = find_shard_cap(ARGV[13])
 if is_fenced(ARGV[3]) then return redis.error_reply('FENCED another mover took over') end
 if is_wrong_database(ARGV[14]) then return redis.error_reply(WRONG_DATABASE) end
--- It was paused: its rows may have been cancelled or expired since it claimed them.
+-- The mover was paused: its rows may have been cancelled or expired since it claimed them.
 if NOW > tonumber(ARGV[4]) then return redis.error_reply('FENCED the lock of this mover may be gone') end
 
--- Before anything is written: what a script wrote before it failed stays written.
+-- Checked before the first write, because Lua does not roll back.
 local NUMBERS = { 3, 4, 5, 6, 8 }
 local function is_valid_row(i)
   for _, offset in ipairs(NUMBERS) do
@@ -35,15 +36,15 @@ if not queue.epoch then create_queue(queue, ARGV[7], ARGV[8], ARGV[9], ARGV[10])
 local max_items, max_bytes = find_caps(queue, ARGV[11], ARGV[12])
 local cold = queue.cold
 if cold and (cold.max_items ~= max_items or cold.max_bytes ~= max_bytes) then
-  -- Other caps than those it went cold with: by these it asks for jobs from now on.
+  -- The caps changed since the queue entered cold mode: refill requests use the new ones.
   cold.max_items, cold.max_bytes, queue.cold_changed = max_items, max_bytes, true
 end
 cold = cold or new_cold()
 local placed = read_placed(queue, cold)
 local placed_rows, moved_values, added = {}, {}, {}
 
--- Rows that were placed before. Until PostgreSQL has confirmed that a row is gone its number stays here, however soon the
--- job is done. A PostgreSQL that was restored to an earlier point uses numbers again: then the job id is another one.
+-- Rows that were placed before. The number of a row stays in `moving` until PostgreSQL has deleted the row, even if the
+-- job is done. A PostgreSQL that was restored to an earlier point uses numbers again; then the job id differs.
 local placed_before = {}
 if redis.call('EXISTS', moving_key(E, Q)) == 1 then
   local rows = {}
@@ -61,6 +62,7 @@ if redis.call('EXISTS', moving_key(E, Q)) == 1 then
   end
 end
 
+-- Make a row a job; return its answer.
 local function place_row(row, J, body, size, enqueued, due, priority, expires, max_attempts, delayed)
   local EJ = E .. ':' .. J
   if placed_before[row] then return 0 end
@@ -70,13 +72,13 @@ local function place_row(row, J, body, size, enqueued, due, priority, expires, m
   if not redis.call('SET', body_key(EJ), body, 'NX') then
     local stored_body = redis.call('GET', body_key(EJ))
     if stored_body == body and (redis.call('HGET', job_key(EJ), 'Q') or Q) == Q then
-      -- The same job: a script failed that had placed it, entirely or not.
+      -- The same job: a script that failed had placed it, completely or in part.
       mark_for_repair(queue.name)
       if is_complete(EJ) then return 0 end
     elseif stored_body ~= DEAD_IN_POSTGRES then
       return -1
     end
-    redis.call('SET', body_key(EJ), body) -- or redriven there
+    redis.call('SET', body_key(EJ), body) -- it was incomplete, or dead and redriven in PostgreSQL
   end
   added[J] = true
   local detail = body:match('^[^\t]*\t([^\n]*)')
@@ -111,10 +113,10 @@ for i = FIRST, #ARGV, STRIDE do
     tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9])
 end
 if #placed_rows > 0 then save_placed(queue, cold, placed) end
--- Without end otherwise: a mover that placed nothing would be called again by its own call.
+-- Otherwise a mover that placed nothing would request its own next refill, without end.
 if #placed_rows == 0 then queue.skip_refill_request = true end
 save_all(ARGV[2])
--- Last: were this to fail on the way, rows that are half here must not pass for placed.
+-- Last: if the script fails, rows that are placed in part must not count as placed.
 call_in_chunks('HSET', moved_key(E, Q), moved_values)
 call_in_chunks('SADD', moving_key(E, Q), placed_rows)
 return { queue.epoch, answers }

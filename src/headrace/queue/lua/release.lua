@@ -1,7 +1,7 @@
--- release: make scheduled jobs ready that are due.
+-- release: make scheduled jobs that are due ready.
 --@flags allow-oom
 --@include maintenance, save
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, most jobs in this call
 -- Returns    how many became ready
 local released = release_due_jobs(ARGV[3])

@@ -1,9 +1,9 @@
--- remove_dead: dead jobs of a queue are deleted, oldest first. For queues without PostgreSQL.
+-- remove_dead: delete dead jobs of a queue, oldest first. For queues without PostgreSQL.
 --@flags allow-oom
 --@include queues, dead_filter, dead_bytes
--- KEYS[1]    the queue's dead jobs (routes the script)
+-- KEYS[1]    dead jobs of the queue (routes the script)
 -- ARGV       as for redrive
--- Returns    {how many were removed, how many were looked at}; empty if there is no such queue
+-- Returns    {removed, examined}; empty if there is no such queue
 local E, Q = ARGV[3], ARGV[4]
 if redis.call('EXISTS', queue_key(E, Q)) == 0 then return {} end
 local queue = load_queue(E, Q)
@@ -12,7 +12,7 @@ local found, removed = find_dead_candidates(filter), 0
 for _, J in ipairs(found) do
   local EJ = E .. ':' .. J
   local v = redis.call('HMGET', job_key(EJ), 'error', 'size', 'state')
-  if not v[3] then -- a script failed before it had removed it
+  if not v[3] then -- a script failed before it removed it
     redis.call('ZREM', dead_key(E, Q), J)
   elseif v[3] == 'dead' and matches_dead_filter(filter, J, v[1]) then
     count_dead_job(queue, tonumber(v[2] or 0), -1)

@@ -1,18 +1,18 @@
--- repair: put right one queue that a failed script left half changed. Every job goes to the place that its state names and
--- to no other; then the numbers of the queue, its environment and the shard are counted anew, and its indexes rebuilt.
--- Reads all jobs of the queue in one call: this is for what should never happen.
+-- repair: repair one queue that a failed script left partly changed: every job is moved to the place that its state
+-- names, the counters of the queue, its environment and the shard are computed again, and its indexes rebuilt. Reads
+-- all jobs of the queue in one call: this is rare.
 --@flags allow-oom
 --@include recovery, dead_bytes, env_usage, save
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen
--- Returns    {the queue (its part of the key), '': none needed it; how many more need it}
+-- Returns    {part of the key of the queue ('': none needs repair), queues that still need repair}
 local picked = redis.call('HRANDFIELD', REPAIR, 1, 'WITHVALUES')
 local name, listed = picked[1], picked[2]
 if not name then return { '', 0 } end
 local E, Q = name:match('^(.*):([^:]*)$')
 local queue = load_queue(E, Q)
 
--- New jobs that may have no place, and leased jobs that no worker got.
+-- Recover a job that the failed script was adding, which may have no place, or leasing, which no worker received.
 local function recover_listed_job(J, token)
   local EJ = E .. ':' .. J
   local v = redis.call('HMGET', job_key(EJ), 'state', 'delivery', 'Q')
@@ -37,12 +37,12 @@ for entry in listed:gmatch('[^:]+') do
   recover_listed_job(J, token)
 end
 
-if not queue.epoch then -- the script failed before the queue came into being: there is nothing to count
+if not queue.epoch then -- the script failed before it created the queue: there is nothing to count
   redis.call('HDEL', REPAIR, name)
   return { name, redis.call('HLEN', REPAIR) }
 end
 
--- Page through a sorted set and remove at the end what `keep` does not keep.
+-- Remove the members of a sorted set for which `keep(member, score)` is false. Reads it in pages.
 local function filter_sorted_set(key, keep)
   local from, dropped = 0, {}
   while true do
@@ -58,7 +58,7 @@ end
 
 local found = { ready = 0, scheduled = 0, running = 0, bytes = 0 }
 
--- Jobs of this queue in an index of the whole shard.
+-- Count the jobs of this queue in an index of the shard.
 local function count_in_index(key, state)
   local start = E .. ':'
   filter_sorted_set(key, function(EJ)
@@ -111,10 +111,10 @@ queue.oldest_stale, queue.indexed, queue.resync = true, nil, queue.epoch and tru
 filter_sorted_set(dead_key(E, Q), function(J) return redis.call('HGET', job_key(E .. ':' .. J), 'state') == 'dead' end)
 sum_dead_bytes(queue)
 
--- The environment and the shard are the sums of their queues.
+-- Counters of the environment and of the shard are sums over their queues.
 local env = queue.environment
 env.counted_at = nil
-refresh_env_usage(env) -- before this repair; `save_all` adds what it changes
+refresh_env_usage(env) -- the usage before this repair; `save_all` adds the changes
 env.depth, env.running = queue.ready + (queue.cold and queue.cold.depth or 0), queue.running
 env.queues_changed, env.was_blocked = true, true
 for _, other in ipairs(redis.call('SMEMBERS', env_names_key(E))) do

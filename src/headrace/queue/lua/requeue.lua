@@ -1,8 +1,8 @@
--- requeue: a worker that stops returns jobs it has not finished. Counted as reclaim (the lease ended without a
--- result), but the attempt is not: nothing failed.
+-- requeue: return unfinished jobs of a worker that stops. Counted as reclaim (the lease ended without a result), but
+-- the attempt does not count.
 --@flags allow-oom
 --@include leases, waiting, save
--- KEYS[1]    the shard's meta (routes the script)
+-- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease
 -- Returns    for each job 1 (returned) or 0 (lease lost)
 local answers = {}

@@ -1,8 +1,9 @@
--- restore_setting: a setting as PostgreSQL has it. A queue that Valkey lost comes into being, so that it does not run without.
+-- restore_setting: set a setting to the value in PostgreSQL. A queue that Valkey lost is created, so that it does not
+-- run without the setting.
 --@include save
--- KEYS[1]    the hash of the queue or environment (routes the script)
--- ARGV       prefix, maxlen, E, Q ('': the environment itself), org, project, env, queue, field, value ('': none)
--- Returns    1, or 0 if there is no such queue and nothing to be set
+-- KEYS[1]    hash of the queue or environment (routes the script)
+-- ARGV       prefix, maxlen, E, Q ('': the environment), org, project, env, queue, field, value ('': none)
+-- Returns    1, or 0 if there is no such queue and no value
 local E, Q, field, value = ARGV[3], ARGV[4], ARGV[9], ARGV[10]
 local is_missing = Q ~= '' and redis.call('HEXISTS', KEYS[1], 'epoch') == 0
 if value == '' then

@@ -1,17 +1,17 @@
--- resync: after events were lost, each queue tells its gauges and all its odometers, some queues per call. Changes
--- no number but that of the shard's events: the pipeline's user needs no right to change queues. With metrics switched
--- off it does nothing.
+-- resync: after events were lost, emit a resync event (gauges and all odometers) for each queue, some queues per call.
+-- Changes only the event number of the shard: the user of the pipeline needs no permission to change queues. Does
+-- nothing while metrics are off.
 --@flags allow-oom
 --@include events
--- KEYS[1]    the shard's meta (routes the script)
--- ARGV       prefix, maxlen, cursor ('0': begin), about how many queues
--- Returns    {next cursor ('0': that was the last), how many queues told}
+-- KEYS[1]    meta of the shard (routes the script)
+-- ARGV       prefix, maxlen, cursor ('0': start), about how many queues
+-- Returns    {next cursor ('0': finished), queues for which an event was emitted}
 if redis.call('GET', METRICS_ENABLED) == '0' then return { '0', 0 } end
 local scanned = redis.call('SSCAN', QUEUES, ARGV[3], 'COUNT', ARGV[4])
 local resynced = 0
 for _, name in ipairs(scanned[2]) do
   local E, Q = name:match('^(.*):([^:]*)$')
-  -- A name may outlive its queue, which must not come back as an empty one.
+  -- A name may be listed without its queue, which must not be created by this.
   if redis.call('HEXISTS', queue_key(E, Q), 'epoch') == 1 then
     load_queue(E, Q).resync = true
     resynced = resynced + 1

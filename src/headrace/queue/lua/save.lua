@@ -1,18 +1,19 @@
--- Write back what a script has changed.
+-- Write back what a script has changed, and the order of writes that every script keeps.
 --
--- Order of writes. Lua does not roll back. A script that fails has written some first part of what it would have written, so
--- writes are ordered. The hash of a job is the record of where it stands, and:
---   * A job is added to the place that its state names, and its hash is written, before it leaves the old place
---     (`remove_on_save`). A new job has its body, then its hash, then its place.
---   * A job that ends loses its hash first, then its place.
---   * So every job is in `ready`, `scheduled`, `leases` or `dead` at all times, possibly in two of them, and only a place
---     that its state names counts: code that finds a job elsewhere calls `place_by_state`. The exception is a new job that has
---     no place yet: the producer was told that the call failed, and repeats it (`is_complete`).
---   * Numbers and fair indexes may be off after that: failure.lua and `place_by_state` ask maintenance to count the queue again
---     (repair.lua).
+-- Order of writes. Lua does not roll back: a script that fails has done the first part of its writes. So:
+--   * The hash of a job is authoritative: its `state` names the place of the job (`ready`, `scheduled`, `leases` or
+--     `dead`).
+--   * A job is added to its new place, and its hash is written, before it is removed from the old place
+--     (`remove_on_save`). For a new job: first its body, then its hash, then its place.
+--   * For a job that ends: first its hash is deleted, then it is removed from its place.
+--   * So every job is in a place at all times, perhaps in two. Only the place that its state names counts: code that
+--     finds a job in another place calls `place_by_state`. The exception is a new job that has no place yet; its
+--     producer got an error and repeats the call (`is_complete`).
+--   * Counters and fair indexes may be wrong after a failure: failure.lua and `place_by_state` request that maintenance
+--     repairs the queue (repair.lua).
 --@include flows, ready, places, dead_bytes, cold_mode, fair_index, events
 
--- Write back what the script changed, and emit its events.
+-- Write the loaded queues and environments, update the indexes, and emit events. The last call of most scripts.
 local function save_all(maxlen)
   for _, queue in ipairs(touched_queues) do save_ready(queue) end
   for key, members in pairs(to_remove) do call_in_chunks('ZREM', key, members) end
@@ -33,7 +34,8 @@ local function save_all(maxlen)
       redis.call('HSET', env_key(env.E), 'depth', env.depth, 'running', env.running)
     end
   end
-  -- After the indexes: should a script fail among them, `indexed` is as it was, and the next one writes them again.
+  -- After the indexes: if the script fails while it writes these, `indexed` is unchanged and the next script repeats
+  -- them.
   for _, queue in ipairs(touched_queues) do
     save_flows(queue)
     queue.bytes = format_int(queue.warm_bytes)

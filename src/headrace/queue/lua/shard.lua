@@ -1,7 +1,7 @@
--- Numbers and settings of the shard, in META.
+-- Counters and settings of the shard, which are fields of META.
 --@include keys
 
--- The shard's own numbers, read at most once and written back at most once.
+-- Read at most once per script. `emit_events` writes the counters back, once, if `changed` is set.
 local shard
 
 local function load_shard()
@@ -13,8 +13,9 @@ local function load_shard()
   return shard
 end
 
--- A stored bound, which holds for every client; nil: none is stored, and the client's own option holds. They are stored as
--- words in one field: most jobs (1) and bytes (2) of a queue, most bytes of the shard (3), events of the metric stream (4).
+-- Return a stored bound, which applies to every client; nil: none is stored, and the option of the client applies. The
+-- field `bounds` holds them by position: jobs of a queue (1), bytes of a queue (2), bytes of the shard (3), events of
+-- the metric stream (4).
 local function get_stored_bound(position)
   local bounds = load_shard().bounds
   return bounds and tonumber(bounds:match(('%S+ '):rep(position - 1) .. '(%S+)') or nil) or nil

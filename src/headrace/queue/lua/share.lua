@@ -1,14 +1,14 @@
--- share: how much of the quotas of its project and organisation an environment may use from now on. It keeps what it uses now:
--- nothing is taken away that is in use. More jobs than its share may run for a while; then none follow those that end.
+-- share: set the share of the quotas of its project and organisation that an environment may use. A share is at least
+-- what the environment uses now, except that of `running`: more jobs may run until enough of them have ended.
 --@flags allow-oom
 --@include env_usage, save
--- KEYS[1]    the hash of the environment (routes the script)
--- ARGV       prefix, maxlen, E, round, a word for each of QUOTAS: a number or '-' (it shares no such quota)
--- Returns    {1, the words, each at least what is used}; {0} if a later round was here before
+-- KEYS[1]    hash of the environment (routes the script)
+-- ARGV       prefix, maxlen, E, round, a word for each of QUOTAS: a number, or '-' (it shares no such quota)
+-- Returns    {1, the words, each at least what is used}; {0} if a later round was applied already
 local E, round = ARGV[3], tonumber(ARGV[4])
 local v = redis.call('HMGET', KEYS[1], 'depth', 'running', 'bytes', 'jobs', 'counted', 'share', 'share_indexed',
   'share_round')
-local last_round = tonumber(v[8] or (v[6] or ''):match('(%d+)$') or 0) -- 0.2.0 kept it in `share` alone
+local last_round = tonumber(v[8] or (v[6] or ''):match('(%d+)$') or 0) -- release 0.2.0 has it only in `share`
 if last_round > round then return { 0 } end
 local env = { E = E, exists = v[1] ~= false, bytes = tonumber(v[3] or nil), jobs = tonumber(v[4] or nil),
   counted_at = tonumber(v[5] or nil) }
@@ -29,8 +29,8 @@ if has_share then
 else
   redis.call('HDEL', KEYS[1], 'share')
 end
--- A share of `running` is a limit of the environment: its place in the indexes may be another one. What is indexed is noted
--- last, so a script that fails before that is followed by one that does it.
+-- The share of `running` is a limit of the environment, so its queues are indexed again if it changed. `share_indexed`
+-- is written last: if the script fails before that, the next one repeats it.
 local running = words[#QUOTAS]
 if (v[7] or '-') ~= running then
   local names = redis.call('SMEMBERS', env_names_key(E))

@@ -1,15 +1,16 @@
--- sync_cold: what PostgreSQL holds of a queue, in absolute numbers under a version that only grows. What grew since the
--- last time is counted here, so whoever changed PostgreSQL and died before telling is made good by the next one.
+-- sync_cold: set the cold counters of a queue to the values of PostgreSQL, which are absolute and have a version that
+-- only grows. Growth of the totals since the last call is counted here, so a change whose client died before syncing is
+-- counted with the next sync.
 --@flags allow-oom
 --@include postgres, placed, cold_mode, save
--- KEYS[1]    the queue's hash (routes the script to its shard)
--- ARGV       prefix, maxlen, E, Q, org, project, env, queue, most jobs and bytes of the warm tier, queue's epoch that
---            the totals count from, version, cold epoch, jobs that could run, jobs not yet due, bytes, dead jobs, totals
---            of spill, expire, cancel and redrive, when the longest-waiting job became eligible ('': as it was),
---            PostgreSQL's id, then row numbers that are gone
--- Returns    {1 (taken), 0 (older than what is known), 2 (taken: the same version was known with other numbers) or 3 (the
---            totals count from another epoch: nothing was taken), queue's epoch, version that is known}; WRONGDB, and
---            nothing is written, if PostgreSQL is another one
+-- KEYS[1]    hash of the queue (routes the script)
+-- ARGV       prefix, maxlen, E, Q, org, project, env, queue, warm caps of the queue (jobs, bytes), epoch of the queue
+--            from which the totals count, version, cold epoch, waiting jobs, delayed jobs, bytes, dead jobs, totals of
+--            spill, expire, cancel and redrive, when the longest-waiting job became eligible ('': unchanged), id of the
+--            PostgreSQL, then numbers of rows that are deleted
+-- Returns    {code, epoch of the queue, stored version}. Codes: 1 (applied), 0 (outdated version), 2 (applied: the same
+--            version was stored with other counters), 3 (the totals count from another epoch: not applied)
+-- Errors     WRONGDB: jobs of the shard are in another PostgreSQL; nothing is written
 local E, Q = ARGV[3], ARGV[4]
 local FIRST_DELETED_ROW = 24
 if is_wrong_database(ARGV[23]) then return redis.error_reply(WRONG_DATABASE) end
@@ -30,13 +31,14 @@ if version < cold.version then
   return { 0, queue.epoch, format_int(cold.version) }
 end
 
--- The totals belong to another life of this queue: Valkey lost its data. Its odometers began anew, and so must they.
+-- The totals count from an earlier epoch of this queue: Valkey lost its data, and its odometers restarted.
 if ARGV[11] ~= queue.epoch then
   if placed_changed then save_placed(queue, cold, placed) end
-  save_all(ARGV[2]) -- a queue that has just come into being has all its numbers
+  save_all(ARGV[2]) -- a queue that was created above needs all its fields
   return { 3, queue.epoch, format_int(cold.version) }
 end
 
+-- Store a total, and return its growth.
 local function set_total(op, total)
   local n = total - cold[op]
   cold[op] = total
@@ -48,8 +50,8 @@ local function count_growth(op, n)
   if n > 0 then count_op(queue, op, nil, nil, n) end
 end
 
--- Totals only grow, unless PostgreSQL was restored to an earlier point. Jobs that it accepted since then and that were not
--- brought back here are missing; the mover reports them.
+-- Totals only grow, unless PostgreSQL was restored to an earlier point. Jobs that it accepted after that point and that
+-- were not refilled are lost; the mover reports them.
 local lost_jobs = cold.spill - tonumber(ARGV[18])
 if lost_jobs > 0 then
   redis.call('HINCRBY', LOSSES, queue.name, format_int(math.min(lost_jobs, cold.depth + cold.scheduled)))
@@ -74,9 +76,9 @@ count_growth('redrive', set_total('redrive', tonumber(ARGV[21])))
 local oldest = tonumber(ARGV[22])
 if oldest then cold.oldest = oldest end
 if cold.depth == 0 then cold.oldest = nil end
--- What waits in PostgreSQL must not be overtaken, however it came there.
+-- New jobs must not overtake those that wait in PostgreSQL, however these got there.
 if cold.depth > 0 and cold.on == 0 then
-  -- In cold mode the epoch is left alone: a mover that closed it may be about to reopen the queue.
+  -- In cold mode the epoch stays: a mover that closed it may be about to call leave_cold.
   cold.epoch = math.max(cold.epoch, tonumber(ARGV[13]))
   enter_cold_mode(queue, find_caps(queue, ARGV[9], ARGV[10]))
 end
@@ -84,7 +86,7 @@ if pack_cold(cold) ~= before then
   queue.cold_changed = true
   if #queue.ops == 0 then queue.resync = true end
 end
--- A mover that placed nothing tells the same depth again: there is no room, and nothing new to ask for.
+-- No refill request if the depth did not grow: a mover that placed nothing would request its own next visit.
 if cold.depth > 0 and cold.depth <= depth_before then queue.skip_refill_request = true end
 save_all(ARGV[2])
 return { drifted and 2 or 1, queue.epoch, format_int(cold.version) }

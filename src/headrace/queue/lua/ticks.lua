@@ -1,10 +1,9 @@
--- Tick events: the shard is alive. Needs the generated pack_event.
+-- Tick events, which show that the shard is alive. pack_event is generated (model/event.py).
 --@include keys, clock, shard
 
--- Emit a tick event if the last one is at least `period_ms` old. History infers from ticks that nothing happened, and
--- that the last event before a silence was lost. Must not come between functions that load the shard's numbers and
--- `save_all`, which writes `seq` as they read it.
--- Returns 1 if it ticked, and the milliseconds until the next tick.
+-- Emit a tick event if the last one is at least `period_ms` old. Return 1 if it was emitted, else 0, and the
+-- milliseconds until the next one. From ticks, history infers that nothing happened, or that the last event before a
+-- silence was lost. Must not be called between `load_shard` and `save_all`, which writes `seq` as it was loaded.
 local function emit_tick(maxlen, period_ms)
   local last_tick = tonumber(redis.call('HGET', META, 'ticked') or nil)
   if last_tick and last_tick <= NOW and NOW - last_tick < period_ms then return 0, period_ms - (NOW - last_tick) end

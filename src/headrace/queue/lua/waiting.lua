@@ -1,4 +1,4 @@
--- Jobs that wait, whether ready or scheduled.
+-- Waiting jobs: ready, or scheduled for later.
 --@include keys, clock, queues, ready, places
 
 local function add_scheduled(queue, J, due)
@@ -11,7 +11,7 @@ local function remove_scheduled(queue, J)
   queue.warm_scheduled = queue.warm_scheduled - 1
 end
 
--- A job waits (again): until it is due, or for its turn. Its TTL, if it has one, counts while it waits.
+-- Make a job wait: scheduled if `at` is later than now, else ready. Its TTL, if any, applies while it waits.
 local function place_waiting(queue, J, at, priority, expires, detail)
   local EJ = queue.E .. ':' .. J
   if at > NOW then
@@ -24,11 +24,11 @@ local function place_waiting(queue, J, at, priority, expires, detail)
   if expires then redis.call('ZADD', EXPIRIES, expires, EJ) end
 end
 
--- Take a waiting job out for good.
+-- Delete a waiting job, and count it for `op`.
 local function remove_waiting(EJ, op)
   local E, J = EJ:match('^(.*):([^:]*)$')
   local v = redis.call('HMGET', job_key(EJ), 'state', 'Q', 'priority', 'size', 'detail')
-  if v[1] ~= 'ready' and v[1] ~= 'scheduled' then -- a script failed that should have removed it
+  if v[1] ~= 'ready' and v[1] ~= 'scheduled' then -- left by a script that failed
     redis.call('ZREM', EXPIRIES, EJ)
     return
   end
@@ -36,7 +36,7 @@ local function remove_waiting(EJ, op)
   redis.call('DEL', job_key(EJ), body_key(EJ))
   if v[1] == 'ready' then
     remove_ready(queue, J, tonumber(v[3]), v[5])
-  else -- at once: maintenance makes due jobs ready in the same script
+  else -- not `remove_scheduled`: the same script may make due jobs ready before `save_all`
     redis.call('ZREM', SCHEDULED, EJ)
     queue.warm_scheduled = queue.warm_scheduled - 1
   end

@@ -1,4 +1,4 @@
--- read_status: all that a scrape asks while nothing has changed.
+-- read_status: read all that a scrape needs while nothing has changed.
 --@flags no-writes
 -- KEYS       current, attempts
 -- Returns    {current, server time in ms, {field, value, …} of attempts}

@@ -1,5 +1,5 @@
--- stage: write a version that is not served yet. It ends by itself unless `switch` makes it the current one.
--- Also when memory is full: that is when somebody needs the numbers, and the versions before this one bound its size.
+-- stage: write a version that is not served yet. It expires unless `switch` makes it current. Also when memory is full:
+-- metrics are needed most then, and the version replaces an older one of about the same size.
 --@flags allow-oom
 -- KEYS       data, meta
 -- ARGV       ms to live, payload, then fields and values of meta

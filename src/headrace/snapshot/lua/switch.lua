@@ -1,12 +1,13 @@
--- switch: serve a version that was staged, unless a newer number was given to somebody meanwhile.
+-- switch: serve a staged version, unless a newer number was assigned since.
 --@flags allow-oom
 -- KEYS       current, number, versions, attempts, data, meta
--- ARGV       version, bytes of data, versions to keep, ms that superseded ones live, how keys begin, duration ms
--- Returns    1 served; 0 superseded by a newer one; -1 what was staged is not whole
+-- ARGV       version, bytes of data, versions to keep, ms that superseded versions live, prefix of the keys of
+--            versions, duration ms
+-- Returns    1 (served), 0 (superseded by a newer one), -1 (the staged version is incomplete)
 local version = tonumber(ARGV[1])
 local current = tonumber(string.sub(redis.call('GET', KEYS[1]) or '', 2)) or 0
 local newest = tonumber(redis.call('GET', KEYS[2])) or 0
--- The client of a cluster asks again when an answer was lost.
+-- Repeated: clients of a cluster repeat a call whose answer was lost.
 if version == current then return 1 end
 if version ~= newest or version < current then
   redis.call('HINCRBY', KEYS[4], 'superseded', 1)

@@ -1,4 +1,4 @@
--- ack: entries are done.
+-- ack: complete entries.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then for each entry: id, delivery, run ms

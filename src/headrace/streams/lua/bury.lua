@@ -1,14 +1,14 @@
--- bury: entries cannot be done. Each moves to the dead letters with its fields and the reason.
+-- bury: move entries to the dead letters, with their fields and the reason.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then for each entry: id, delivery, reason
 -- Returns    for each entry 1 (buried) or 0 (lost)
-local MAX_VALUES = 7000 -- Lua hands no more than about 8,000 values to a command
+local MAX_VALUES = 7000 -- Lua can pass about 8,000 values to a command
 local answers, buried = {}, 0
 
 local function bury_entry(id, delivery, reason)
   local entry = redis.call('XRANGE', STREAM, id, id)[1]
-  local fields = entry and entry[2] or {} -- its id and reason are kept even if the entry itself was deleted
+  local fields = entry and entry[2] or {} -- of an entry that was deleted, id and reason are kept
   if #fields > MAX_VALUES then
     reason = reason .. ' (Of its ' .. #fields / 2 .. ' fields the first ' .. MAX_VALUES / 2 .. ' are kept.)'
     for i = #fields, MAX_VALUES + 1, -1 do fields[i] = nil end

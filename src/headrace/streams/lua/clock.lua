@@ -1,4 +1,4 @@
--- The time of the server in milliseconds, and how numbers are printed.
+-- The time of the server in milliseconds, and the format of numbers in stored values.
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 

@@ -1,14 +1,15 @@
--- dequeue: hold up to n entries: those that may be tried again, then new ones.
+-- dequeue: deliver up to n entries: first those whose retry is due, then new ones.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then n
--- Returns    {entries as {id, fields, delivery, waited ms}, how many were gone when their time came}
+-- Returns    {entries as {id, fields, delivery, waited ms}, entries that were deleted from the stream before their
+--            retry}
 local n = tonumber(ARGV[3])
 local entries, waits, deleted = {}, {}, 0
 
 local function add_entry(id, fields, delivery, since)
   local waited = math.max(NOW - since, 0)
-  -- An id that is no time tells nothing.
+  -- An id that is not a time does not show how long the entry waited.
   if since >= 1e12 then waits[#waits + 1] = format_int(waited) else waited = 0 end
   entries[#entries + 1] = { id, fields, delivery, waited }
 end
@@ -17,7 +18,7 @@ local due = redis.call('ZRANGEBYSCORE', RETRIES, '-inf', format_int(NOW), 'WITHS
 for i = 1, #due, 2 do
   local id, found = due[i], find_pending(due[i])
   redis.call('ZREM', RETRIES, id)
-  if found and found[2] == RETRY_CONSUMER then -- else it is done, or somebody claimed it
+  if found and found[2] == RETRY_CONSUMER then -- else it is done, or another consumer claimed it
     local entry = redis.call('XCLAIM', STREAM, GROUP, CONSUMER, 0, id)[1]
     if entry then add_entry(id, entry[2], found[4] + 1, tonumber(due[i + 1])) else deleted = deleted + 1 end
   end

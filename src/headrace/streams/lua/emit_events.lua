@@ -1,17 +1,18 @@
--- emit_events: the metric events of a watched stream, in its shard. Totals are absolute: what they grew by since they were
--- last told is counted here, so a watcher that dies, or a second one, counts nothing twice.
+-- emit_events: emit the metric events of a watched stream, in its shard. Totals are absolute, and their growth since
+-- the last report is counted here, so a watcher that restarts, or a second one, counts nothing twice.
 --@flags allow-oom
 --@include clock
--- KEYS       the stream's state, the shard's meta, metrics and metrics:enabled, the environment, the gauges of all
---            streams watched in it, and the list of all streams that were ever told of in the shard
--- ARGV       maxlen, org, project, env, queue, at µs (of the reading, by the stream's server), what the totals count
---            from, depth, scheduled, running, oldest ms (''), waits, run times, id of the sample before the first of
---            these, id of the last, its place in the list, then the total of each verb ('': unknown)
--- Returns    1 if it was told, 0 if a newer reading was already
+-- KEYS       state of the stream, meta of the shard, metrics, metrics:enabled, environment, gauges of all streams
+--            watched in the environment, list of all streams of the shard that were ever reported
+-- ARGV       maxlen, org, project, env, queue, time of the snapshot (µs, clock of the stream's server), basis of the
+--            totals ('broker': Headrace workers count; 'server': counters of the server), depth, scheduled, running,
+--            oldest ms (''), waits, run times, id of the sample before the first of these, id of the last one, name in
+--            the list of streams, then the total of each verb ('': unknown)
+-- Returns    1, or 0 if a newer snapshot was reported already
 local STATE, META, METRICS, ENABLED, ENV, GAUGES, ALL = unpack(KEYS)
 local FIRST_TOTAL = 17
-local LATE_US = 60000000 -- a reading that is older by more is not late: the server's clock was set back
-local GAUGE_TTL_MS = 600000 -- a stream that was not told of for so long is no longer watched
+local LATE_US = 60000000 -- a snapshot that is older by more is not late: the clock of the server was set back
+local GAUGE_TTL_MS = 600000 -- a stream without a report for this long is no longer watched
 
 local state = {}
 local flat = redis.call('HGETALL', STATE)
@@ -20,7 +21,7 @@ local at = tonumber(ARGV[6])
 local behind_us = state.at and tonumber(state.at) - at
 if behind_us and behind_us >= 0 and behind_us < LATE_US then return 0 end
 
--- Where our own workers begin to count they begin with 0, so all they have counted happened since the last telling.
+-- Headrace workers start counting at 0, so all that they have counted happened after the last report.
 if state.basis == 'server' and ARGV[7] == 'broker' then
   for _, verb in ipairs(VERBS) do
     if verb ~= 'enqueue' then state['t:' .. verb] = '0' end
@@ -36,7 +37,7 @@ for i, verb in ipairs(VERBS) do
 end
 if restarted then
   local epoch = math.max(NOW, tonumber(state.epoch or 0) + 1)
-  -- What earlier epochs counted is in history still.
+  -- History still has what earlier epochs counted (`b:` fields).
   local before = { 'first', state.first or state.epoch or format_int(epoch) }
   for _, verb in ipairs(VERBS) do
     local sum = tonumber(state['b:' .. verb] or 0) + tonumber(state['o:' .. verb] or 0)
@@ -49,7 +50,7 @@ end
 
 redis.call('SADD', ALL, ARGV[16])
 
--- The environment's own numbers if it has queues, else those of all streams watched in it.
+-- Gauges of the environment: its own if it has queues, else sums over the streams watched in it.
 redis.call('HSET', GAUGES, ARGV[5], ARGV[8] .. ' ' .. ARGV[10] .. ' ' .. format_int(NOW))
 local env = redis.call('HMGET', ENV, 'depth', 'running', 'limit')
 if not env[1] then
@@ -67,7 +68,7 @@ if not env[1] then
 end
 
 local enabled = redis.call('GET', ENABLED) ~= '0'
--- As queue/lua/shard.lua reads it: the length stored for every client, else that of this one.
+-- As in queue/lua/shard.lua: the length that is stored for every client, else that of this one.
 local maxlen = (redis.call('HGET', META, 'bounds') or ''):match('(%d+)$') or ARGV[1]
 local event = { org = ARGV[2], project = ARGV[3], env = ARGV[4], queue = ARGV[5], epoch = state.epoch, depth = ARGV[8],
   scheduled = ARGV[9], running = ARGV[10], env_depth = env[1], env_running = env[2], env_limit = env[3] or nil,
@@ -81,7 +82,7 @@ local function emit_event(op, n, odometer, waits, runs, odometers)
   redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(event))
 end
 
--- Nobody knows how old the samples are that were there before anybody watched.
+-- Use samples only if they continue where the last report ended; before the first report their age is unknown.
 local samples_continue = not is_first_report and state.samples == ARGV[14]
 local samples = { dequeue = samples_continue and ARGV[12] or '', ack = samples_continue and ARGV[13] or '' }
 local odometers = {}

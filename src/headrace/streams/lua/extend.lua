@@ -1,4 +1,4 @@
--- extend: entries are being worked on; their idle time begins anew, and no delivery is counted.
+-- extend: keep entries that a worker still runs: their idle time restarts, and no delivery is counted.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then for each entry: id, delivery

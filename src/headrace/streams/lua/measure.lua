@@ -1,12 +1,12 @@
--- What of a stream a group has yet to do.
+-- Depth of a group: its undelivered and pending entries.
 --
--- The server's `lag` is believed only for a group that stands inside the stream, within what the stream holds, and for
--- more than what is counted anyway. It is nil after a deletion ahead of the group or a move of it; after the entries at
--- the group's position were trimmed it is a number, and wrong, until the group reads again; and it is what somebody
--- said who moved the group with ENTRIESREAD.
+-- The `lag` of the server is used only for a group whose position is inside the stream, if it is less than the length
+-- of the stream and more than COUNT_ALWAYS. It is nil after a deletion ahead of the group or after XGROUP SETID; after
+-- the entries at the position of the group were trimmed it is wrong until the group reads again; and with ENTRIESREAD
+-- it is what the caller of XGROUP passed.
 --@include ids
 local COUNT_ALWAYS = 100
-local PEL_SAMPLE = 100 -- pending entries, the oldest ones, whose idle time is looked at
+local PEL_SAMPLE = 100 -- oldest pending entries whose idle time is read
 local PAGE_BYTES, PAGE = 1024 * 1024, 500
 
 local function find_group(stream, name)
@@ -22,7 +22,7 @@ local function count_entry_bytes(entry)
   return size
 end
 
--- How many entries there are between two ids; nil if more than `bound`.
+-- Return the number of entries between two ids; nil: more than `bound`.
 local function count_between(stream, from, to, page, bound)
   local found = 0
   while true do
@@ -34,7 +34,8 @@ local function count_between(stream, from, to, page, bound)
   end
 end
 
--- For a group that stands inside the stream. -1: unknown, there are more than `bound` on both sides of it.
+-- Return the undelivered entries of a group whose position is inside the stream; -1: unknown, because there are more
+-- than `bound` entries before and after it.
 local function count_undelivered(stream, info, position, lag, bound)
   local size = math.max(count_entry_bytes(info['first-entry']), count_entry_bytes(info['last-entry']), 1)
   local page = math.max(1, math.min(PAGE, math.floor(PAGE_BYTES / size)))
@@ -48,7 +49,7 @@ local function count_undelivered(stream, info, position, lag, bound)
   return behind and info.length - behind or -1
 end
 
--- nil if there is no such group; else its numbers, and those of the stream that they follow from.
+-- Return the depth of a group and the counters of the stream; nil: there is no such group.
 local function measure_group(stream, name, bound)
   local group = find_group(stream, name)
   if not group then return nil end
@@ -58,7 +59,7 @@ local function measure_group(stream, name, bound)
   local first = info.length > 0 and info['first-entry'][1]
   local found = { pending = group.pending, next_id = next_entry and next_entry[1] or '', first_pending = '', idle = -1,
     added = info['entries-added'], read = group['entries-read'] or nil }
-  -- How many it was given is known without a count at either end of the stream.
+  -- At either end of the stream, the number of delivered entries is known without counting.
   if not found.read and position == '0-0' then found.read = 0 end
   if not found.read and not next_entry then found.read = found.added end
   if not next_entry then

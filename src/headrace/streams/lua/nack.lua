@@ -1,8 +1,8 @@
--- nack: entries failed and are tried again later. They stay pending, in nobody's hands.
+-- nack: fail entries: they stay pending, owned by RETRY_CONSUMER, until their retry is due.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then for each entry: id, delivery, delay ms
--- Returns    for each entry 1 (will be tried again) or 0 (lost)
+-- Returns    for each entry 1 (will be retried) or 0 (lost)
 local answers, failed = {}, 0
 for i = 3, #ARGV, 3 do
   local held = is_held(ARGV[i], ARGV[i + 1])

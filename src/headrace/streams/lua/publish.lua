@@ -1,14 +1,16 @@
--- publish: add entries. Those that every group is done with are trimmed above `maxlen`; no others ever are, and when
--- nothing more can be trimmed, a stream of `hard_maxlen` entries refuses.
+-- publish: add entries to a stream. Above maxlen, entries that every group has finished are trimmed, and no others; if
+-- nothing can be trimmed, a stream of hard maxlen entries refuses.
 --@include ids
--- KEYS[1]    the stream
--- ARGV       maxlen, hard, field, then a value for each entry
--- Returns    the ids; STREAMFULL, and nothing is written, if there is no room for all
+-- KEYS[1]    stream
+-- ARGV       maxlen, hard maxlen, field, then a value for each entry
+-- Returns    the ids
+-- Errors     STREAMFULL: there is no room for all entries; nothing is added
 local maxlen, hard_maxlen, FIRST = tonumber(ARGV[1]), tonumber(ARGV[2]), 4
 local stream, new = KEYS[1], #ARGV - FIRST + 1
 local length = redis.call('XLEN', stream)
 
--- The oldest entry that some group still needs, or is the last it was given. nil: no group has read yet.
+-- Return the oldest id that a group still needs: its first pending entry, or the last one delivered to it. nil: there
+-- is no group.
 local function find_oldest_needed()
   local oldest_needed
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do

@@ -1,9 +1,9 @@
--- reclaim: entries that nobody gave a sign about for too long may be tried again now. Those that wait for their time
--- are left to wait. Entries that were deleted from the stream leave the group's list; the server does that.
+-- reclaim: make entries available for a retry now whose worker has been idle for too long. Entries that wait for a
+-- retry keep their time. The server removes entries that were deleted from the stream.
 --@flags allow-oom
 --@include group
--- KEYS, ARGV as in group.lua, then idle ms, cursor ('0-0': begin), how many
--- Returns    {next cursor ('0-0': that was all), how many were returned, how many were gone}
+-- KEYS, ARGV as in group.lua, then idle ms, cursor ('0-0': start), most entries
+-- Returns    {next cursor ('0-0': finished), returned, deleted from the stream}
 local answer = redis.call('XAUTOCLAIM', STREAM, GROUP, RETRY_CONSUMER, ARGV[3], ARGV[4], 'COUNT', ARGV[5], 'JUSTID')
 local returned, deleted = 0, answer[3] or {}
 for _, id in ipairs(answer[2]) do

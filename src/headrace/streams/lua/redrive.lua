@@ -1,8 +1,8 @@
--- redrive: dead letters become entries of their stream again, the oldest first. Each moves at once or not at all.
+-- redrive: move dead letters back to their stream, oldest first. Each letter moves completely or not at all.
 --@include group
--- KEYS, ARGV as in group.lua, then how many, id after which to begin ('': at the first), then ids of dead
+-- KEYS, ARGV as in group.lua, then most letters, id after which to start ('': the first), then ids of dead
 --            letters (none: any)
--- Returns    {how many moved, id of the last that was looked at}
+-- Returns    {moved, id of the last letter that was examined}
 local OWN_FIELDS = { ['headrace:id'] = true, ['headrace:reason'] = true, ['headrace:deliveries'] = true }
 local moved = 0
 

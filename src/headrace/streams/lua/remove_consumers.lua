@@ -1,8 +1,9 @@
--- remove_consumers: consumers of ours that left are removed once they hold nothing. One with pending entries never is: the server
--- would forget those with it.
+-- remove_consumers: remove idle consumers of Headrace that have no pending entries. The server would delete pending
+-- entries with their consumer.
 --@flags allow-oom
 --@include ids, group
--- KEYS, ARGV as in group.lua (consumer '': none leaves now), then idle ms, how our consumers' names begin
+-- KEYS, ARGV as in group.lua (consumer: one to remove regardless of its idle time, '': none), then idle ms,
+--            prefix of the names of Headrace consumers
 -- Returns    how many were removed
 local removed = 0
 for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', STREAM, GROUP)) do

@@ -1,4 +1,4 @@
--- requeue: a worker that stops returns what it has not finished. Counted as reclaim, but the delivery is not.
+-- requeue: return unfinished entries of a worker that stops. Counted as reclaim, but the delivery does not count.
 --@flags allow-oom
 --@include group
 -- KEYS, ARGV as in group.lua, then for each entry: id, delivery

@@ -1,9 +1,10 @@
--- save_report: what a watcher saw of a group, for those who look at it now. What it cannot see it says, and since when.
+-- save_report: store the status of a group as the watcher last saw it, or why it is not fully known, and since when.
 --@flags allow-oom
 --@include clock
--- KEYS       the group's record, the list of all records of the shard
--- ARGV       the group's place in that list, stream, group, how often it is looked at (ms), what was seen ('':
---            nothing), why not all of it is known ('': it is), how long the record is kept (ms)
+-- KEYS       report of the group, list of all reports of the shard
+-- ARGV       name in that list, stream, group, interval of the watcher (ms), status ('': none), why the status is not
+--            fully known ('': it is), how long the report is kept (ms)
+-- Returns    1
 local REPORT, REPORTS = KEYS[1], KEYS[2]
 local status, unknown_reason, keep_ms = ARGV[5], ARGV[6], tonumber(ARGV[7])
 

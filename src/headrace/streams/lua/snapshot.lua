@@ -1,12 +1,13 @@
--- snapshot: what a watcher tells of a group, all of one instant.
+-- snapshot: read the depth, totals and samples of a group for the watcher, all at one instant.
 --@flags no-writes
 --@include measure, group
--- KEYS, ARGV as in group.lua (consumer ''), then how many entries may be counted, id after which samples are wanted,
---            how many, then verbs
--- Returns    {now µs, undelivered (-1: unknown), pending, id of the first undelivered entry, how many wait to be tried
---            again, how many of those may be now, since when the first of these may ('': none), entries added, entries
---            read ('': unknown), 1 if our workers have counted here, their counts of the verbs, samples, id of the
---            first pending entry ('': none), longest idle ms of the oldest (-1: none)}
+-- KEYS, ARGV as in group.lua (consumer ''), then most entries to count, id after which samples are
+--            requested, most samples, then verbs
+-- Returns    {now µs, undelivered (-1: unknown), pending, id of the first undelivered entry, entries waiting for a
+--            retry, how many of these are due, since when the first of these is due ('': none), entries added, entries
+--            read ('': unknown), 1 if Headrace workers have counted here, their totals of the verbs, samples, id of the
+--            first pending entry ('': none), longest idle ms of the oldest pending entries (-1: none)}
+-- Errors     NOGROUP: there is no such group
 local found = measure_group(STREAM, GROUP, tonumber(ARGV[3]))
 if not found then return redis.error_reply('NOGROUP there is no such group') end
 local FIRST_VERB = 6
