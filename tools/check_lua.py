@@ -15,9 +15,9 @@ from headrace.streams import scripts as streams
 from headrace.valkey.connect import connect
 
 SOURCES = {
-    f"{room.__name__}: {name}.lua": room.script(name).source
-    for room in (queue, snapshot, streams)
-    for name in room.SCRIPTS
+    f"{package.__name__}: {name}.lua": package.script(name).source
+    for package in (queue, snapshot, streams)
+    for name in package.SCRIPTS
 }
 
 
