@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { bySeverity, chartHref, conditionWords, deliveryState, deliveryWords, openWords, parseAlerts, story, valueWords, worstFirst } from "./alerts";
 import { at, incident, START } from "./fixtures";
-import type { Delivery, Transition } from "./shapes";
+import type { Delivery, Transition } from "./apiTypes";
 
 it("keeps in the URL what is looked at", () => {
   expect(parseAlerts(new URLSearchParams("show=rules"))).toEqual({ show: "rules", incident: null });

@@ -1,8 +1,8 @@
 /** Alerts in words, in order, and as kept in the URL. Pure. */
 import { formatCount, formatDuration, formatShare, plural } from "./format";
-import { href } from "./place";
+import { href } from "./router";
 import { PRESETS } from "./range";
-import type { Delivery, Incident, IncidentDetail, Metric, Severity, Tenant } from "./shapes";
+import type { Delivery, Incident, IncidentDetail, Metric, Severity, Tenant } from "./apiTypes";
 
 export const SHOWN = ["incidents", "rules", "channels", "silences"] as const;
 export type Shown = (typeof SHOWN)[number];

@@ -1,7 +1,7 @@
 /** One function per endpoint of alerts. Imports nothing of the page. */
 import { segment, tenantQuery } from "./api";
 import { ApiError, getShape, request, REQUEST_TIMEOUT_MS } from "./http";
-import type { Channel, ChannelType, Incident, IncidentDetail, IncidentList, MadeChannel, Rule, RuleFields, Silence, Tenant, Tested } from "./shapes";
+import type { Channel, ChannelType, Incident, IncidentDetail, IncidentList, MadeChannel, Rule, RuleFields, Silence, Tenant, Tested } from "./apiTypes";
 
 const ALERTS = "/api/v1/alerts";
 /** The server waits for a test message; the answer comes after that. */

@@ -20,7 +20,7 @@ import type {
   WatchedStreamList,
   WorkerType,
   Who,
-} from "./shapes";
+} from "./apiTypes";
 
 const MOST_PAGES = 10;
 

@@ -1,5 +1,5 @@
 /** Worker types and decisions in words, and as the lines of a small chart. Pure. */
-import type { Decision, WorkerType } from "./shapes";
+import type { Decision, WorkerType } from "./apiTypes";
 
 /** Where a type looks: "every organisation", "acme / shop / prod". */
 export function scopeWords({ org, project, env }: Pick<WorkerType, "org" | "project" | "env">): string {

@@ -1,5 +1,5 @@
 /** Answers of the API for tests: a calm queue, changed by what the test is about. */
-import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule, ServerEvent, WatchedStream } from "./shapes";
+import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule, ServerEvent, WatchedStream } from "./apiTypes";
 
 export const START = Date.parse("2026-11-15T20:00:00Z") / 1000;
 export const TENANT = { org: "acme", project: "shop", env: "prod" };

@@ -1,4 +1,4 @@
-import type { Payload } from "./shapes";
+import type { Payload } from "./apiTypes";
 
 /** Whole JSON with line breaks; what is cut, or is none, as it came. */
 export function readable(payload: Payload): string {

@@ -1,6 +1,6 @@
 /** Events of servers and gaps in history, in words. Pure. */
 import { plural } from "./format";
-import type { PipelineGap, ServerEvent } from "./shapes";
+import type { PipelineGap, ServerEvent } from "./apiTypes";
 
 const SERVERS: Record<ServerEvent["server"], string> = { valkey: "Valkey", postgres: "PostgreSQL" };
 

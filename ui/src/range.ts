@@ -1,5 +1,5 @@
 /** Which stretch of time the charts show: the last so-and-so long, or from one moment to another. Pure. */
-import type { Params } from "./place";
+import type { Params } from "./router";
 
 export interface Preset {
   /** The value in the URL, and the API's `period`. */

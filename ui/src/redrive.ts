@@ -1,6 +1,6 @@
 /** Redriving many dead jobs: a step at a time, so that it can be watched and stopped. */
 import { redriveSome, type DeadFilter } from "./api";
-import type { QueueRef, Redriven } from "./shapes";
+import type { QueueRef, Redriven } from "./apiTypes";
 
 type Step = (ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal) => Promise<Redriven>;
 

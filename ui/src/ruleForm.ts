@@ -1,6 +1,6 @@
 /** A rule as it is typed, and back. What is possible is decided by the server; here only what cannot be read is told. Pure. */
-import type { Channel, Metric, Operator, Percentile, Rule, RuleFields, Severity } from "./shapes";
-import { parseSpan, spanText } from "./spans";
+import type { Channel, Metric, Operator, Percentile, Rule, RuleFields, Severity } from "./apiTypes";
+import { parseSpan, spanText } from "./durations";
 
 export interface RuleForm {
   name: string;

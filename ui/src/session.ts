@@ -2,7 +2,7 @@
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { whoAmI } from "./api";
 import { request } from "./http";
-import type { Who } from "./shapes";
+import type { Who } from "./apiTypes";
 
 export type Session = { state: "unknown" } | { state: "signed-out" } | { state: "signed-in"; who: Who | null };
 

@@ -1,7 +1,7 @@
 /** Watched streams in order and in words. Pure. */
 import { formatAgo, formatDuration, plural } from "./format";
-import { queueKey } from "./place";
-import type { WatchedStream } from "./shapes";
+import { queueKey } from "./router";
+import type { WatchedStream } from "./apiTypes";
 
 /** Why a group deserves a look, in two words each. */
 export function troubles(stream: Pick<WatchedStream, "stale" | "reason" | "stuck">): string[] {

@@ -38,7 +38,7 @@ from headrace.vitals.figures import Families
 DASHBOARD = Path(__file__).parent / "static"
 
 PAGE = re.compile(r"/(queue-metrics|streams|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
-"""Addresses that the dashboard itself understands (ui/src/place.ts): each loads it."""
+"""Addresses that the dashboard itself understands (ui/src/router.ts): each loads it."""
 
 HIDDEN = re.compile(r"(^|[/\\])\.")
 """Names of files that are not served: those that begin with a dot, such as the build's own record."""

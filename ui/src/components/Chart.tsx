@@ -2,12 +2,12 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { dayTime, exact, utcTime } from "../format";
-import { useMedia } from "../live";
+import { useMedia } from "../polling";
 import { between, zoomed, type Range } from "../range";
-import { hasValues, lastIndex, valueAt, type Frame } from "../series";
-import { CROSSHAIR, plotData, plotOptions, type LineSpec, type Unit } from "./plot";
+import { hasValues, lastIndex, valueAt, type Frame } from "../chartData";
+import { CROSSHAIR, plotData, plotOptions, type LineSpec, type Unit } from "./uplotOptions";
 
-export type { LineSpec, Unit } from "./plot";
+export type { LineSpec, Unit } from "./uplotOptions";
 
 const ZOOM_KEYS: Record<string, number> = { "+": 0.5, "=": 0.5, "-": 2 };
 

@@ -2,8 +2,8 @@
 import { useEffect, useState } from "preact/hooks";
 import { redriveSome, showDead } from "../api";
 import { asApiError, type ApiError } from "../http";
-import { jobHref } from "../place";
-import type { DeadJob, DeadJobDetail, QueueRef } from "../shapes";
+import { jobHref } from "../router";
+import type { DeadJob, DeadJobDetail, QueueRef } from "../apiTypes";
 import { Dialog } from "./Dialog";
 import { PayloadView } from "./PayloadView";
 import { Time } from "./Time";

@@ -1,7 +1,7 @@
 /** The environments side by side, deepest first: which tenant makes the noise, and who has to wait for it. */
 import { exact, formatCount, formatDuration, formatShare, UNKNOWN, utcTime } from "../format";
-import { href, tenantKey } from "../place";
-import type { Environment, Tenant } from "../shapes";
+import { href, tenantKey } from "../router";
+import type { Environment, Tenant } from "../apiTypes";
 
 const MOST_SHOWN = 50;
 

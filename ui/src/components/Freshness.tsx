@@ -1,5 +1,5 @@
 import { formatAgo } from "../format";
-import type { Health } from "../pulse";
+import type { Health } from "../refreshStatus";
 
 type Condition = "loading" | "live" | "stale" | "paused" | "failing";
 

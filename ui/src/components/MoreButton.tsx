@@ -1,5 +1,5 @@
 /** The next page of a list, or why it did not come. */
-import type { More } from "../more";
+import type { More } from "../pagination";
 
 export function MoreButton({ more, children }: { more: More<unknown>; children: string }) {
   return (

@@ -1,7 +1,7 @@
 /** The beginning of what a job carries. JSON is laid out for reading; anything else is shown as it is. */
 import { exact, formatBytes } from "../format";
 import { readable } from "../payload";
-import type { Payload } from "../shapes";
+import type { Payload } from "../apiTypes";
 
 export function PayloadView({ payload }: { payload: Payload }) {
   return (

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { changeSettings } from "../api";
 import { formatCount } from "../format";
 import { redriveAll } from "../redrive";
-import type { QueueState } from "../shapes";
+import type { QueueState } from "../apiTypes";
 import { Dialog } from "./Dialog";
 
 type Action = "pause" | "limit" | "redrive";

@@ -1,5 +1,5 @@
 /** The name of the queue, which is also where another one is chosen: the browser's own select lies over it. */
-import type { QueueRef } from "../shapes";
+import type { QueueRef } from "../apiTypes";
 
 interface Props {
   names: readonly string[];

@@ -1,8 +1,8 @@
 /** The queues that lead in one number, with bars to compare them by. */
 import { exact } from "../format";
-import { queueHref, queueKey } from "../place";
-import { troubleOf, type Queues } from "../queues";
-import type { QueueRef, Tenant, TopQueues } from "../shapes";
+import { queueHref, queueKey } from "../router";
+import { troubleOf, type Queues } from "../liveQueues";
+import type { QueueRef, Tenant, TopQueues } from "../apiTypes";
 
 interface Props {
   title: string;

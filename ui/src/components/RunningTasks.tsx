@@ -1,9 +1,9 @@
 /** What workers run now, longest first. Closed until it is wanted; its heading tells the most of it. */
 import { runningTasks } from "../api";
 import { exact, formatCount, formatDuration } from "../format";
-import { useLive } from "../live";
-import { jobHref, queueHref, tenantKey } from "../place";
-import type { Tenant } from "../shapes";
+import { useLive } from "../polling";
+import { jobHref, queueHref, tenantKey } from "../router";
+import type { Tenant } from "../apiTypes";
 import { Time } from "./Time";
 
 const REFRESH_MS = 5000;

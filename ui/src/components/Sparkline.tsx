@@ -1,6 +1,6 @@
 /** A trend in a few pixels, gaps as gaps. Decoration of a number that is told in words beside it. */
-import type { Values } from "../series";
-import { sparkPath, SPARK_HEIGHT, SPARK_WIDTH } from "../spark";
+import type { Values } from "../chartData";
+import { sparkPath, SPARK_HEIGHT, SPARK_WIDTH } from "../sparkline";
 
 /** Null until there is an answer: its place is kept. */
 export function Sparkline({ values, colour }: { values: Values | null | undefined; colour: `--${string}` }) {

@@ -1,6 +1,6 @@
 /** Organisation, project, environment: three of the browser's own selects, which every keyboard and phone knows. */
-import type { Environment, Tenant } from "../shapes";
-import { choices, type Part } from "../tenants";
+import type { Environment, Tenant } from "../apiTypes";
+import { choices, type Part } from "../tenantOptions";
 
 interface Props {
   environments: readonly Environment[];

@@ -1,8 +1,8 @@
 /** The bar on top of every page: where one can go, how fresh things are, pause, sign out. */
 import type { ComponentChildren } from "preact";
 import mark from "../favicon.svg";
-import { href, type Page } from "../place";
-import type { Tenant } from "../shapes";
+import { href, type Page } from "../router";
+import type { Tenant } from "../apiTypes";
 
 export interface Badge {
   text: string;

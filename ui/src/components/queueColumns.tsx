@@ -1,9 +1,9 @@
 /** The columns of the queues page. */
 import { exact, formatCount, formatDuration, UNKNOWN, utcTime } from "../format";
-import { href, queueHref, queueKey } from "../place";
-import { troubleOf } from "../queues";
-import type { Column, Row } from "../rows";
-import type { QueueState, Tenant } from "../shapes";
+import { href, queueHref, queueKey } from "../router";
+import { troubleOf } from "../liveQueues";
+import type { Column, Row } from "../queueRows";
+import type { QueueState, Tenant } from "../apiTypes";
 import type { TableColumn } from "./VirtualTable";
 
 interface Known {

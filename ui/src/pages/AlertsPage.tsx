@@ -1,11 +1,11 @@
 /** Alerts: what is wrong now and what was, the rules that say so, whom they tell, and what is silenced. */
 import { listChannels, listRules, listSilences } from "../alertsApi";
 import { openWords, parseAlerts, SHOWN, type Shown } from "../alerts";
-import { useLive, useTitle, type Live } from "../live";
-import { href, tenantKey } from "../place";
-import type { ServerClock } from "../queues";
+import { useLive, useTitle, type Live } from "../polling";
+import { href, tenantKey } from "../router";
+import type { ServerClock } from "../liveQueues";
 import { mayAdminister, mayOperate, reachesEverything } from "../session";
-import type { Channel, Incident, IncidentList, Rule, Silence, Tenant, Who } from "../shapes";
+import type { Channel, Incident, IncidentList, Rule, Silence, Tenant, Who } from "../apiTypes";
 import { Channels } from "../components/alerts/Channels";
 import { Incidents } from "../components/alerts/Incidents";
 import { IncidentView } from "../components/alerts/IncidentView";

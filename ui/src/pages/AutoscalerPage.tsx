@@ -1,8 +1,8 @@
 /** The autoscaler: how many workers of each type there should be, and why. Of all environments that the key reaches. */
 import { workerTypes } from "../api";
-import { useLive, useTitle } from "../live";
-import { href } from "../place";
-import type { Tenant } from "../shapes";
+import { useLive, useTitle } from "../polling";
+import { href } from "../router";
+import type { Tenant } from "../apiTypes";
 import { WorkerTypes } from "../components/autoscaler/WorkerTypes";
 import { WorkerTypeView } from "../components/autoscaler/WorkerTypeView";
 import { EmptyNotice, LoadingNotice } from "../components/Notice";

@@ -1,14 +1,14 @@
 /** Dead letters: jobs whose last attempt failed, why, and what lets them run again. */
 import { useMemo, useState } from "preact/hooks";
 import { listDead, type DeadFilter } from "../api";
-import { deadFilter, deadQueues, isFiltered, parseDead, SINCE, type DeadView } from "../dead";
+import { deadFilter, deadQueues, isFiltered, parseDead, SINCE, type DeadView } from "../deadLetters";
 import { exact, formatCount } from "../format";
-import { useLive, useTitle } from "../live";
-import { unique, useFreshMore } from "../more";
-import { tenantKey, useSetParams } from "../place";
-import { useQueues } from "../queues";
+import { useLive, useTitle } from "../polling";
+import { unique, useFreshMore } from "../pagination";
+import { tenantKey, useSetParams } from "../router";
+import { useQueues } from "../liveQueues";
 import { redriveAll } from "../redrive";
-import type { QueueRef, Tenant } from "../shapes";
+import type { QueueRef, Tenant } from "../apiTypes";
 import { DeadLetter } from "../components/DeadLetter";
 import { Dialog } from "../components/Dialog";
 import { MoreButton } from "../components/MoreButton";

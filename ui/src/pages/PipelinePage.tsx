@@ -1,9 +1,9 @@
 /** The pipeline: how far behind history is, how long its batches take, what was lost on the way; and what happened to servers. */
 import { pipelineHealth } from "../api";
 import { exact, formatCount, formatDuration } from "../format";
-import { useLive, useTitle } from "../live";
-import type { PipelineBatch, PipelineHealth } from "../shapes";
-import { Figure, Figures } from "../components/Figure";
+import { useLive, useTitle } from "../polling";
+import type { PipelineBatch, PipelineHealth } from "../apiTypes";
+import { Figure, Figures } from "../components/Stat";
 import { EmptyNotice } from "../components/Notice";
 import { Gaps } from "../components/pipeline/Gaps";
 import { ServerEvents } from "../components/pipeline/ServerEvents";

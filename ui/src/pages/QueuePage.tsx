@@ -2,22 +2,22 @@
 import { queueHistory, streamOfQueue } from "../api";
 import { exact, formatBytes, formatCount, formatDuration, formatRate, formatShare, UNKNOWN, utcTime } from "../format";
 import { ApiError } from "../http";
-import { useClock, useLive, useTitle } from "../live";
-import { go, href, queueKey, useSetParams } from "../place";
-import { serverNow, troubleOf, useQueues, type Queues } from "../queues";
+import { useClock, useLive, useTitle } from "../polling";
+import { go, href, queueKey, useSetParams } from "../router";
+import { serverNow, troubleOf, useQueues, type Queues } from "../liveQueues";
 import { parseRange, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshMs, type Range } from "../range";
-import { toFrame, type Frame } from "../series";
-import type { History, QueueRef, QueueState, Tenant, WatchedStream } from "../shapes";
+import { toFrame, type Frame } from "../chartData";
+import type { History, QueueRef, QueueState, Tenant, WatchedStream } from "../apiTypes";
 import { troubles, whyWords } from "../streams";
-import { ageMs, recentThroughput } from "../summary";
-import { Charts, QUEUE_CHARTS } from "../components/charts";
-import { Figure, Figures } from "../components/Figure";
+import { ageMs, recentThroughput } from "../totals";
+import { Charts, QUEUE_CHARTS } from "../components/chartSpecs";
+import { Figure, Figures } from "../components/Stat";
 import { EmptyNotice } from "../components/Notice";
-import { Provenance } from "../components/Provenance";
+import { Provenance } from "../components/HistoryStatus";
 import { QueueActions } from "../components/QueueActions";
 import { QueueSelect } from "../components/QueueSelect";
 import { RangePicker } from "../components/RangePicker";
-import { StreamFigures } from "../components/streams/StreamFigures";
+import { StreamFigures } from "../components/streams/StreamStats";
 
 const STREAM_MS = 5000;
 /** Of a stream nobody knows the bytes, and of workers that are not Headrace's not what fails: nothing is drawn, not 0. */

@@ -2,15 +2,15 @@
 import { useMemo } from "preact/hooks";
 import { actionPlugins, detailedQueues } from "../api";
 import { formatCount, plural } from "../format";
-import { useClock, useLive, useTitle } from "../live";
-import { tenantKey, useSetParams } from "../place";
-import { serverNow, useQueues } from "../queues";
-import { filterRows, flowTypes, groupByClass, joinTiers, nextOrder, orderParam, parseFilter, parseOrder, sortRows, type Column, type Row } from "../rows";
+import { useClock, useLive, useTitle } from "../polling";
+import { tenantKey, useSetParams } from "../router";
+import { serverNow, useQueues } from "../liveQueues";
+import { filterRows, flowTypes, groupByClass, joinTiers, nextOrder, orderParam, parseFilter, parseOrder, sortRows, type Column, type Row } from "../queueRows";
 import { EmptyNotice } from "../components/Notice";
 import { queueColumns } from "../components/queueColumns";
 import { RunningTasks } from "../components/RunningTasks";
 import { VirtualTable } from "../components/VirtualTable";
-import type { Tenant } from "../shapes";
+import type { Tenant } from "../apiTypes";
 
 const DETAILS_MS = 5000;
 const PLUGINS_MS = 30_000;

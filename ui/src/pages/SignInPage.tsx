@@ -1,7 +1,7 @@
 /** For those who are not signed in: one field for a key. */
 import { useState } from "preact/hooks";
 import { asApiError, type ApiError } from "../http";
-import { useTitle } from "../live";
+import { useTitle } from "../polling";
 import { TitleBar } from "../components/TitleBar";
 import { signIn } from "../session";
 

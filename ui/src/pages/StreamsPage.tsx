@@ -1,8 +1,8 @@
 /** Streams that are watched: what each group has yet to do, and who holds it. Of all environments that the key reaches. */
 import { useMemo } from "preact/hooks";
 import { listStreams } from "../api";
-import { useLive, useTitle } from "../live";
-import { queueKey, useSetParams } from "../place";
+import { useLive, useTitle } from "../polling";
+import { queueKey, useSetParams } from "../router";
 import { summaryWords, worstFirst } from "../streams";
 import { EmptyNotice, LoadingNotice } from "../components/Notice";
 import { StreamTable } from "../components/streams/StreamTable";

@@ -1,7 +1,7 @@
 /** Makes a channel. What leads there is sent once and never shown again. */
 import { useState } from "preact/hooks";
 import { addChannel, type ChannelGiven } from "../../alertsApi";
-import type { ChannelType, MadeChannel, Tenant } from "../../shapes";
+import type { ChannelType, MadeChannel, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
 

@@ -1,7 +1,7 @@
 /** The messages about an incident: which channel took them, which refused some recipients, which did not take them. */
 import { deliveryState, deliveryWords } from "../../alerts";
-import type { Delivery } from "../../shapes";
-import { Item } from "../Item";
+import type { Delivery } from "../../apiTypes";
+import { Item } from "../ListItem";
 import { Time } from "../Time";
 
 export function Deliveries({ deliveries }: { deliveries: readonly Delivery[] }) {

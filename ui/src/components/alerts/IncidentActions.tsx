@@ -1,7 +1,7 @@
 /** What an operator may do to an incident that is open. */
 import { useState } from "preact/hooks";
 import { acknowledgeIncident, resolveIncident } from "../../alertsApi";
-import type { Incident } from "../../shapes";
+import type { Incident } from "../../apiTypes";
 import { Dialog } from "../Dialog";
 
 interface Props {

@@ -1,11 +1,11 @@
 /** An incident in a list. */
 import { chartHref, conditionWords, incidentHref, valueWords } from "../../alerts";
 import { exact, formatDuration } from "../../format";
-import { useClock } from "../../live";
-import { serverNow, type ServerClock } from "../../queues";
-import type { Incident, Tenant } from "../../shapes";
-import { ageMs } from "../../summary";
-import { Item } from "../Item";
+import { useClock } from "../../polling";
+import { serverNow, type ServerClock } from "../../liveQueues";
+import type { Incident, Tenant } from "../../apiTypes";
+import { ageMs } from "../../totals";
+import { Item } from "../ListItem";
 import { Time } from "../Time";
 import { IncidentActions } from "./IncidentActions";
 import { SeverityTag } from "./SeverityTag";

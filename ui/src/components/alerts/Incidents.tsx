@@ -1,11 +1,11 @@
 /** What is wrong now, then what was. */
 import { listIncidents } from "../../alertsApi";
 import { worstFirst } from "../../alerts";
-import { useLive, type Live } from "../../live";
-import { unique, useFreshMore, useMore } from "../../more";
-import { href, tenantKey } from "../../place";
-import type { ServerClock } from "../../queues";
-import type { Incident, IncidentList, Rule, Tenant } from "../../shapes";
+import { useLive, type Live } from "../../polling";
+import { unique, useFreshMore, useMore } from "../../pagination";
+import { href, tenantKey } from "../../router";
+import type { ServerClock } from "../../liveQueues";
+import type { Incident, IncidentList, Rule, Tenant } from "../../apiTypes";
 import { MoreButton } from "../MoreButton";
 import { EmptyNotice } from "../Notice";
 import { IncidentItem } from "./IncidentItem";

@@ -1,7 +1,7 @@
 /** What is wrong in an environment, in a line that is always there: nothing moves when something comes. */
 import { bySeverity, incidentHref, openWords, worstFirst } from "../../alerts";
-import { href } from "../../place";
-import type { Incident, Tenant } from "../../shapes";
+import { href } from "../../router";
+import type { Incident, Tenant } from "../../apiTypes";
 import { SeverityTag } from "./SeverityTag";
 
 const MOST_SHOWN = 3;

@@ -1,8 +1,8 @@
 /** One queue by its name, with those that there are to choose from; empty means all. */
 import { listQueues } from "../../api";
-import { useLive } from "../../live";
-import { tenantKey } from "../../place";
-import type { Tenant } from "../../shapes";
+import { useLive } from "../../polling";
+import { tenantKey } from "../../router";
+import type { Tenant } from "../../apiTypes";
 import { TextField } from "../Field";
 
 const NAMES_MS = 30_000;

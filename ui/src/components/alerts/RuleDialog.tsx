@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { addRule, changeRule } from "../../alertsApi";
 import { formOf, readForm, UNITS, withoutGone, type RuleForm, type Unit } from "../../ruleForm";
-import type { Channel, Metric, Operator, Percentile, Rule, Severity, Tenant } from "../../shapes";
+import type { Channel, Metric, Operator, Percentile, Rule, Severity, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
 import { QueueField } from "./QueueField";

@@ -2,11 +2,11 @@
 import { useState } from "preact/hooks";
 import { changeRule, removeRule } from "../../alertsApi";
 import { conditionWords } from "../../alerts";
-import { queueHref } from "../../place";
-import type { Channel, Rule, Tenant } from "../../shapes";
-import { spanText } from "../../spans";
+import { queueHref } from "../../router";
+import type { Channel, Rule, Tenant } from "../../apiTypes";
+import { spanText } from "../../durations";
 import { Dialog } from "../Dialog";
-import { Item } from "../Item";
+import { Item } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { SeverityTag } from "./SeverityTag";
 import { RuleDialog } from "./RuleDialog";

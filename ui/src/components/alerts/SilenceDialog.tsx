@@ -1,8 +1,8 @@
 /** Makes a silence. Every silence ends. */
 import { useState } from "preact/hooks";
 import { addSilence } from "../../alertsApi";
-import type { Rule, Tenant } from "../../shapes";
-import { parseSpan } from "../../spans";
+import type { Rule, Tenant } from "../../apiTypes";
+import { parseSpan } from "../../durations";
 import { Dialog } from "../Dialog";
 import { Field, SelectField, TextField } from "../Field";
 import { QueueField } from "./QueueField";

@@ -1,9 +1,9 @@
 /** Silences: what nobody is told of, and until when. */
 import { useState } from "preact/hooks";
 import { endSilence } from "../../alertsApi";
-import type { Rule, Silence, Tenant } from "../../shapes";
+import type { Rule, Silence, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
-import { Item } from "../Item";
+import { Item } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 import { SilenceDialog } from "./SilenceDialog";

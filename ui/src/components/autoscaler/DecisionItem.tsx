@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { sourcesOf, workersOf, type Source } from "../../autoscale";
 import { exact, formatCount, formatDuration, formatRate, plural } from "../../format";
-import type { Decision } from "../../shapes";
+import type { Decision } from "../../apiTypes";
 import { Time } from "../Time";
 
 const MOST_SHOWN = 50;

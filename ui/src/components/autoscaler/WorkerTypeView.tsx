@@ -2,15 +2,15 @@
 import { decisions as listDecisions } from "../../api";
 import { scopeWords, workWords } from "../../autoscale";
 import { exact, formatCount, UNKNOWN } from "../../format";
-import { useLive, useTitle } from "../../live";
-import { unique, useMore } from "../../more";
-import { href, useSetParams } from "../../place";
-import type { Tenant, WorkerType } from "../../shapes";
-import { Figure, Figures } from "../Figure";
+import { useLive, useTitle } from "../../polling";
+import { unique, useMore } from "../../pagination";
+import { href, useSetParams } from "../../router";
+import type { Tenant, WorkerType } from "../../apiTypes";
+import { Figure, Figures } from "../Stat";
 import { MoreButton } from "../MoreButton";
 import { Time } from "../Time";
 import { DecisionItem } from "./DecisionItem";
-import { StepChart } from "./StepChart";
+import { StepChart } from "./WorkerChart";
 import { TypeTags } from "./WorkerTypes";
 
 const REFRESH_MS = 10_000;

@@ -1,10 +1,10 @@
 /** Every worker type in a line: how many run, how many should, and why. */
 import { scopeWords, workWords } from "../../autoscale";
-import { href } from "../../place";
-import type { Tenant, WorkerType } from "../../shapes";
+import { href } from "../../router";
+import type { Tenant, WorkerType } from "../../apiTypes";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
-import { Item } from "../Item";
+import { Item } from "../ListItem";
 
 export function WorkerTypes({ tenant, types }: { tenant: Tenant | null; types: readonly WorkerType[] }) {
   if (types.length === 0) return <NoTypes />;

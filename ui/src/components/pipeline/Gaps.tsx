@@ -1,7 +1,7 @@
 /** Times of which rows were lost between the pipeline and ClickHouse: history shows them as unknown. */
 import { exact, plural } from "../../format";
 import { newestGaps } from "../../pipeline";
-import type { PipelineGap } from "../../shapes";
+import type { PipelineGap } from "../../apiTypes";
 import { Time } from "../Time";
 
 const MOST_SHOWN = 25;

@@ -1,9 +1,9 @@
 /** What happened to servers: which one, when, and how many accepted jobs of which queues are missing since. */
 import { exact, plural } from "../../format";
 import { eventTitle, lossWords, unlistedQueues } from "../../pipeline";
-import { queueHref, queueKey } from "../../place";
-import type { ServerEvent } from "../../shapes";
-import { Item } from "../Item";
+import { queueHref, queueKey } from "../../router";
+import type { ServerEvent } from "../../apiTypes";
+import { Item } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 

@@ -1,11 +1,11 @@
 /** One group, opened: its numbers in full, and its consumers, stuck ones first. */
 import { exact, formatDuration } from "../../format";
-import { queueHref } from "../../place";
-import type { StreamConsumer, WatchedStream } from "../../shapes";
+import { queueHref } from "../../router";
+import type { StreamConsumer, WatchedStream } from "../../apiTypes";
 import { deliveriesWords, idleWords } from "../../streams";
-import { Fact, Facts } from "../Facts";
+import { Fact, Facts } from "../FieldList";
 import { Time } from "../Time";
-import { Unknown } from "./Unknown";
+import { Unknown } from "./UnknownValue";
 
 export function StreamDetail({ stream }: { stream: WatchedStream }) {
   const { reason, deliveries } = stream;

@@ -1,11 +1,11 @@
 /** Every watched group in a row; opened, who holds its entries. */
 import { exact, formatCount, formatDuration, UNKNOWN } from "../../format";
-import { useMedia } from "../../live";
-import { queueHref, queueKey } from "../../place";
-import type { WatchedStream } from "../../shapes";
+import { useMedia } from "../../polling";
+import { queueHref, queueKey } from "../../router";
+import type { WatchedStream } from "../../apiTypes";
 import { oldestAgeMs, troubles, whyWords } from "../../streams";
 import { StreamDetail } from "./StreamDetail";
-import { Unknown } from "./Unknown";
+import { Unknown } from "./UnknownValue";
 
 const COLUMNS = 8;
 const NARROW_COLUMNS = 3;

@@ -1,7 +1,7 @@
 /** Workers wanted and workers that run, decision by decision. */
 import { STEPS_HEIGHT, STEPS_WIDTH, toSteps, workersOf } from "../../autoscale";
 import { exact } from "../../format";
-import type { Decision } from "../../shapes";
+import type { Decision } from "../../apiTypes";
 import { Time } from "../Time";
 
 export function StepChart({ decisions }: { decisions: readonly Decision[] }) {

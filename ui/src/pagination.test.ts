@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { follow, joined, unique } from "./more";
+import { follow, joined, unique } from "./pagination";
 
 it("keeps the first of what pages have in common, where it stood", () => {
   const pages = [

@@ -1,5 +1,5 @@
 /** A line in a small box, as the path of an SVG. Pure. */
-import type { Values } from "./series";
+import type { Values } from "./chartData";
 
 export const SPARK_WIDTH = 120;
 export const SPARK_HEIGHT = 28;

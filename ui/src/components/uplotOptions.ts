@@ -1,7 +1,7 @@
 /** uPlot's options for one chart: axes, strokes, shading. The only module, with Chart, that knows uPlot. */
 import uPlot from "uplot";
 import { clockTime, monthDay } from "../format";
-import { isolatedIndexes, type Frame, type LineName } from "../series";
+import { isolatedIndexes, type Frame, type LineName } from "../chartData";
 
 export interface LineSpec {
   name: LineName;

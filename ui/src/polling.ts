@@ -1,7 +1,7 @@
 /** Hooks that keep data fresh: poll, back off on failure, rest while paused or while nobody looks. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { asApiError, type ApiError } from "./http";
-import { report, usePaused } from "./pulse";
+import { report, usePaused } from "./refreshStatus";
 
 export interface Live<T> {
   data: T | null;

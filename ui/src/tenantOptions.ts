@@ -1,5 +1,5 @@
 /** Which environments there are to choose from. Pure. */
-import type { Environment, Tenant } from "./shapes";
+import type { Environment, Tenant } from "./apiTypes";
 
 export type Part = keyof Tenant;
 

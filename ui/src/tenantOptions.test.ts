@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
-import { choices, likeliest } from "./tenants";
-import type { Environment } from "./shapes";
+import { choices, likeliest } from "./tenantOptions";
+import type { Environment } from "./apiTypes";
 
 const ALL = [
   { org: "acme", project: "shop", env: "prod" },

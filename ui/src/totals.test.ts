@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, history, point, queueState, START } from "./fixtures";
-import { ageMs, environmentNow, historyLagMs, recentThroughput } from "./summary";
+import { ageMs, environmentNow, historyLagMs, recentThroughput } from "./totals";
 
 describe("recentThroughput", () => {
   it("averages the last final minute and leaves unfinished points out", () => {

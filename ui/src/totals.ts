@@ -1,6 +1,6 @@
 /** Numbers in words' place: of the live state and of history. Pure; unknown is null. */
-import { epochSeconds, resolutionSeconds } from "./series";
-import type { History, QueueState } from "./shapes";
+import { epochSeconds, resolutionSeconds } from "./chartData";
+import type { History, QueueState } from "./apiTypes";
 
 export const THROUGHPUT_WINDOW_S = 60;
 

@@ -1,5 +1,5 @@
 /** The rows of the queues page: joined from both tiers, grouped, filtered, sorted. Pure; a thousand rows are nothing to it. */
-import type { ActionQueue, DetailedQueues, QueueState } from "./shapes";
+import type { ActionQueue, DetailedQueues, QueueState } from "./apiTypes";
 
 export interface Row {
   key: string;

@@ -1,6 +1,6 @@
 import { formatDuration } from "../format";
-import type { History } from "../shapes";
-import { historyLagMs } from "../summary";
+import type { History } from "../apiTypes";
+import { historyLagMs } from "../totals";
 import { Time } from "./Time";
 
 /** History this far behind is worth a word: the pipeline normally finishes a bucket within a few seconds. */

@@ -1,7 +1,7 @@
 /** Pages of a list after the first, which is the one that is kept fresh. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asApiError, type ApiError } from "./http";
-import { useLive } from "./live";
+import { useLive } from "./polling";
 
 export interface Paged<T> {
   items: T[];

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, queueState, START, TENANT } from "./fixtures";
-import { merged, serverNow, troubleOf } from "./queues";
+import { merged, serverNow, troubleOf } from "./liveQueues";
 
 const depths = (queues: ReturnType<typeof merged>) => [...queues.byKey.values()].map((queue) => `${queue.queue} ${queue.depth}`);
 

@@ -1,8 +1,8 @@
 /** The headline numbers of a stream that are measured, not history: none is shown that nobody knows. */
 import { exact, formatCount, formatDuration, UNKNOWN } from "../../format";
-import type { WatchedStream } from "../../shapes";
+import type { WatchedStream } from "../../apiTypes";
 import { oldestAgeMs } from "../../streams";
-import { Figure } from "../Figure";
+import { Figure } from "../Stat";
 
 export function StreamFigures({ stream }: { stream: WatchedStream }) {
   const age = oldestAgeMs(stream);

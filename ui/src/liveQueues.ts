@@ -5,10 +5,10 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { listQueues, streamPath } from "./api";
 import { ApiError, asApiError, unreachable } from "./http";
-import { useReported, type Answer, type Live } from "./live";
-import { queueKey, tenantKey } from "./place";
-import { usePaused } from "./pulse";
-import type { QueueRef, QueueState, Tenant } from "./shapes";
+import { useReported, type Answer, type Live } from "./polling";
+import { queueKey, tenantKey } from "./router";
+import { usePaused } from "./refreshStatus";
+import type { QueueRef, QueueState, Tenant } from "./apiTypes";
 
 /** The server's clock, in ms, and performance.now() when it was read. */
 export interface ServerClock {

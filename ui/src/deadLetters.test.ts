@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, queueState, START, TENANT } from "./fixtures";
-import { deadFilter, deadQueues, isFiltered, parseDead } from "./dead";
+import { deadFilter, deadQueues, isFiltered, parseDead } from "./deadLetters";
 import { redriveAll } from "./redrive";
 
 describe("which dead letters", () => {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { at, queueState, START, waiting } from "./fixtures";
-import { DEFAULT_ORDER, filterRows, flowTypes, groupByClass, joinTiers, nextOrder, orderParam, parseFilter, parseOrder, sortRows, type Column, type Direction, type Row } from "./rows";
-import type { DetailedQueues } from "./shapes";
+import { DEFAULT_ORDER, filterRows, flowTypes, groupByClass, joinTiers, nextOrder, orderParam, parseFilter, parseOrder, sortRows, type Column, type Direction, type Row } from "./queueRows";
+import type { DetailedQueues } from "./apiTypes";
 
 const details = (warmQueues: DetailedQueues["warmQueues"], coldQueues: DetailedQueues["coldQueues"] = []): DetailedQueues => ({
   warmQueues,

@@ -1,6 +1,6 @@
 /** Where the viewer is: the page and the environment, as kept in the URL. Pure apart from the hooks at the end. */
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
-import type { QueueRef, Tenant } from "./shapes";
+import type { QueueRef, Tenant } from "./apiTypes";
 
 export type Page =
   | { name: "overview" }

@@ -1,7 +1,7 @@
 /** The charts: which lines, in which colours. Drawing is Chart's business. */
 import { formatBytes, formatCount, formatDuration, formatRate, UNKNOWN } from "../format";
 import { rangeSpoken, type Range } from "../range";
-import type { Frame } from "../series";
+import type { Frame } from "../chartData";
 import { Chart, type LineSpec, type Unit } from "./Chart";
 
 interface Props {

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { parseSpan, spanText } from "./spans";
+import { parseSpan, spanText } from "./durations";
 
 it.each<[string, number | null]>([
   ["250 ms", 250],

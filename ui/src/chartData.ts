@@ -6,7 +6,7 @@
  * - a point that the pipeline has not finished never mixes with final ones: each line comes as two arrays, `settled` and `unfinished`;
  * - past the watermark a counter of zero means "nothing known yet", so it is dropped instead of drawn as a dive to zero.
  */
-import type { History, MetricPoint } from "./shapes";
+import type { History, MetricPoint } from "./apiTypes";
 
 export type Values = (number | null)[];
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, history, point, START } from "./fixtures";
-import { hasValues, isolatedIndexes, lastIndex, resolutionSeconds, toFrame, valueAt } from "./series";
+import { hasValues, isolatedIndexes, lastIndex, resolutionSeconds, toFrame, valueAt } from "./chartData";
 
 describe("toFrame", () => {
   it("turns counts into lines of rates on the grid", () => {

@@ -1,6 +1,6 @@
 /** Which dead letters are shown, as kept in the URL. Pure. */
 import type { DeadFilter } from "./api";
-import type { QueueState } from "./shapes";
+import type { QueueState } from "./apiTypes";
 
 export interface DeadView {
   /** Null: the queue with the most. */
