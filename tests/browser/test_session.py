@@ -84,11 +84,11 @@ def test_an_operator_pauses_and_limits_a_queue(page: Page, dashboard_url: str) -
     page.get_by_test_id("set-limit").click()
     page.get_by_test_id("limit").fill("7")
     page.get_by_test_id("confirm").click()
-    expect(page.locator(".figure", has=page.get_by_test_id("figure-running"))).to_contain_text("/ 7")
+    expect(page.locator(".stat", has=page.get_by_test_id("figure-running"))).to_contain_text("/ 7")
     page.get_by_test_id("set-limit").click()
     page.get_by_test_id("limit").fill("")
     page.keyboard.press("Enter")
-    expect(page.locator(".figure", has=page.get_by_test_id("figure-running"))).to_contain_text("no limit")
+    expect(page.locator(".stat", has=page.get_by_test_id("figure-running"))).to_contain_text("no limit")
 
 
 def test_a_dialog_can_be_left_and_nothing_happens(page: Page, dashboard_url: str) -> None:

@@ -1,15 +1,15 @@
 /** The shell around every page: who looks, which environment, what is fresh. Pages get these and hold the rest themselves. */
 import { useEffect } from "preact/hooks";
-import { openWords } from "./alerts";
-import { healthIncidents, listIncidents } from "./alertsApi";
+import { describeOpenCount } from "./alerts";
+import { listHealthIncidents, listIncidents } from "./alertsApi";
 import { listEnvironments } from "./api";
-import { useClock, useLive, useTitle, type Live } from "./polling";
-import { go, href, tenantKey, usePlace, type Page, type Place } from "./router";
-import { refreshAll, setPaused, useHealth, usePaused } from "./refreshStatus";
+import { useClock, usePolled, useTitle, type Polled } from "./polling";
+import { navigate, href, tenantKey, useRoute, type Page, type Route } from "./router";
+import { refreshAll, setPaused, useRefreshStatus, usePaused } from "./refreshStatus";
 import type { ServerClock } from "./liveQueues";
-import { mayOperate, reachesEverything, signOut, useSession } from "./session";
-import type { Environment, EnvironmentList, Incident, IncidentList, Tenant, Who } from "./apiTypes";
-import { likeliest } from "./tenantOptions";
+import { canOperate, hasFullScope, signOut, useSession } from "./session";
+import type { Environment, EnvironmentList, Incident, IncidentList, Tenant, CurrentKey } from "./apiTypes";
+import { pickDefaultTenant } from "./tenantOptions";
 import { Freshness } from "./components/Freshness";
 import { PauseIcon, SignOutIcon } from "./components/icons";
 import { EmptyNotice, ErrorNotice, LoadingNotice } from "./components/Notice";
@@ -29,83 +29,83 @@ import { StreamsPage } from "./pages/StreamsPage";
 const ENVIRONMENTS_MS = 5000;
 const ALERTS_MS = 5000;
 const HEALTH_MS = 15_000;
-const KNOWS_TENANT: readonly Page["name"][] = ["overview", "queues", "queue", "dead", "alerts", "job"];
+const TENANT_PAGES: readonly Page["name"][] = ["overview", "queues", "queue", "dead", "alerts", "job"];
 
 export function App() {
-  const { session, ask, end } = useSession();
+  const { session, reload: ask, markSignedOut: end } = useSession();
   if (session.state === "unknown") return null;
   if (session.state === "signed-out") return <SignInPage onSignedIn={ask} />;
-  return <Shell who={session.who} onSignedOut={end} />;
+  return <Shell currentKey={session.currentKey} onSignedOut={end} />;
 }
 
-function Shell({ who, onSignedOut }: { who: Who | null; onSignedOut: () => void }) {
-  const place = usePlace();
-  const list = useLive("environments", listEnvironments, ENVIRONMENTS_MS);
+function Shell({ currentKey, onSignedOut }: { currentKey: CurrentKey | null; onSignedOut: () => void }) {
+  const route = useRoute();
+  const list = usePolled("environments", listEnvironments, ENVIRONMENTS_MS);
   const environments = list.data?.environments ?? null;
-  const alerts = useAlerts(place.tenant, who);
-  const health = useHealth();
-  useDefaultTenant(place, environments);
-  useFocusOnPage(place.page);
+  const alerts = useOpenIncidents(route.tenant, currentKey);
+  const refreshStatus = useRefreshStatus();
+  useDefaultTenant(route, environments);
+  useFocusOnPage(route.page);
   useEffect(() => {
-    if (health.error?.status === 401) onSignedOut(); // the session is over
-  }, [health.error]);
+    if (refreshStatus.error?.status === 401) onSignedOut(); // the session is over
+  }, [refreshStatus.error]);
 
-  const needsTenant = KNOWS_TENANT.includes(place.page.name);
-  const ready = !needsTenant || place.tenant !== null;
+  const needsTenant = TENANT_PAGES.includes(route.page.name);
+  const ready = !needsTenant || route.tenant !== null;
   return (
     <>
-      <TitleBar page={place.page} tenant={place.tenant} badges={badges(alerts)}>
-        <Side onSignedOut={onSignedOut} />
+      <TitleBar page={route.page} tenant={route.tenant} badges={buildBadges(alerts)}>
+        <TitleBarActions onSignedOut={onSignedOut} />
       </TitleBar>
       <main id="main" class="page" tabIndex={-1}>
-        {needsTenant && place.tenant !== null && (
-          <TenantSwitch environments={environments ?? []} tenant={place.tenant} onPick={(tenant) => go(hrefOfTenant(place, tenant))} />
+        {needsTenant && route.tenant !== null && (
+          <TenantSwitch environments={environments ?? []} tenant={route.tenant} onPick={(tenant) => navigate(hrefInTenant(route, tenant))} />
         )}
-        {health.error !== null && health.error.status !== 401 && (
-          <ErrorNotice error={health.error} keepsData={health.receivedAt !== null} onRetry={refreshAll} />
+        {refreshStatus.error !== null && refreshStatus.error.status !== 401 && (
+          <ErrorNotice error={refreshStatus.error} keepsData={refreshStatus.receivedAt !== null} onRetry={refreshAll} />
         )}
-        {needsTenant && place.page.name !== "queue" && environments?.length === 0 && (
+        {needsTenant && route.page.name !== "queue" && environments?.length === 0 && (
           <EmptyNotice title="No queues yet">A queue appears here with its first job. This page keeps looking.</EmptyNotice>
         )}
-        {!ready && environments === null && health.error === null && <LoadingNotice>Looking for queues…</LoadingNotice>}
-        {ready && <Content place={place} environments={environments} who={who} alerts={alerts} clock={clockOf(list)} />}
+        {!ready && environments === null && refreshStatus.error === null && <LoadingNotice>Looking for queues…</LoadingNotice>}
+        {ready && <Content route={route} environments={environments} currentKey={currentKey} alerts={alerts} clock={toServerClock(list)} />}
       </main>
     </>
   );
 }
 
 interface ContentProps {
-  place: Place;
+  route: Route;
   environments: readonly Environment[] | null;
-  who: Who | null;
+  currentKey: CurrentKey | null;
   alerts: OpenIncidents;
   clock: ServerClock | null;
 }
 
-function Content({ place, environments, who, alerts, clock }: ContentProps) {
-  const { page, params } = place;
-  const operate = mayOperate(who);
+function Content({ route, environments, currentKey, alerts, clock }: ContentProps) {
+  const { page, params } = route;
+  const operate = canOperate(currentKey);
   if (page.name === "pipeline") return <PipelinePage />;
-  if (page.name === "autoscaler") return <AutoscalerPage tenant={place.tenant} params={params} />;
+  if (page.name === "autoscaler") return <AutoscalerPage tenant={route.tenant} params={params} />;
   if (page.name === "streams") return <StreamsPage params={params} />;
-  if (page.name === "nowhere" || place.tenant === null) return <Nowhere tenant={place.tenant} />;
+  if (page.name === "notFound" || route.tenant === null) return <NotFoundPage tenant={route.tenant} />;
   // Another environment is another page: nothing of the one before may linger.
-  const common = { key: tenantKey(place.tenant), tenant: place.tenant, params };
+  const common = { key: tenantKey(route.tenant), tenant: route.tenant, params };
   if (page.name === "queues") return <QueuesPage {...common} />;
   if (page.name === "queue") return <QueuePage {...common} key={`${common.key} ${page.queue}`} queue={page.queue} operate={operate} />;
   if (page.name === "dead") return <DeadPage {...common} operate={operate} />;
-  if (page.name === "alerts") return <AlertsPage {...common} {...alerts} who={who} clock={clock} />;
+  if (page.name === "alerts") return <AlertsPage {...common} {...alerts} currentKey={currentKey} clock={clock} />;
   if (page.name === "job") return <JobPage {...common} key={`${common.key} ${page.id}`} id={page.id} operate={operate} />;
   return <OverviewPage {...common} {...alerts} environments={environments} />;
 }
 
-function Side({ onSignedOut }: { onSignedOut: () => void }) {
-  const health = useHealth();
+function TitleBarActions({ onSignedOut }: { onSignedOut: () => void }) {
+  const refreshStatus = useRefreshStatus();
   const paused = usePaused();
   const now = useClock();
   return (
     <>
-      <Freshness health={health} now={now} paused={paused} />
+      <Freshness status={refreshStatus} now={now} paused={paused} />
       <button type="button" class="button" aria-label={paused ? "Resume updates" : "Pause updates"} data-testid="pause" onClick={() => setPaused(!paused)}>
         <PauseIcon paused={paused} />
         <span>{paused ? "Resume" : "Pause"}</span>
@@ -118,7 +118,7 @@ function Side({ onSignedOut }: { onSignedOut: () => void }) {
   );
 }
 
-function Nowhere({ tenant }: { tenant: Tenant | null }) {
+function NotFoundPage({ tenant }: { tenant: Tenant | null }) {
   useTitle("Not found – Headrace");
   return (
     <EmptyNotice title="There is no such page">
@@ -128,46 +128,46 @@ function Nowhere({ tenant }: { tenant: Tenant | null }) {
 }
 
 /** The same page of another environment; what named one queue or job there means nothing here. */
-function hrefOfTenant(place: Place, tenant: Tenant): string {
-  const { page } = place;
+function hrefInTenant(route: Route, tenant: Tenant): string {
+  const { page } = route;
   if (page.name === "queue" || page.name === "job") return href({ name: "queues" }, tenant);
   const kept = ["range", "start", "end", "group", "sort", "show"];
-  return href(page, tenant, Object.fromEntries([...place.params].filter(([name]) => kept.includes(name))));
+  return href(page, tenant, Object.fromEntries([...route.params].filter(([name]) => kept.includes(name))));
 }
 
 interface OpenIncidents {
   /** Of the environment. */
-  open: Live<IncidentList>;
+  open: Polled<IncidentList>;
   /** Of Headrace's own health. */
   health: readonly Incident[];
 }
 
-function useAlerts(tenant: Tenant | null, who: Who | null): OpenIncidents {
+function useOpenIncidents(tenant: Tenant | null, currentKey: CurrentKey | null): OpenIncidents {
   const key = tenant === null ? null : `open ${tenantKey(tenant)}`;
-  const open = useLive(key, (signal) => (tenant === null ? Promise.reject(new Error("no environment")) : listIncidents(tenant, "open", null, signal)), ALERTS_MS);
-  const health = useLive(reachesEverything(who) ? "health" : null, healthIncidents, HEALTH_MS);
-  return { open, health: health.data ?? NONE };
+  const open = usePolled(key, (signal) => (tenant === null ? Promise.reject(new Error("no environment")) : listIncidents(tenant, "open", null, signal)), ALERTS_MS);
+  const health = usePolled(hasFullScope(currentKey) ? "health" : null, listHealthIncidents, HEALTH_MS);
+  return { open, health: health.data ?? NO_INCIDENTS };
 }
 
-const NONE: readonly Incident[] = [];
+const NO_INCIDENTS: readonly Incident[] = [];
 
-function badges({ open, health }: OpenIncidents): { alerts?: Badge } {
+function buildBadges({ open, health }: OpenIncidents): { alerts?: Badge } {
   const all = [...health, ...(open.data?.incidents ?? [])];
   if (all.length === 0) return {};
   const more = open.data !== null && open.data.next !== null;
-  return { alerts: { text: `${all.length}${more ? "+" : ""}`, words: openWords(all.length, more), urgent: all.some((each) => each.state === "firing") } };
+  return { alerts: { text: `${all.length}${more ? "+" : ""}`, description: describeOpenCount(all.length, more), urgent: all.some((each) => each.state === "firing") } };
 }
 
-function clockOf({ data, receivedAt }: Live<EnvironmentList>): ServerClock | null {
+function toServerClock({ data, receivedAt }: Polled<EnvironmentList>): ServerClock | null {
   return data === null || receivedAt === null ? null : { serverMs: Date.parse(data.timestamp), at: receivedAt };
 }
 
-function useDefaultTenant(place: Place, environments: readonly Environment[] | null): void {
+function useDefaultTenant(route: Route, environments: readonly Environment[] | null): void {
   useEffect(() => {
-    if (place.tenant !== null || environments === null || !KNOWS_TENANT.includes(place.page.name)) return;
-    const tenant = likeliest(environments);
-    if (tenant !== null) go(href(place.page, tenant, Object.fromEntries(place.params)), "replace");
-  }, [place, environments]);
+    if (route.tenant !== null || environments === null || !TENANT_PAGES.includes(route.page.name)) return;
+    const tenant = pickDefaultTenant(environments);
+    if (tenant !== null) navigate(href(route.page, tenant, Object.fromEntries(route.params)), "replace");
+  }, [route, environments]);
 }
 
 /** After a link was followed the keyboard goes on at the new page, not at the link that is gone. */

@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
-import { bySeverity, chartHref, conditionWords, deliveryState, deliveryWords, openWords, parseAlerts, story, valueWords, worstFirst } from "./alerts";
+import { countBySeverity, chartHref, describeCondition, deliveryState, describeDelivery, describeOpenCount, parseAlertsView, buildTimeline, formatMetricValue, sortBySeverity } from "./alerts";
 import { at, incident, START } from "./fixtures";
 import type { Delivery, Transition } from "./apiTypes";
 
 it("keeps in the URL what is looked at", () => {
-  expect(parseAlerts(new URLSearchParams("show=rules"))).toEqual({ show: "rules", incident: null });
-  expect(parseAlerts(new URLSearchParams("show=nonsense&incident=i-1"))).toEqual({ show: "incidents", incident: "i-1" });
+  expect(parseAlertsView(new URLSearchParams("show=rules"))).toEqual({ show: "rules", incident: null });
+  expect(parseAlertsView(new URLSearchParams("show=nonsense&incident=i-1"))).toEqual({ show: "incidents", incident: "i-1" });
 });
 
 describe("in words", () => {
@@ -15,7 +15,7 @@ describe("in words", () => {
     ["LATENCY avg < 2 min over 1 h", "Mean wait below 2 min within 1 h"],
     ["NO_DATA for 5 min", "Nothing new in history for 5 min"],
     ["SOMETHING of a later release", "SOMETHING of a later release"],
-  ])("%s", (condition, words) => expect(conditionWords(condition)).toBe(words));
+  ])("%s", (condition, text) => expect(describeCondition(condition)).toBe(text));
 
   it.each<[string | null, number | null, string]>([
     ["BACKLOG > 1,000 jobs over 5 min", 1234, "1.2k jobs"],
@@ -24,10 +24,10 @@ describe("in words", () => {
     ["OLDEST_AGE > 30 s over 30 s", 45_000, "45 s"],
     ["NO_DATA for 5 min", 400, "6 min 40 s"],
     ["LATENCY avg > 1 s over 5 min", null, "nothing measured"],
-  ])("%s: %d", (condition, value, words) => expect(valueWords(condition, value)).toBe(words));
+  ])("%s: %d", (condition, value, text) => expect(formatMetricValue(condition, value)).toBe(text));
 
   it("counts open alerts", () => {
-    expect([openWords(0, false), openWords(1, false), openWords(50, true)]).toEqual(["No open alerts", "1 open alert", "50+ open alerts"]);
+    expect([describeOpenCount(0, false), describeOpenCount(1, false), describeOpenCount(50, true)]).toEqual(["No open alerts", "1 open alert", "50+ open alerts"]);
   });
 });
 
@@ -38,8 +38,8 @@ describe("incidents", () => {
   const newer = incident({ id: "n", fired_at: at(60) });
 
   it("come worst first, then those without anybody, then the newest", () => {
-    expect(worstFirst([warning, taken, newer, critical]).map((each) => each.id)).toEqual(["c", "t", "n", "w"]);
-    expect(bySeverity([warning, taken, newer, critical])).toEqual([
+    expect(sortBySeverity([warning, taken, newer, critical]).map((each) => each.id)).toEqual(["c", "t", "n", "w"]);
+    expect(countBySeverity([warning, taken, newer, critical])).toEqual([
       { severity: "critical", count: 2 },
       { severity: "warning", count: 2 },
     ]);
@@ -55,13 +55,13 @@ describe("incidents", () => {
 
   it("tell how they came and went", () => {
     const step = (kind: Transition["kind"], seconds: number, told: boolean): Transition => ({ id: `${kind} ${seconds}`, kind, at: at(seconds), value: 45_000, told });
-    const told = story(
+    const timeline = buildTimeline(
       incident({
         transitions: [step("firing", 0, false), step("firing", 60, true), step("resolved", 90, true)],
         ...{ acknowledged_at: at(30), acknowledged_by: "ann", resolved_at: at(90), reason: "resolved by ann" },
       }),
     );
-    expect(told.map(({ what, note }) => [what, note])).toEqual([
+    expect(timeline.map(({ title, note }) => [title, note])).toEqual([
       ["Fired", "45 s · silenced: nobody was told"],
       ["Acknowledged", "by ann"],
       ["Told: the silence was over", "45 s"],
@@ -79,8 +79,8 @@ describe("messages", () => {
     [{ attempts: 1, delivered_at: at(1) }, "delivered", "delivered"],
     [{ attempts: 1, delivered_at: at(1), error: "refused: bad@example.com" }, "partial", "delivered, but not to every recipient"],
     [{ attempts: 5, given_up_at: at(9), error: "HTTP 410" }, "failed", "not delivered, given up after 5 attempts"],
-  ])("%j is %s", (values, state, words) => {
+  ])("%j is %s", (values, state, text) => {
     expect(deliveryState({ ...waiting, ...values })).toBe(state);
-    expect(deliveryWords({ ...waiting, ...values })).toBe(words);
+    expect(describeDelivery({ ...waiting, ...values })).toBe(text);
   });
 });

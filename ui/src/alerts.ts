@@ -1,20 +1,20 @@
 /** Alerts in words, in order, and as kept in the URL. Pure. */
-import { formatCount, formatDuration, formatShare, plural } from "./format";
+import { formatCount, formatDuration, formatShare, formatPlural } from "./format";
 import { href } from "./router";
 import { PRESETS } from "./range";
 import type { Delivery, Incident, IncidentDetail, Metric, Severity, Tenant } from "./apiTypes";
 
-export const SHOWN = ["incidents", "rules", "channels", "silences"] as const;
-export type Shown = (typeof SHOWN)[number];
+export const ALERT_TABS = ["incidents", "rules", "channels", "silences"] as const;
+export type AlertTab = (typeof ALERT_TABS)[number];
 
 export interface AlertsView {
-  show: Shown;
+  show: AlertTab;
   /** The id of the one that is looked at. */
   incident: string | null;
 }
 
-export function parseAlerts(params: URLSearchParams): AlertsView {
-  return { show: SHOWN.find((name) => name === params.get("show")) ?? "incidents", incident: params.get("incident") };
+export function parseAlertsView(params: URLSearchParams): AlertsView {
+  return { show: ALERT_TABS.find((name) => name === params.get("show")) ?? "incidents", incident: params.get("incident") };
 }
 
 export function incidentHref(tenant: Tenant, id: string): string {
@@ -36,7 +36,7 @@ const CONDITION = /^([A-Z_]+)(?: (avg|p\d+))? ([<>]) (.+) over (.+)$/;
 const NO_DATA = /^NO_DATA for (.+)$/;
 
 /** "LATENCY p95 > 250 ms over 5 min" → "Wait p95 above 250 ms within 5 min". What is not understood stays as it is. */
-export function conditionWords(condition: string): string {
+export function describeCondition(condition: string): string {
   const silent = NO_DATA.exec(condition);
   if (silent !== null) return `Nothing new in history for ${silent[1]}`;
   const [, metric, percentile, sign, limit, window] = CONDITION.exec(condition) ?? [];
@@ -46,7 +46,7 @@ export function conditionWords(condition: string): string {
 }
 
 /** What was measured, in the unit of the condition that it was compared with. */
-export function valueWords(condition: string | null, value: number | null): string {
+export function formatMetricValue(condition: string | null, value: number | null): string {
   if (value === null) return "nothing measured";
   const metric = (condition ?? "").split(" ")[0];
   if (metric === "ERROR_RATE") return formatShare(value);
@@ -57,25 +57,25 @@ export function valueWords(condition: string | null, value: number | null): stri
 
 // ---- Incidents ---------------------------------------------------------------------------------------
 
-const WORST_FIRST: readonly Severity[] = ["critical", "warning", "info"];
+const SEVERITY_ORDER: readonly Severity[] = ["critical", "warning", "info"];
 
 /** Worst first, then those that nobody takes care of, then the newest. */
-export function worstFirst(incidents: readonly Incident[]): Incident[] {
+export function sortBySeverity(incidents: readonly Incident[]): Incident[] {
   return [...incidents].sort(
     (a, b) =>
-      WORST_FIRST.indexOf(a.severity) - WORST_FIRST.indexOf(b.severity) ||
+      SEVERITY_ORDER.indexOf(a.severity) - SEVERITY_ORDER.indexOf(b.severity) ||
       Number(a.state === "acknowledged") - Number(b.state === "acknowledged") ||
       Date.parse(b.fired_at) - Date.parse(a.fired_at),
   );
 }
 
 /** Severities that there are, worst first. */
-export function bySeverity(incidents: readonly Incident[]): { severity: Severity; count: number }[] {
-  return WORST_FIRST.map((severity) => ({ severity, count: incidents.filter((each) => each.severity === severity).length })).filter(({ count }) => count > 0);
+export function countBySeverity(incidents: readonly Incident[]): { severity: Severity; count: number }[] {
+  return SEVERITY_ORDER.map((severity) => ({ severity, count: incidents.filter((each) => each.severity === severity).length })).filter(({ count }) => count > 0);
 }
 
-export function openWords(count: number, more: boolean): string {
-  return count === 0 ? "No open alerts" : `${more ? `${count}+ open alerts` : plural(count, "open alert")}`;
+export function describeOpenCount(count: number, more: boolean): string {
+  return count === 0 ? "No open alerts" : `${more ? `${count}+ open alerts` : formatPlural(count, "open alert")}`;
 }
 
 const MARGIN_MS = 15 * 60_000;
@@ -91,10 +91,10 @@ export function chartHref(incident: Incident, nowMs: number): string | null {
   return href(page, incident, { start: new Date(from).toISOString(), end: new Date(until).toISOString() });
 }
 
-export interface Step {
+export interface TimelineEntry {
   id: string;
   at: string;
-  what: string;
+  title: string;
   /** What is to be said beside it. */
   note: string;
 }
@@ -102,20 +102,20 @@ export interface Step {
 const SILENCED = "silenced: nobody was told";
 
 /** How it came and went, oldest first. */
-export function story(incident: IncidentDetail): Step[] {
-  const steps: Step[] = [];
+export function buildTimeline(incident: IncidentDetail): TimelineEntry[] {
+  const entries: TimelineEntry[] = [];
   let fired = false;
   for (const { id, kind, at, value, told } of incident.transitions) {
-    const measured = incident.condition === null ? "" : valueWords(incident.condition, value);
+    const measured = incident.condition === null ? "" : formatMetricValue(incident.condition, value);
     const notes = [measured, ...(told ? [] : [SILENCED])];
-    if (kind === "resolved") steps.push({ id, at, what: "Resolved", note: [incident.reason ?? measured, ...(told ? [] : [SILENCED])].filter(Boolean).join(" · ") });
-    else if (kind === "firing") steps.push({ id, at, what: fired ? "Told: the silence was over" : "Fired", note: notes.filter(Boolean).join(" · ") });
+    if (kind === "resolved") entries.push({ id, at, title: "Resolved", note: [incident.reason ?? measured, ...(told ? [] : [SILENCED])].filter(Boolean).join(" · ") });
+    else if (kind === "firing") entries.push({ id, at, title: fired ? "Told: the silence was over" : "Fired", note: notes.filter(Boolean).join(" · ") });
     fired ||= kind === "firing";
   }
   if (incident.acknowledged_at !== null) {
-    steps.push({ id: "acknowledged", at: incident.acknowledged_at, what: "Acknowledged", note: `by ${incident.acknowledged_by ?? "somebody"}` });
+    entries.push({ id: "acknowledged", at: incident.acknowledged_at, title: "Acknowledged", note: `by ${incident.acknowledged_by ?? "somebody"}` });
   }
-  return steps.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
+  return entries.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
 }
 
 // ---- Messages ----------------------------------------------------------------------------------------
@@ -129,17 +129,17 @@ export function deliveryState({ delivered_at, given_up_at, attempts, error }: De
   return attempts === 0 ? "waiting" : "retrying";
 }
 
-export function deliveryWords(delivery: Delivery): string {
-  const tries = plural(delivery.attempts, "attempt");
+export function describeDelivery(delivery: Delivery): string {
+  const attempts = formatPlural(delivery.attempts, "attempt");
   switch (deliveryState(delivery)) {
     case "delivered":
       return "delivered";
     case "partial":
       return "delivered, but not to every recipient";
     case "failed":
-      return `not delivered, given up after ${tries}`;
+      return `not delivered, given up after ${attempts}`;
     case "retrying":
-      return `not delivered after ${tries}, is tried again`;
+      return `not delivered after ${attempts}, is tried again`;
     case "waiting":
       return "not sent yet";
   }

@@ -1,5 +1,5 @@
 import { afterEach, expect, it, vi } from "vitest";
-import { acknowledgeIncident, healthIncidents, listIncidents } from "./alertsApi";
+import { acknowledgeIncident, listHealthIncidents, listIncidents } from "./alertsApi";
 import { incident, TENANT } from "./fixtures";
 
 const signal = new AbortController().signal;
@@ -8,32 +8,32 @@ afterEach(() => vi.unstubAllGlobals());
 
 /** The addresses that were asked. */
 function answer(body: unknown, status = 200): string[] {
-  const asked: string[] = [];
+  const requests: string[] = [];
   vi.stubGlobal("fetch", async (url: string) => {
-    asked.push(url);
+    requests.push(url);
     return new Response(JSON.stringify(body), { status });
   });
-  return asked;
+  return requests;
 }
 
 it("asks for incidents of one environment, page by page", async () => {
-  const asked = answer({ incidents: [], next: null });
+  const requests = answer({ incidents: [], next: null });
   await listIncidents(TENANT, "resolved", "a=b&c", signal);
-  const url = new URL(asked[0] ?? "", "http://localhost");
+  const url = new URL(requests[0] ?? "", "http://localhost");
   expect(url.pathname).toBe("/api/v1/alerts/incidents");
   expect(Object.fromEntries(url.searchParams)).toEqual({ ...TENANT, state: "resolved", limit: "50", cursor: "a=b&c" });
 });
 
 it("finds the incidents of Headrace's own health among all", async () => {
   answer({ incidents: [incident(), incident({ id: "h", org: "", project: "", env: "", queue: null, condition: null })], next: null });
-  expect((await healthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
+  expect((await listHealthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
 });
 
 it("finds them behind any number of others", async () => {
   const health = incident({ id: "h", org: "", project: "", env: "", queue: null, condition: null });
   const pages: Record<string, unknown> = { "": { incidents: [incident()], next: "a=b&c" }, "a=b&c": { incidents: [health], next: null } };
   vi.stubGlobal("fetch", async (url: string) => new Response(JSON.stringify(pages[new URL(url, "http://localhost").searchParams.get("cursor") ?? ""])));
-  expect((await healthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
+  expect((await listHealthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
 });
 
 it("tells kindly who comes second", async () => {

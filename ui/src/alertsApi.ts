@@ -1,76 +1,76 @@
 /** One function per endpoint of alerts. Imports nothing of the page. */
-import { segment, tenantQuery } from "./api";
-import { ApiError, getShape, request, REQUEST_TIMEOUT_MS } from "./http";
-import type { Channel, ChannelType, Incident, IncidentDetail, IncidentList, MadeChannel, Rule, RuleFields, Silence, Tenant, Tested } from "./apiTypes";
+import { pathSegment, tenantQuery } from "./api";
+import { ApiError, getChecked, request, REQUEST_TIMEOUT_MS } from "./http";
+import type { Channel, ChannelType, Incident, IncidentDetail, IncidentList, CreatedChannel, Rule, RuleFields, Silence, Tenant, TestResult } from "./apiTypes";
 
 const ALERTS = "/api/v1/alerts";
 /** The server waits for a test message; the answer comes after that. */
 const TEST_TIMEOUT_MS = REQUEST_TIMEOUT_MS + 5000;
 
 export function listIncidents(tenant: Tenant, state: "open" | "resolved", cursor: string | null, signal: AbortSignal): Promise<IncidentList> {
-  return getShape(`${ALERTS}/incidents?${tenantQuery(tenant)}&state=${state}&limit=50${after(cursor)}`, signal, "incidents");
+  return getChecked(`${ALERTS}/incidents?${tenantQuery(tenant)}&state=${state}&limit=50${cursorParam(cursor)}`, signal, "incidents");
 }
 
-function after(cursor: string | null): string {
+function cursorParam(cursor: string | null): string {
   return cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
 }
 
 /** Those of Headrace's own health that are open. They stand among those of all tenants, for keys that reach them all. */
-export async function healthIncidents(signal: AbortSignal): Promise<Incident[]> {
-  const found: Incident[] = [];
+export async function listHealthIncidents(signal: AbortSignal): Promise<Incident[]> {
+  const incidents: Incident[] = [];
   let cursor: string | null = null;
   do {
-    const page: IncidentList = await getShape(`${ALERTS}/incidents?state=open&limit=500${after(cursor)}`, signal, "incidents");
-    found.push(...page.incidents.filter((incident) => incident.condition === null));
+    const page: IncidentList = await getChecked(`${ALERTS}/incidents?state=open&limit=500${cursorParam(cursor)}`, signal, "incidents");
+    incidents.push(...page.incidents.filter((incident) => incident.condition === null));
     cursor = page.next;
   } while (cursor !== null);
-  return found;
+  return incidents;
 }
 
-export function showIncident(id: string, signal: AbortSignal): Promise<IncidentDetail> {
-  return getShape(`${ALERTS}/incidents/${segment(id)}`, signal, "transitions");
+export function getIncident(id: string, signal: AbortSignal): Promise<IncidentDetail> {
+  return getChecked(`${ALERTS}/incidents/${pathSegment(id)}`, signal, "transitions");
 }
 
 export async function acknowledgeIncident(id: string, signal: AbortSignal): Promise<void> {
-  await unlessTooLate(request("POST", `${ALERTS}/incidents/${segment(id)}/acknowledge`, signal));
+  await withConflictMessage(request("POST", `${ALERTS}/incidents/${pathSegment(id)}/acknowledge`, signal));
 }
 
 export async function resolveIncident(id: string, signal: AbortSignal): Promise<void> {
-  await unlessTooLate(request("POST", `${ALERTS}/incidents/${segment(id)}/resolve`, signal));
+  await withConflictMessage(request("POST", `${ALERTS}/incidents/${pathSegment(id)}/resolve`, signal));
 }
 
 /** Another person, or the evaluator, did it first: no failure of anybody. */
-async function unlessTooLate(asked: Promise<unknown>): Promise<void> {
+async function withConflictMessage(response: Promise<unknown>): Promise<void> {
   try {
-    await asked;
+    await response;
   } catch (cause) {
     throw cause instanceof ApiError && cause.status === 409 ? new ApiError("Somebody was faster", cause.detail, 409) : cause;
   }
 }
 
 export async function listRules(tenant: Tenant, signal: AbortSignal): Promise<Rule[]> {
-  return (await getShape<{ rules: Rule[] }>(`${ALERTS}/rules?${tenantQuery(tenant)}`, signal, "rules")).rules;
+  return (await getChecked<{ rules: Rule[] }>(`${ALERTS}/rules?${tenantQuery(tenant)}`, signal, "rules")).rules;
 }
 
-export type RuleGiven = Partial<RuleFields> & { enabled?: boolean };
+export type RuleInput = Partial<RuleFields> & { enabled?: boolean };
 
-export async function addRule(tenant: Tenant, given: RuleGiven, signal: AbortSignal): Promise<void> {
-  await request("POST", `${ALERTS}/rules?${tenantQuery(tenant)}`, signal, given);
+export async function addRule(tenant: Tenant, input: RuleInput, signal: AbortSignal): Promise<void> {
+  await request("POST", `${ALERTS}/rules?${tenantQuery(tenant)}`, signal, input);
 }
 
-export async function changeRule(id: string, given: RuleGiven, signal: AbortSignal): Promise<void> {
-  await request("PATCH", `${ALERTS}/rules/${segment(id)}`, signal, given);
+export async function changeRule(id: string, input: RuleInput, signal: AbortSignal): Promise<void> {
+  await request("PATCH", `${ALERTS}/rules/${pathSegment(id)}`, signal, input);
 }
 
 export async function removeRule(id: string, signal: AbortSignal): Promise<void> {
-  await request("DELETE", `${ALERTS}/rules/${segment(id)}`, signal);
+  await request("DELETE", `${ALERTS}/rules/${pathSegment(id)}`, signal);
 }
 
 export async function listChannels(tenant: Tenant, signal: AbortSignal): Promise<Channel[]> {
-  return (await getShape<{ channels: Channel[] }>(`${ALERTS}/channels?${tenantQuery(tenant)}`, signal, "channels")).channels;
+  return (await getChecked<{ channels: Channel[] }>(`${ALERTS}/channels?${tenantQuery(tenant)}`, signal, "channels")).channels;
 }
 
-export interface ChannelGiven {
+export interface NewChannel {
   name: string;
   type: ChannelType;
   url?: string;
@@ -79,33 +79,33 @@ export interface ChannelGiven {
   health: boolean;
 }
 
-export async function addChannel(tenant: Tenant, given: ChannelGiven, signal: AbortSignal): Promise<MadeChannel> {
-  return (await request("POST", `${ALERTS}/channels?${tenantQuery(tenant)}`, signal, given)) as MadeChannel;
+export async function addChannel(tenant: Tenant, input: NewChannel, signal: AbortSignal): Promise<CreatedChannel> {
+  return (await request("POST", `${ALERTS}/channels?${tenantQuery(tenant)}`, signal, input)) as CreatedChannel;
 }
 
 export async function removeChannel(id: string, signal: AbortSignal): Promise<void> {
-  await request("DELETE", `${ALERTS}/channels/${segment(id)}`, signal);
+  await request("DELETE", `${ALERTS}/channels/${pathSegment(id)}`, signal);
 }
 
-export async function testChannel(id: string, signal: AbortSignal): Promise<Tested> {
-  return (await request("POST", `${ALERTS}/channels/${segment(id)}/test`, signal, undefined, TEST_TIMEOUT_MS)) as Tested;
+export async function testChannel(id: string, signal: AbortSignal): Promise<TestResult> {
+  return (await request("POST", `${ALERTS}/channels/${pathSegment(id)}/test`, signal, undefined, TEST_TIMEOUT_MS)) as TestResult;
 }
 
 export async function listSilences(tenant: Tenant, signal: AbortSignal): Promise<Silence[]> {
-  return (await getShape<{ silences: Silence[] }>(`${ALERTS}/silences?${tenantQuery(tenant)}`, signal, "silences")).silences;
+  return (await getChecked<{ silences: Silence[] }>(`${ALERTS}/silences?${tenantQuery(tenant)}`, signal, "silences")).silences;
 }
 
-export interface SilenceGiven {
+export interface NewSilence {
   ends_at: string;
   rule_id: string | null;
   queue: string | null;
   reason: string;
 }
 
-export async function addSilence(tenant: Tenant, given: SilenceGiven, signal: AbortSignal): Promise<void> {
-  await request("POST", `${ALERTS}/silences?${tenantQuery(tenant)}`, signal, given);
+export async function addSilence(tenant: Tenant, input: NewSilence, signal: AbortSignal): Promise<void> {
+  await request("POST", `${ALERTS}/silences?${tenantQuery(tenant)}`, signal, input);
 }
 
 export async function endSilence(id: string, signal: AbortSignal): Promise<void> {
-  await request("DELETE", `${ALERTS}/silences/${segment(id)}`, signal);
+  await request("DELETE", `${ALERTS}/silences/${pathSegment(id)}`, signal);
 }

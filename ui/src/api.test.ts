@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { historyPath, listDead, listEnvironments, listQueues, redriveSome } from "./api";
+import { historyPath, listDeadJobs, listEnvironments, listQueues, redriveBatch } from "./api";
 import { queueState, TENANT } from "./fixtures";
-import { ApiError, problem } from "./http";
+import { ApiError, fromProblemDocument } from "./http";
 
 const ref = { org: "a&b", project: "x/y", env: "é", queue: "a/b:*{c} 100% 🐟?#" };
 const signal = new AbortController().signal;
@@ -10,12 +10,12 @@ afterEach(() => vi.unstubAllGlobals());
 
 /** Every request is answered with the next of these; the addresses and bodies that were asked. */
 function answers(...bodies: unknown[]): { url: string; body: unknown }[] {
-  const asked: { url: string; body: unknown }[] = [];
+  const requests: { url: string; body: unknown }[] = [];
   vi.stubGlobal("fetch", async (url: string, given: RequestInit) => {
-    asked.push({ url, body: given.body === undefined ? null : JSON.parse(String(given.body)) });
-    return new Response(JSON.stringify(bodies[asked.length - 1]), { status: 200 });
+    requests.push({ url, body: given.body === undefined ? null : JSON.parse(String(given.body)) });
+    return new Response(JSON.stringify(bodies[requests.length - 1]), { status: 200 });
   });
-  return asked;
+  return requests;
 }
 
 it("puts any name into one path segment", () => {
@@ -29,18 +29,18 @@ it("refuses names that a browser would rewrite away", () => {
 });
 
 it("puts the pages of a list together", async () => {
-  const asked = answers({ queues: [queueState("a")], next: "x=", timestamp: "t1" }, { queues: [queueState("b")], next: null, timestamp: "t2" });
+  const requests = answers({ queues: [queueState("a")], next: "x=", timestamp: "t1" }, { queues: [queueState("b")], next: null, timestamp: "t2" });
   const list = await listQueues(TENANT, signal);
   expect(list.queues.map((queue) => queue.queue)).toEqual(["a", "b"]);
-  expect(asked[1]?.url).toContain("cursor=x%3D");
+  expect(requests[1]?.url).toContain("cursor=x%3D");
 });
 
 it("asks for dead letters by what was said, and by nothing else", async () => {
-  const asked = answers({ jobs: [], next: null }, { redriven: 0, next: null });
-  await listDead({ ...TENANT, queue: "q" }, { error: "no answer", task: "" }, null, signal);
-  expect(Object.fromEntries(new URL(asked[0]?.url ?? "", "http://localhost").searchParams)).toEqual({ ...TENANT, limit: "50", error: "no answer" });
-  await redriveSome({ ...TENANT, queue: "q" }, { ids: ["1"] }, "c", signal);
-  expect(asked[1]?.body).toEqual({ ids: ["1"], limit: 200, cursor: "c" });
+  const requests = answers({ jobs: [], next: null }, { redriven: 0, next: null });
+  await listDeadJobs({ ...TENANT, queue: "q" }, { error: "no answer", task: "" }, null, signal);
+  expect(Object.fromEntries(new URL(requests[0]?.url ?? "", "http://localhost").searchParams)).toEqual({ ...TENANT, limit: "50", error: "no answer" });
+  await redriveBatch({ ...TENANT, queue: "q" }, { ids: ["1"] }, "c", signal);
+  expect(requests[1]?.body).toEqual({ ids: ["1"], limit: 200, cursor: "c" });
 });
 
 describe("failures", () => {
@@ -52,7 +52,7 @@ describe("failures", () => {
   });
 
   it("has words for an answer that is no problem document", () => {
-    expect(problem(502, undefined)).toMatchObject({ title: "The server answered 502", detail: "", status: 502 });
+    expect(fromProblemDocument(502, undefined)).toMatchObject({ title: "The server answered 502", detail: "", status: 502 });
   });
 
   it("refuses an answer of another shape", async () => {

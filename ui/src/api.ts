@@ -1,5 +1,5 @@
 /** One function per endpoint. Imports nothing of the page. */
-import { ApiError, getShape, request } from "./http";
+import { ApiError, getChecked, request } from "./http";
 import type {
   DeadJobDetail,
   DeadList,
@@ -19,17 +19,17 @@ import type {
   WatchedStream,
   WatchedStreamList,
   WorkerType,
-  Who,
+  CurrentKey,
 } from "./apiTypes";
 
-const MOST_PAGES = 10;
+const MAX_PAGES = 10;
 
-export async function whoAmI(signal: AbortSignal): Promise<Who> {
-  return (await request("GET", "/api/v1/session", signal)) as Who;
+export async function getCurrentKey(signal: AbortSignal): Promise<CurrentKey> {
+  return (await request("GET", "/api/v1/session", signal)) as CurrentKey;
 }
 
 export function listEnvironments(signal: AbortSignal): Promise<EnvironmentList> {
-  return getShape("/api/v1/environments", signal, "environments");
+  return getChecked("/api/v1/environments", signal, "environments");
 }
 
 /** Every queue of an environment; pages are put together. */
@@ -38,10 +38,10 @@ export async function listQueues(tenant: Tenant, signal: AbortSignal): Promise<Q
   let cursor: string | null = null;
   for (let page = 1; ; page += 1) {
     const next: string = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
-    const found: QueueList = await getShape<QueueList>(`/api/v1/queues?${tenantQuery(tenant)}${next}`, signal, "queues");
+    const found: QueueList = await getChecked<QueueList>(`/api/v1/queues?${tenantQuery(tenant)}${next}`, signal, "queues");
     queues.push(...found.queues);
     cursor = found.next;
-    if (cursor === null || page === MOST_PAGES) return { ...found, queues };
+    if (cursor === null || page === MAX_PAGES) return { ...found, queues };
   }
 }
 
@@ -49,42 +49,42 @@ export function streamPath(tenant: Tenant): string {
   return `/api/v1/stream?${tenantQuery(tenant)}`;
 }
 
-export function queueHistory(ref: QueueRef, when: string, signal: AbortSignal): Promise<History> {
-  return getShape(historyPath(ref, when), signal, "timeseries");
+export function getQueueHistory(ref: QueueRef, when: string, signal: AbortSignal): Promise<History> {
+  return getChecked(historyPath(ref, when), signal, "timeseries");
 }
 
 export function historyPath(ref: QueueRef, when: string): string {
-  return `/api/v1/queues/${segment(ref.queue)}/metrics?${tenantQuery(ref)}&${when}`;
+  return `/api/v1/queues/${pathSegment(ref.queue)}/metrics?${tenantQuery(ref)}&${when}`;
 }
 
-export function environmentHistory(tenant: Tenant, when: string, signal: AbortSignal): Promise<History> {
-  return getShape(`/api/v1/environments/${segment(tenant.env)}/queue-metrics?${aboveEnvironment(tenant)}&${when}`, signal, "timeseries");
+export function getEnvironmentHistory(tenant: Tenant, when: string, signal: AbortSignal): Promise<History> {
+  return getChecked(`/api/v1/environments/${pathSegment(tenant.env)}/queue-metrics?${projectQuery(tenant)}&${when}`, signal, "timeseries");
 }
 
-export function topQueues(tenant: Tenant, metric: string, period: string, signal: AbortSignal): Promise<TopQueues> {
-  const query = `${aboveEnvironment(tenant)}&metric=${metric}&period=${period}&limit=5`;
-  return getShape(`/api/v1/environments/${segment(tenant.env)}/top-queues?${query}`, signal, "queues");
+export function getTopQueues(tenant: Tenant, metric: string, period: string, signal: AbortSignal): Promise<TopQueues> {
+  const query = `${projectQuery(tenant)}&metric=${metric}&period=${period}&limit=5`;
+  return getChecked(`/api/v1/environments/${pathSegment(tenant.env)}/top-queues?${query}`, signal, "queues");
 }
 
-export function detailedQueues(tenant: Tenant, signal: AbortSignal): Promise<DetailedQueues> {
-  return getShape(`/api/v2/metrics/queues/detailed?${tenantQuery(tenant)}`, signal, "warmQueues", "coldQueues");
+export function getDetailedQueues(tenant: Tenant, signal: AbortSignal): Promise<DetailedQueues> {
+  return getChecked(`/api/v2/metrics/queues/detailed?${tenantQuery(tenant)}`, signal, "warmQueues", "coldQueues");
 }
 
-export function runningTasks(tenant: Tenant, signal: AbortSignal): Promise<RunningTasks> {
-  return getShape(`/api/v2/metrics/queues/running?${tenantQuery(tenant)}`, signal, "tasks");
+export function getRunningTasks(tenant: Tenant, signal: AbortSignal): Promise<RunningTasks> {
+  return getChecked(`/api/v2/metrics/queues/running?${tenantQuery(tenant)}`, signal, "tasks");
 }
 
 /** Queue → the plugin that provides its tasks. */
-export function actionPlugins(tenant: Tenant, signal: AbortSignal): Promise<Record<string, string>> {
-  return getShape(`/api/v2/metrics/queues/action-plugins?${tenantQuery(tenant)}`, signal);
+export function getActionPlugins(tenant: Tenant, signal: AbortSignal): Promise<Record<string, string>> {
+  return getChecked(`/api/v2/metrics/queues/action-plugins?${tenantQuery(tenant)}`, signal);
 }
 
-export async function showJob(tenant: Tenant, id: string, signal: AbortSignal): Promise<Job> {
-  return (await request("GET", `/api/v1/jobs/${segment(id)}?${tenantQuery(tenant)}`, signal)) as Job;
+export async function getJob(tenant: Tenant, id: string, signal: AbortSignal): Promise<Job> {
+  return (await request("GET", `/api/v1/jobs/${pathSegment(id)}?${tenantQuery(tenant)}`, signal)) as Job;
 }
 
 export async function cancelJob(tenant: Tenant, id: string, signal: AbortSignal): Promise<void> {
-  await request("DELETE", `/api/v1/jobs/${segment(id)}?${tenantQuery(tenant)}`, signal);
+  await request("DELETE", `/api/v1/jobs/${pathSegment(id)}?${tenantQuery(tenant)}`, signal);
 }
 
 /** Which dead jobs: fields of the API, left out where they say nothing. */
@@ -96,20 +96,20 @@ export interface DeadFilter {
   buried_to?: string;
 }
 
-export function listDead(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<DeadList> {
+export function listDeadJobs(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<DeadList> {
   const query = Object.entries({ ...which, cursor }).flatMap(([name, value]) =>
     typeof value === "string" && value !== "" ? [`&${name}=${encodeURIComponent(value)}`] : [],
   );
-  return getShape(`/api/v1/queues/${segment(ref.queue)}/dead?${tenantQuery(ref)}&limit=50${query.join("")}`, signal, "jobs");
+  return getChecked(`/api/v1/queues/${pathSegment(ref.queue)}/dead?${tenantQuery(ref)}&limit=50${query.join("")}`, signal, "jobs");
 }
 
-export function showDead(ref: QueueRef, id: string, signal: AbortSignal): Promise<DeadJobDetail> {
-  return getShape(`/api/v1/queues/${segment(ref.queue)}/dead/${segment(id)}?${tenantQuery(ref)}`, signal);
+export function getDeadJob(ref: QueueRef, id: string, signal: AbortSignal): Promise<DeadJobDetail> {
+  return getChecked(`/api/v1/queues/${pathSegment(ref.queue)}/dead/${pathSegment(id)}?${tenantQuery(ref)}`, signal);
 }
 
 /** One step; the answer says whether there is more to do. */
-export async function redriveSome(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<Redriven> {
-  const path = `/api/v1/queues/${segment(ref.queue)}/dead/redrive?${tenantQuery(ref)}`;
+export async function redriveBatch(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<Redriven> {
+  const path = `/api/v1/queues/${pathSegment(ref.queue)}/dead/redrive?${tenantQuery(ref)}`;
   return (await request("POST", path, signal, { ...which, limit: 200, ...(cursor === null ? {} : { cursor }) })) as Redriven;
 }
 
@@ -119,21 +119,21 @@ export interface SettingsChange {
 }
 
 export async function changeSettings(ref: QueueRef, change: SettingsChange, signal: AbortSignal): Promise<void> {
-  await request("PATCH", `/api/v1/queues/${segment(ref.queue)}/settings?${tenantQuery(ref)}`, signal, change);
+  await request("PATCH", `/api/v1/queues/${pathSegment(ref.queue)}/settings?${tenantQuery(ref)}`, signal, change);
 }
 
-export function pipelineHealth(signal: AbortSignal): Promise<PipelineHealth> {
-  return getShape("/api/v1/pipeline?limit=120", signal, "batches");
+export function getPipeline(signal: AbortSignal): Promise<PipelineHealth> {
+  return getChecked("/api/v1/pipeline?limit=120", signal, "batches");
 }
 
 /** Worker types are not of one environment each: all that the key reaches. */
-export async function workerTypes(signal: AbortSignal): Promise<WorkerType[]> {
-  return (await getShape<{ types: WorkerType[] }>("/api/v1/autoscale", signal, "types")).types;
+export async function listWorkerTypes(signal: AbortSignal): Promise<WorkerType[]> {
+  return (await getChecked<{ types: WorkerType[] }>("/api/v1/autoscale", signal, "types")).types;
 }
 
-export function decisions(type: string, changes: boolean, cursor: string | null, signal: AbortSignal): Promise<DecisionList> {
+export function listDecisions(type: string, changes: boolean, cursor: string | null, signal: AbortSignal): Promise<DecisionList> {
   const next = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
-  return getShape(`/api/v1/autoscale/${segment(type)}/decisions?limit=60${changes ? "&changes=true" : ""}${next}`, signal, "decisions");
+  return getChecked(`/api/v1/autoscale/${pathSegment(type)}/decisions?limit=60${changes ? "&changes=true" : ""}${next}`, signal, "decisions");
 }
 
 /** Streams are watched where their settings say, mostly in an environment without queues: all that the key reaches. */
@@ -142,30 +142,30 @@ export async function listStreams(signal: AbortSignal): Promise<WatchedStreamLis
   let cursor: string | null = null;
   for (let page = 1; ; page += 1) {
     const next: string = cursor === null ? "" : `?cursor=${encodeURIComponent(cursor)}`;
-    const found: WatchedStreamList = await getShape<WatchedStreamList>(`/api/v1/streams${next}`, signal, "streams");
+    const found: WatchedStreamList = await getChecked<WatchedStreamList>(`/api/v1/streams${next}`, signal, "streams");
     streams.push(...found.streams);
     cursor = found.next;
-    if (cursor === null || page === MOST_PAGES) return { ...found, streams };
+    if (cursor === null || page === MAX_PAGES) return { ...found, streams };
   }
 }
 
 /** The stream that has its history as this queue; null: no stream has. */
-export async function streamOfQueue(ref: QueueRef, signal: AbortSignal): Promise<WatchedStream | null> {
+export async function getStreamForQueue(ref: QueueRef, signal: AbortSignal): Promise<WatchedStream | null> {
   const path = `/api/v1/streams?${tenantQuery(ref)}&name=${encodeURIComponent(ref.queue)}`;
-  const { streams } = await getShape<WatchedStreamList>(path, signal, "streams");
+  const { streams } = await getChecked<WatchedStreamList>(path, signal, "streams");
   return streams.find((each) => each.queue === ref.queue) ?? null;
 }
 
 export function tenantQuery(tenant: Tenant): string {
-  return `${aboveEnvironment(tenant)}&env=${encodeURIComponent(tenant.env)}`;
+  return `${projectQuery(tenant)}&env=${encodeURIComponent(tenant.env)}`;
 }
 
-function aboveEnvironment({ org, project }: Tenant): string {
+function projectQuery({ org, project }: Tenant): string {
   return `org=${encodeURIComponent(org)}&project=${encodeURIComponent(project)}`;
 }
 
 /** Browsers resolve "." and ".." segments, percent-encoded or not, before they send: such a name cannot stand in a path. */
-export function segment(name: string): string {
+export function pathSegment(name: string): string {
   if (name === "." || name === "..") {
     throw new ApiError("This cannot be shown", `Browsers rewrite paths that contain “${name}” as a whole segment.`);
   }

@@ -13,7 +13,7 @@ export interface QueueRef extends Tenant {
 
 export type Level = "read" | "operate" | "admin";
 
-export interface Who {
+export interface CurrentKey {
   name: string;
   level: Level;
   scope: { org: string | null; project: string | null; env: string | null };
@@ -361,12 +361,12 @@ export interface Channel extends Tenant {
   last_sent_at: string | null;
 }
 
-export interface MadeChannel extends Channel {
+export interface CreatedChannel extends Channel {
   /** Of a webhook, if it was made now: this is the only time it is shown. */
   secret: string | null;
 }
 
-export interface Tested {
+export interface TestResult {
   delivered: boolean;
   error: string | null;
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { scopeWords, sourcesOf, toSteps, workWords } from "./autoscale";
+import { describeScope, readSources, toSteps, describeWork } from "./autoscale";
 import { at } from "./fixtures";
 import type { Decision } from "./apiTypes";
 
@@ -9,24 +9,24 @@ function decision(seconds: number, wanted: number, workers: number | null = null
 
 describe("a worker type in words", () => {
   it("says where it looks", () => {
-    expect(scopeWords({ org: null, project: null, env: null })).toBe("every organisation");
-    expect(scopeWords({ org: "acme", project: "shop", env: null })).toBe("acme / shop");
+    expect(describeScope({ org: null, project: null, env: null })).toBe("every organisation");
+    expect(describeScope({ org: "acme", project: "shop", env: null })).toBe("acme / shop");
   });
 
   it("says what it works on", () => {
     const none = { queues: [], all_queues: false, stream: null, group: null };
-    expect(workWords({ ...none, queues: ["emails", "a/b"] })).toBe("emails, a/b");
-    expect(workWords({ ...none, all_queues: true })).toBe("all queues");
-    expect(workWords({ ...none, stream: "orders", group: "billing" })).toBe("stream orders, group billing");
+    expect(describeWork({ ...none, queues: ["emails", "a/b"] })).toBe("emails, a/b");
+    expect(describeWork({ ...none, all_queues: true })).toBe("all queues");
+    expect(describeWork({ ...none, stream: "orders", group: "billing" })).toBe("stream orders, group billing");
   });
 });
 
 it("reads what a decision is based on, and no more than it understands", () => {
   const source = { name: "emails", depth: 3, running: null, arrivals_per_s: 0.5, service_s: 0.25, age_s: null, paused: true, unknown: "Valkey", later: 1 };
-  expect(sourcesOf({ inputs: { sources: [source, "nonsense"] } })).toEqual([
+  expect(readSources({ inputs: { sources: [source, "nonsense"] } })).toEqual([
     { name: "emails", depth: 3, running: null, arrivalsPerS: 0.5, serviceMs: 250, ageMs: null, paused: true, unknown: "Valkey" },
   ]);
-  expect(sourcesOf({ inputs: {} })).toEqual([]);
+  expect(readSources({ inputs: {} })).toEqual([]);
 });
 
 describe("the chart of decisions", () => {

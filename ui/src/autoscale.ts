@@ -2,13 +2,13 @@
 import type { Decision, WorkerType } from "./apiTypes";
 
 /** Where a type looks: "every organisation", "acme / shop / prod". */
-export function scopeWords({ org, project, env }: Pick<WorkerType, "org" | "project" | "env">): string {
+export function describeScope({ org, project, env }: Pick<WorkerType, "org" | "project" | "env">): string {
   const parts = [org, project, env].filter((part) => part !== null);
   return parts.length === 0 ? "every organisation" : parts.join(" / ");
 }
 
 /** What a type works on. */
-export function workWords(type: Pick<WorkerType, "queues" | "all_queues" | "stream" | "group">): string {
+export function describeWork(type: Pick<WorkerType, "queues" | "all_queues" | "stream" | "group">): string {
   if (type.stream !== null) return `stream ${type.stream}, group ${type.group ?? ""}`;
   return type.all_queues ? "all queues" : type.queues.join(", ");
 }
@@ -25,33 +25,33 @@ export interface Source {
   unknown: string;
 }
 
-export function sourcesOf({ inputs }: Pick<Decision, "inputs">): Source[] {
+export function readSources({ inputs }: Pick<Decision, "inputs">): Source[] {
   const sources = Array.isArray(inputs["sources"]) ? (inputs["sources"] as unknown[]) : [];
   return sources
     .filter((each): each is Record<string, unknown> => typeof each === "object" && each !== null)
     .map((each) => ({
       name: String(each["name"] ?? ""),
-      depth: numberOf(each["depth"]),
-      running: numberOf(each["running"]),
-      arrivalsPerS: numberOf(each["arrivals_per_s"]),
-      serviceMs: inMs(each["service_s"]),
-      ageMs: inMs(each["age_s"]),
+      depth: toNumber(each["depth"]),
+      running: toNumber(each["running"]),
+      arrivalsPerS: toNumber(each["arrivals_per_s"]),
+      serviceMs: toMilliseconds(each["service_s"]),
+      ageMs: toMilliseconds(each["age_s"]),
       paused: each["paused"] === true,
       unknown: typeof each["unknown"] === "string" ? each["unknown"] : "",
     }));
 }
 
 /** Workers that really ran then; null: nobody could tell. */
-export function workersOf({ inputs }: Pick<Decision, "inputs">): number | null {
-  return numberOf(inputs["workers"]);
+export function readWorkerCount({ inputs }: Pick<Decision, "inputs">): number | null {
+  return toNumber(inputs["workers"]);
 }
 
-function numberOf(value: unknown): number | null {
+function toNumber(value: unknown): number | null {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
 }
 
-function inMs(value: unknown): number | null {
-  const seconds = numberOf(value);
+function toMilliseconds(value: unknown): number | null {
+  const seconds = toNumber(value);
   return seconds === null ? null : seconds * 1000;
 }
 
@@ -76,7 +76,7 @@ export function toSteps(newestFirst: readonly Decision[]): Steps | null {
   const [first, last] = [decisions[0], decisions.at(-1)];
   if (first === undefined || last === undefined || first === last) return null;
   const [start, end] = [Date.parse(first.decided_at), Date.parse(last.decided_at)];
-  const top = Math.max(1, ...decisions.flatMap((each) => [each.wanted, workersOf(each) ?? 0]));
+  const top = Math.max(1, ...decisions.flatMap((each) => [each.wanted, readWorkerCount(each) ?? 0]));
   const x = (each: Decision) => round(((Date.parse(each.decided_at) - start) / Math.max(1, end - start)) * STEPS_WIDTH);
   const y = (value: number) => round(STEPS_HEIGHT - (value / top) * STEPS_HEIGHT);
   const path = (read: (each: Decision) => number | null) => {
@@ -90,7 +90,7 @@ export function toSteps(newestFirst: readonly Decision[]): Steps | null {
       })
       .join("");
   };
-  return { wanted: path((each) => each.wanted), workers: path(workersOf), top, from: first.decided_at, until: last.decided_at };
+  return { wanted: path((each) => each.wanted), workers: path(readWorkerCount), top, from: first.decided_at, until: last.decided_at };
 }
 
 function round(value: number): number {

@@ -1,96 +1,96 @@
 import { describe, expect, it } from "vitest";
 import { at, history, point, START } from "./fixtures";
-import { hasValues, isolatedIndexes, lastIndex, resolutionSeconds, toFrame, valueAt } from "./chartData";
+import { hasValues, isolatedIndexes, lastIndex, resolutionSeconds, toChartData, valueAt } from "./chartData";
 
 describe("toFrame", () => {
   it("turns counts into lines of rates on the grid", () => {
-    const frame = toFrame(history([point(0, { enqueued: 10, completed: 5, nack: 5 }), point(5, { enqueued: 5, completed: 5 })]));
-    expect(frame.times).toEqual([START, START + 5]);
-    expect(frame.lines.enqueued.settled).toEqual([2, 1]);
-    expect(frame.lines.completed.settled).toEqual([1, 1]);
-    expect(frame.lines.retried.settled).toEqual([1, 0]);
-    expect([frame.start, frame.end, frame.resolutionS]).toEqual([START, START + 10, 5]);
+    const chart = toChartData(history([point(0, { enqueued: 10, completed: 5, nack: 5 }), point(5, { enqueued: 5, completed: 5 })]));
+    expect(chart.times).toEqual([START, START + 5]);
+    expect(chart.lines.enqueued.final).toEqual([2, 1]);
+    expect(chart.lines.completed.final).toEqual([1, 1]);
+    expect(chart.lines.retried.final).toEqual([1, 0]);
+    expect([chart.start, chart.end, chart.resolutionS]).toEqual([START, START + 10, 5]);
   });
 
   it("keeps the nulls of gauges as gaps", () => {
-    const frame = toFrame(history([point(0), point(5, { depth: 0, running: 0 }), point(10, { depth: 7, running: 2, limit: 10 })]));
-    expect(frame.lines.depth.settled).toEqual([null, 0, 7]);
-    expect(frame.lines.running.settled).toEqual([null, 0, 2]);
-    expect(frame.lines.limit.settled).toEqual([null, null, 10]);
+    const chart = toChartData(history([point(0), point(5, { depth: 0, running: 0 }), point(10, { depth: 7, running: 2, limit: 10 })]));
+    expect(chart.lines.depth.final).toEqual([null, 0, 7]);
+    expect(chart.lines.running.final).toEqual([null, 0, 2]);
+    expect(chart.lines.limit.final).toEqual([null, null, 10]);
   });
 
   it("stands failures on each other: buried, tried again, expired", () => {
-    const { lines } = toFrame(history([point(0, { dlq: 5, nack: 10, expired: 20, dequeued: 30 })]));
-    expect([lines.buried.settled, lines.retriedTop.settled, lines.expiredTop.settled]).toEqual([[1], [3], [7]]);
-    expect([lines.retried.settled, lines.expired.settled]).toEqual([[2], [4]]);
-    expect(lines.failureRate.settled).toEqual([0.5]);
+    const { lines } = toChartData(history([point(0, { dlq: 5, nack: 10, expired: 20, dequeued: 30 })]));
+    expect([lines.buried.final, lines.retriedTop.final, lines.expiredTop.final]).toEqual([[1], [3], [7]]);
+    expect([lines.retried.final, lines.expired.final]).toEqual([[2], [4]]);
+    expect(lines.failureRate.final).toEqual([0.5]);
   });
 
   it("does not know percentiles and failure rates where nothing was measured", () => {
-    const { lines } = toFrame(history([point(0), point(5, { dequeued: 4, waitP95: 0 })]));
-    expect(lines.waitP95.settled).toEqual([null, 0]);
-    expect(lines.failureRate.settled).toEqual([null, 0]);
+    const { lines } = toChartData(history([point(0), point(5, { dequeued: 4, waitP95: 0 })]));
+    expect(lines.waitP95.final).toEqual([null, 0]);
+    expect(lines.failureRate.final).toEqual([null, 0]);
   });
 
   it("tells depth by tier", () => {
-    const { lines } = toFrame(history([point(0, { depth: 9, warm: 5, cold: 4 })]));
-    expect([lines.warm.settled, lines.cold.settled, lines.depth.settled]).toEqual([[5], [4], [9]]);
+    const { lines } = toChartData(history([point(0, { depth: 9, warm: 5, cold: 4 })]));
+    expect([lines.warm.final, lines.cold.final, lines.depth.final]).toEqual([[5], [4], [9]]);
   });
 
   it("breaks the line where steps of the grid are missing", () => {
-    const frame = toFrame(history([point(0, { enqueued: 5 }), point(5, { enqueued: 5 }), point(60, { enqueued: 5 })]));
-    expect(frame.times).toEqual([START, START + 5, START + 10, START + 60]);
-    expect(frame.lines.enqueued.settled).toEqual([1, 1, null, 1]);
+    const chart = toChartData(history([point(0, { enqueued: 5 }), point(5, { enqueued: 5 }), point(60, { enqueued: 5 })]));
+    expect(chart.times).toEqual([START, START + 5, START + 10, START + 60]);
+    expect(chart.lines.enqueued.final).toEqual([1, 1, null, 1]);
   });
 
   it("draws what the pipeline lost as a gap, not as zero", () => {
-    const frame = toFrame(history([point(0, { enqueued: 5 }), { ...point(5, { enqueued: null }), complete: false }, point(10, { enqueued: 5 })]));
-    expect(frame.lines.enqueued.settled).toEqual([1, null, 1]);
-    expect(valueAt(frame.lines.enqueued, 1)).toBeNull();
+    const chart = toChartData(history([point(0, { enqueued: 5 }), { ...point(5, { enqueued: null }), complete: false }, point(10, { enqueued: 5 })]));
+    expect(chart.lines.enqueued.final).toEqual([1, null, 1]);
+    expect(valueAt(chart.lines.enqueued, 1)).toBeNull();
   });
 
   it("puts points in order", () => {
-    const frame = toFrame(history([point(5, { depth: 2 }), point(0, { depth: 1 })]));
-    expect(frame.lines.depth.settled).toEqual([1, 2]);
+    const chart = toChartData(history([point(5, { depth: 2 }), point(0, { depth: 1 })]));
+    expect(chart.lines.depth.final).toEqual([1, 2]);
   });
 
   it("separates what the pipeline has not finished, and lets both strokes meet", () => {
     const points = [point(0, { enqueued: 5, depth: 1 }), point(5, { enqueued: 5, depth: 2 }), point(10, { enqueued: 1, depth: 3 })];
-    const frame = toFrame(history(points, at(10)));
-    expect(frame.lines.enqueued.settled).toEqual([1, 1, null]);
-    expect(frame.lines.enqueued.unfinished).toEqual([null, 1, 0.2]);
-    expect(frame.lines.depth.unfinished).toEqual([null, 2, 3]);
+    const chart = toChartData(history(points, at(10)));
+    expect(chart.lines.enqueued.final).toEqual([1, 1, null]);
+    expect(chart.lines.enqueued.provisional).toEqual([null, 1, 0.2]);
+    expect(chart.lines.depth.provisional).toEqual([null, 2, 3]);
   });
 
   it("holds a bucket that contains the watermark for unfinished", () => {
-    const frame = toFrame(history([point(0, { enqueued: 5 }), point(5, { enqueued: 5 })], at(7)));
-    expect(frame.lines.enqueued.settled).toEqual([1, null]);
+    const chart = toChartData(history([point(0, { enqueued: 5 }), point(5, { enqueued: 5 })], at(7)));
+    expect(chart.lines.enqueued.final).toEqual([1, null]);
   });
 
   it("does not draw zeros that nobody has counted yet", () => {
-    const frame = toFrame(history([point(0, { enqueued: 5 }), point(5), point(10), point(15)], at(10)));
-    expect(frame.lines.enqueued.settled).toEqual([1, 0, null, null]);
-    expect(frame.lines.enqueued.unfinished).toEqual([null, 0, null, null]);
+    const chart = toChartData(history([point(0, { enqueued: 5 }), point(5), point(10), point(15)], at(10)));
+    expect(chart.lines.enqueued.final).toEqual([1, 0, null, null]);
+    expect(chart.lines.enqueued.provisional).toEqual([null, 0, null, null]);
   });
 
   it("has nothing final without a watermark", () => {
-    const frame = toFrame(history([point(0, { enqueued: 5 }), point(5)], null));
-    expect(frame.settledUntil).toBeNull();
-    expect(frame.lines.enqueued.settled).toEqual([null, null]);
-    expect(frame.lines.enqueued.unfinished).toEqual([1, null]);
+    const chart = toChartData(history([point(0, { enqueued: 5 }), point(5)], null));
+    expect(chart.finalUntil).toBeNull();
+    expect(chart.lines.enqueued.final).toEqual([null, null]);
+    expect(chart.lines.enqueued.provisional).toEqual([1, null]);
   });
 
   it("survives an empty answer", () => {
-    const frame = toFrame(history([]));
-    expect(frame.times).toEqual([]);
-    expect(lastIndex(Object.values(frame.lines))).toBe(-1);
-    expect(hasValues(frame.lines.depth)).toBe(false);
+    const chart = toChartData(history([]));
+    expect(chart.times).toEqual([]);
+    expect(lastIndex(Object.values(chart.lines))).toBe(-1);
+    expect(hasValues(chart.lines.depth)).toBe(false);
   });
 });
 
 describe("reading lines", () => {
-  const frame = toFrame(history([point(0, { enqueued: 5 }), point(5, { enqueued: 10 }), point(10, { enqueued: 1 }), point(15)], at(10)));
-  const { enqueued } = frame.lines;
+  const chart = toChartData(history([point(0, { enqueued: 5 }), point(5, { enqueued: 10 }), point(10, { enqueued: 1 }), point(15)], at(10)));
+  const { enqueued } = chart.lines;
 
   it("prefers the final value, falls back to the unfinished one", () => {
     expect([0, 1, 2, 3, 4].map((index) => valueAt(enqueued, index))).toEqual([1, 2, 0.2, null, null]);
@@ -98,7 +98,7 @@ describe("reading lines", () => {
 
   it("finds the newest known point, and the newest final one", () => {
     expect(lastIndex([enqueued])).toBe(2);
-    expect(lastIndex([enqueued], "settled")).toBe(1);
+    expect(lastIndex([enqueued], "final")).toBe(1);
   });
 
   it("finds points that a line alone would not show", () => {

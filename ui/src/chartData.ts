@@ -12,12 +12,12 @@ export type Values = (number | null)[];
 
 export interface Line {
   /** Final values; null where there is none. */
-  settled: Values;
+  final: Values;
   /** Values still growing, with the last final one repeated so that both strokes meet. */
-  unfinished: Values;
+  provisional: Values;
 }
 
-const PER_SECOND = {
+const RATES = {
   enqueued: (p: MetricPoint) => p.throughput.enqueued,
   started: (p: MetricPoint) => p.throughput.dequeued,
   completed: (p: MetricPoint) => p.throughput.completed,
@@ -29,7 +29,7 @@ const PER_SECOND = {
   expiredTop: (p: MetricPoint) => sum(p.failures.dlq, p.failures.nack, p.failures.ttl_expired),
 };
 
-const AS_IT_IS = {
+const GAUGES = {
   warm: (p: MetricPoint) => p.queue_depth.warm,
   cold: (p: MetricPoint) => p.queue_depth.cold,
   depth: (p: MetricPoint) => p.queue_depth.last,
@@ -55,16 +55,16 @@ function sum(...counts: (number | null)[]): number | null {
   return counts.reduce((total, count) => (total === null || count === null ? null : total + count), 0);
 }
 
-export type LineName = keyof typeof PER_SECOND | keyof typeof AS_IT_IS;
+export type LineName = keyof typeof RATES | keyof typeof GAUGES;
 
-export interface Frame {
+export interface ChartData {
   /** Start of each bucket, epoch seconds, ascending, on the grid. */
   times: number[];
   start: number;
   end: number;
   resolutionS: number;
   /** Epoch seconds up to which everything is final; null when nothing is. */
-  settledUntil: number | null;
+  finalUntil: number | null;
   lines: Record<LineName, Line>;
 }
 
@@ -79,30 +79,30 @@ export function resolutionSeconds(resolution: string): number {
   return seconds;
 }
 
-export function toFrame(history: History): Frame {
+export function toChartData(history: History): ChartData {
   const resolutionS = resolutionSeconds(history.resolution);
-  const settledUntil = history.watermark === null ? null : epochSeconds(history.watermark);
-  const points = onGrid(history.timeseries, resolutionS);
-  const isSettled = points.map(({ point }) => point?.complete === true);
+  const finalUntil = history.watermark === null ? null : epochSeconds(history.watermark);
+  const points = fillGaps(history.timeseries, resolutionS);
+  const isFinal = points.map(({ point }) => point?.complete === true);
 
   const counter = (read: (point: MetricPoint) => number | null) =>
     splitLine(
       points.map(({ at, point }) => {
         if (point === null) return null;
         const value = read(point);
-        const unknown = value === null || (value === 0 && (settledUntil === null || at >= settledUntil));
+        const unknown = value === null || (value === 0 && (finalUntil === null || at >= finalUntil));
         return unknown ? null : value / resolutionS;
       }),
-      isSettled,
+      isFinal,
     );
   const gauge = (read: (point: MetricPoint) => number | null) =>
     splitLine(
       points.map(({ point }) => (point === null ? null : read(point))),
-      isSettled,
+      isFinal,
     );
   const lines = Object.fromEntries([
-    ...Object.entries(PER_SECOND).map(([name, read]) => [name, counter(read)]),
-    ...Object.entries(AS_IT_IS).map(([name, read]) => [name, gauge(read)]),
+    ...Object.entries(RATES).map(([name, read]) => [name, counter(read)]),
+    ...Object.entries(GAUGES).map(([name, read]) => [name, gauge(read)]),
   ]) as Record<LineName, Line>;
 
   return {
@@ -110,38 +110,38 @@ export function toFrame(history: History): Frame {
     start: epochSeconds(history.period.start),
     end: epochSeconds(history.period.end),
     resolutionS,
-    settledUntil,
+    finalUntil,
     lines,
   };
 }
 
 /** The value of a line at a point: the final one, else the unfinished one. */
 export function valueAt(line: Line, index: number): number | null {
-  return line.settled[index] ?? line.unfinished[index] ?? null;
+  return line.final[index] ?? line.provisional[index] ?? null;
 }
 
 /** Index of the newest point at which any of the lines has a value; -1 when none has. */
-export function lastIndex(lines: readonly Line[], kind: "settled" | "any" = "any"): number {
-  const length = lines[0]?.settled.length ?? 0;
+export function lastIndex(lines: readonly Line[], kind: "final" | "any" = "any"): number {
+  const length = lines[0]?.final.length ?? 0;
   for (let index = length - 1; index >= 0; index -= 1) {
-    const known = lines.some((line) => (kind === "any" ? valueAt(line, index) : (line.settled[index] ?? null)) !== null);
+    const known = lines.some((line) => (kind === "any" ? valueAt(line, index) : (line.final[index] ?? null)) !== null);
     if (known) return index;
   }
   return -1;
 }
 
 export function hasValues(line: Line): boolean {
-  return line.settled.some((v) => v !== null) || line.unfinished.some((v) => v !== null);
+  return line.final.some((v) => v !== null) || line.provisional.some((v) => v !== null);
 }
 
 /** Points with nothing on either side: a line cannot show them, so the chart marks them with a dot. */
 export function isolatedIndexes(values: ArrayLike<number | null | undefined>): number[] {
-  const found: number[] = [];
+  const indexes: number[] = [];
   for (let index = 0; index < values.length; index += 1) {
     const known = (at: number) => values[at] !== null && values[at] !== undefined;
-    if (known(index) && !known(index - 1) && !known(index + 1)) found.push(index);
+    if (known(index) && !known(index - 1) && !known(index + 1)) indexes.push(index);
   }
-  return found;
+  return indexes;
 }
 
 interface GridPoint {
@@ -150,7 +150,7 @@ interface GridPoint {
 }
 
 /** Puts the points in order and fills missing steps with "unknown", so that a line never bridges a hole. */
-function onGrid(timeseries: readonly MetricPoint[], resolutionS: number): GridPoint[] {
+function fillGaps(timeseries: readonly MetricPoint[], resolutionS: number): GridPoint[] {
   const sorted = timeseries.map((point) => ({ at: epochSeconds(point.timestamp), point })).sort((a, b) => a.at - b.at);
   const filled: GridPoint[] = [];
   for (const entry of sorted) {
@@ -164,12 +164,12 @@ function onGrid(timeseries: readonly MetricPoint[], resolutionS: number): GridPo
   return filled;
 }
 
-function splitLine(values: Values, isSettled: readonly boolean[]): Line {
-  const settled = values.map((value, index) => (isSettled[index] ? value : null));
-  const unfinished = values.map((value, index) => (isSettled[index] ? null : value));
-  const firstUnfinished = isSettled.indexOf(false);
-  if (firstUnfinished > 0) unfinished[firstUnfinished - 1] = settled[firstUnfinished - 1] ?? null;
-  return { settled, unfinished };
+function splitLine(values: Values, isFinal: readonly boolean[]): Line {
+  const final = values.map((value, index) => (isFinal[index] ? value : null));
+  const provisional = values.map((value, index) => (isFinal[index] ? null : value));
+  const firstProvisional = isFinal.indexOf(false);
+  if (firstProvisional > 0) provisional[firstProvisional - 1] = final[firstProvisional - 1] ?? null;
+  return { final, provisional };
 }
 
 export function epochSeconds(iso: string): number {

@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import { at, queueState, START, TENANT } from "./fixtures";
-import { deadFilter, deadQueues, isFiltered, parseDead } from "./deadLetters";
+import { deadFilter, deadQueues, isFiltered, parseDeadView } from "./deadLetters";
 import { redriveAll } from "./redrive";
 
 describe("which dead letters", () => {
-  const view = (given: Record<string, string>) => parseDead(new URLSearchParams(given));
+  const view = (given: Record<string, string>) => parseDeadView(new URLSearchParams(given));
 
   it("is told by the URL", () => {
     expect(deadFilter(view({ task: "post", error: "no answer", since: "1h" }), START * 1000)).toEqual({

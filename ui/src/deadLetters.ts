@@ -19,7 +19,7 @@ export const SINCE = [
   { id: "7d", label: "Last 7 days", seconds: 7 * 86_400 },
 ] as const;
 
-export function parseDead(params: URLSearchParams): DeadView {
+export function parseDeadView(params: URLSearchParams): DeadView {
   const since = params.get("since") ?? "";
   return {
     queue: params.get("queue"),

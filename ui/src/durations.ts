@@ -11,14 +11,14 @@ const UNIT_MS: Record<string, number> = { ...Object.fromEntries(UNITS), m: 60_00
 const PART = /(\d+(?:\.\d+)?)\s*(ms|min|[smhd])/gi;
 
 /** In ms; null where it is none. A number without a unit is none: nobody could tell whether s or ms were meant. */
-export function parseSpan(text: string): number | null {
+export function parseDuration(text: string): number | null {
   const parts = [...text.matchAll(PART)];
   if (parts.length === 0 || text.replace(PART, "").trim() !== "") return null;
   return parts.reduce((sum, [, amount, unit]) => sum + Number(amount) * (UNIT_MS[(unit ?? "").toLowerCase()] ?? 0), 0);
 }
 
 /** Exact: in the largest unit that needs no fraction. */
-export function spanText(ms: number): string {
+export function formatExactDuration(ms: number): string {
   const [name, size] = UNITS.find(([, length]) => ms >= length && ms % length === 0) ?? (ms === 0 ? ["s", 1] : ["ms", 1]);
   return `${ms / size} ${name}`;
 }

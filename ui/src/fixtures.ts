@@ -24,7 +24,7 @@ export interface PointValues {
   waitP95?: number | null;
 }
 
-const NOTHING = { p50: null, p90: null, p95: null, p99: null };
+const NO_QUANTILES = { p50: null, p90: null, p95: null, p99: null };
 
 export function point(seconds: number, values: PointValues = {}, resolutionS = 5): MetricPoint {
   const { enqueued = 0, dequeued = 0, completed = 0, depth = null, running = null, limit = null, nack = 0, dlq = 0 } = values;
@@ -40,7 +40,7 @@ export function point(seconds: number, values: PointValues = {}, resolutionS = 5
       completed_per_s: completed / resolutionS,
     },
     queue_depth: { max: depth, last: depth, warm: values.warm ?? null, cold: values.cold ?? null, max_bytes: null },
-    percentiles: { wait_ms: { ...NOTHING, p95: values.waitP95 ?? null }, run_ms: NOTHING },
+    percentiles: { wait_ms: { ...NO_QUANTILES, p95: values.waitP95 ?? null }, run_ms: NO_QUANTILES },
     concurrency: { max: running, last: running, limit, utilization_pct: null },
     failures: { nack, dlq, ttl_expired: values.expired ?? 0 },
   };
@@ -56,7 +56,7 @@ export function history(timeseries: MetricPoint[], watermark: string | null = at
     watermark,
     completeness: { pct: 100, missing: {} },
     headline: { totals: { enqueued: 0, dequeued: 0, completed: 0, nack: 0, dlq: 0, ttl_expired: 0 }, failure_rate: null },
-    percentiles: { wait_ms: NOTHING, run_ms: NOTHING },
+    percentiles: { wait_ms: NO_QUANTILES, run_ms: NO_QUANTILES },
     timeseries: timeseries.map((each) => ({ ...each, complete: Date.parse(each.timestamp) + 5000 <= until })),
   };
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { dayTime, exact, formatAgo, formatBytes, formatCount, formatDuration, formatRate, formatShare, plural, UNKNOWN, utcTime } from "./format";
+import { formatDayTime, formatExact, formatAgo, formatBytes, formatCount, formatDuration, formatRate, formatShare, formatPlural, UNKNOWN, formatUtcTime } from "./format";
 
 describe("formatCount", () => {
   it.each([
@@ -22,7 +22,7 @@ describe("formatCount", () => {
     expect(formatRate(null)).toBe(UNKNOWN);
     expect(formatShare(null)).toBe(UNKNOWN);
     expect(formatDuration(null)).toBe(UNKNOWN);
-    expect(exact(null)).toBe("unknown");
+    expect(formatExact(null)).toBe("unknown");
   });
 });
 
@@ -89,14 +89,14 @@ describe("formatBytes", () => {
 
 it("names the day only where it is another", () => {
   const now = new Date(2026, 10, 15, 20, 0, 5).getTime() / 1000;
-  expect(dayTime(now, now)).not.toContain("15");
-  expect(dayTime(now - 3 * 86_400, now)).toContain("12");
+  expect(formatDayTime(now, now)).not.toContain("15");
+  expect(formatDayTime(now - 3 * 86_400, now)).toContain("12");
 });
 
 it("counts things", () => {
-  expect([plural(1, "row"), plural(2, "row"), plural(3, "class")]).toEqual(["1 row", "2 rows", "3 classes"]);
+  expect([formatPlural(1, "row"), formatPlural(2, "row"), formatPlural(3, "class")]).toEqual(["1 row", "2 rows", "3 classes"]);
 });
 
 it("tells UTC for the hover text", () => {
-  expect(utcTime(Date.parse("2026-11-15T20:00:05Z") / 1000)).toBe("2026-11-15 20:00:05 UTC");
+  expect(formatUtcTime(Date.parse("2026-11-15T20:00:05Z") / 1000)).toBe("2026-11-15 20:00:05 UTC");
 });

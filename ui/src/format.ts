@@ -81,33 +81,33 @@ const SECONDS = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2
 const DAYS = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
 /** The exact number with grouped digits, for hover texts. */
-export function exact(value: number | null): string {
+export function formatExact(value: number | null): string {
   return value === null || !Number.isFinite(value) ? "unknown" : EXACT.format(value);
 }
 
 /** "1 row", "2 rows", "3 classes". */
-export function plural(count: number, word: string): string {
-  return `${exact(count)} ${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
+export function formatPlural(count: number, word: string): string {
+  return `${formatExact(count)} ${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
 }
 
 /** A time of day in the viewer's zone and locale. */
-export function clockTime(epochSeconds: number, withSeconds: boolean): string {
+export function formatTimeOfDay(epochSeconds: number, withSeconds: boolean): string {
   return (withSeconds ? SECONDS : MINUTES).format(epochSeconds * 1000);
 }
 
 /** The day and the time of day in the viewer's zone; the day is left out where it is today. */
-export function dayTime(epochSeconds: number, now: number = Date.now() / 1000): string {
+export function formatDayTime(epochSeconds: number, now: number = Date.now() / 1000): string {
   const at = new Date(epochSeconds * 1000);
-  const time = clockTime(epochSeconds, true);
-  return at.toDateString() === new Date(now * 1000).toDateString() ? time : `${monthDay(epochSeconds)}, ${time}`;
+  const time = formatTimeOfDay(epochSeconds, true);
+  return at.toDateString() === new Date(now * 1000).toDateString() ? time : `${formatMonthDay(epochSeconds)}, ${time}`;
 }
 
-export function monthDay(epochSeconds: number): string {
+export function formatMonthDay(epochSeconds: number): string {
   return DAYS.format(epochSeconds * 1000);
 }
 
 /** The same instant in UTC, for hover texts: "2026-11-15 20:00:05 UTC". */
-export function utcTime(epochSeconds: number): string {
+export function formatUtcTime(epochSeconds: number): string {
   return `${new Date(epochSeconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }
 

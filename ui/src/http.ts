@@ -21,10 +21,10 @@ export type Method = "GET" | "POST" | "PATCH" | "DELETE";
 export const REQUEST_TIMEOUT_MS = 10_000;
 
 /** The JSON answer; null where there is none to give (204). */
-export async function request(method: Method, path: string, signal: AbortSignal, given?: unknown, timeoutMs = REQUEST_TIMEOUT_MS): Promise<unknown> {
+export async function request(method: Method, path: string, signal: AbortSignal, requestBody?: unknown, timeoutMs = REQUEST_TIMEOUT_MS): Promise<unknown> {
   const timeout = AbortSignal.timeout(timeoutMs);
   const headers: Record<string, string> = { accept: "application/json, application/problem+json" };
-  if (given !== undefined) headers["content-type"] = "application/json";
+  if (requestBody !== undefined) headers["content-type"] = "application/json";
   let response: Response;
   let text: string;
   try {
@@ -32,45 +32,45 @@ export async function request(method: Method, path: string, signal: AbortSignal,
       method,
       headers,
       signal: AbortSignal.any([signal, timeout]),
-      ...(given === undefined ? {} : { body: JSON.stringify(given) }),
+      ...(requestBody === undefined ? {} : { body: JSON.stringify(requestBody) }),
     });
     text = await response.text();
   } catch (cause) {
     if (signal.aborted) throw cause; // the page moved on: nobody is told
     if (timeout.aborted) throw new ApiError("Headrace is slow to answer", `No answer within ${timeoutMs / 1000} s.`);
-    throw unreachable();
+    throw unreachableError();
   }
   const body = parseJson(text);
-  if (!response.ok) throw problem(response.status, body);
+  if (!response.ok) throw fromProblemDocument(response.status, body);
   if (response.status === 204) return null;
-  if (body === undefined) throw foreignAnswer(path);
+  if (body === undefined) throw unexpectedResponse(path);
   return body;
 }
 
 /** An answer with these lists in it; anything else comes from another release, or from somebody in between. */
-export async function getShape<T>(path: string, signal: AbortSignal, ...lists: string[]): Promise<T> {
+export async function getChecked<T>(path: string, signal: AbortSignal, ...lists: string[]): Promise<T> {
   const body = await request("GET", path, signal);
-  if (!isRecord(body) || lists.some((name) => !Array.isArray(body[name]))) throw foreignAnswer(path);
+  if (!isRecord(body) || lists.some((name) => !Array.isArray(body[name]))) throw unexpectedResponse(path);
   return body as T;
 }
 
 /** An RFC 9457 problem document, or whatever a proxy in between said, as an ApiError. */
-export function problem(status: number, body: unknown): ApiError {
+export function fromProblemDocument(status: number, body: unknown): ApiError {
   const fields = isRecord(body) ? body : {};
   const title = typeof fields["title"] === "string" && fields["title"] !== "" ? fields["title"] : `The server answered ${status}`;
   const detail = typeof fields["detail"] === "string" ? fields["detail"] : "";
   return new ApiError(title, detail, status);
 }
 
-export function asApiError(cause: unknown): ApiError {
+export function toApiError(cause: unknown): ApiError {
   return cause instanceof ApiError ? cause : new ApiError("The dashboard failed", String(cause));
 }
 
-export function unreachable(): ApiError {
+export function unreachableError(): ApiError {
   return new ApiError("Headrace cannot be reached", "The server does not answer. It may be stopped or restarting.");
 }
 
-function foreignAnswer(path: string): ApiError {
+function unexpectedResponse(path: string): ApiError {
   return new ApiError("Unexpected answer", `${path} did not return what this dashboard understands. Reload the page after an upgrade.`);
 }
 

@@ -1,15 +1,15 @@
 import { describe, expect, it } from "vitest";
 import { at, queueState, START, TENANT } from "./fixtures";
-import { merged, serverNow, troubleOf } from "./liveQueues";
+import { applyUpdate, serverNow, queueProblem } from "./liveQueues";
 
-const depths = (queues: ReturnType<typeof merged>) => [...queues.byKey.values()].map((queue) => `${queue.queue} ${queue.depth}`);
+const depths = (queues: ReturnType<typeof applyUpdate>) => [...queues.byKey.values()].map((queue) => `${queue.queue} ${queue.depth}`);
 
 describe("merged", () => {
-  const snapshot = merged(null, { queues: [queueState("a", { depth: 1 }), queueState("b", { depth: 2 })], timestamp: at(0) }, 100);
+  const snapshot = applyUpdate(null, { queues: [queueState("a", { depth: 1 }), queueState("b", { depth: 2 })], timestamp: at(0) }, 100);
 
   it("takes changes into what was known", () => {
-    const told = { queues: [queueState("b", { depth: 5 }), queueState("c")], gone: [{ ...TENANT, queue: "a" }], timestamp: at(1) };
-    const next = merged(snapshot, told, 1100);
+    const update = { queues: [queueState("b", { depth: 5 }), queueState("c")], gone: [{ ...TENANT, queue: "a" }], timestamp: at(1) };
+    const next = applyUpdate(snapshot, update, 1100);
     expect(depths(next)).toEqual(["b 5", "c 0"]);
     expect(depths(snapshot)).toEqual(["a 1", "b 2"]);
   });
@@ -22,17 +22,17 @@ describe("merged", () => {
 
 describe("troubleOf", () => {
   const now = (START + 120) * 1000;
-  const trouble = (values: Parameters<typeof queueState>[1]) => troubleOf(queueState("q", values), now);
+  const problem = (values: Parameters<typeof queueState>[1]) => queueProblem(queueState("q", values), now);
 
   it("tells why nothing runs", () => {
-    expect(trouble({ paused: true })).toBe("paused");
-    expect(trouble({ depth: 1, limit: 0, oldest_at: at(119) })).toBe("limit 0");
-    expect(trouble({ depth: 1, oldest_at: at(0) })).toBe("nothing runs");
+    expect(problem({ paused: true })).toBe("paused");
+    expect(problem({ depth: 1, limit: 0, oldest_at: at(119) })).toBe("limit 0");
+    expect(problem({ depth: 1, oldest_at: at(0) })).toBe("nothing runs");
   });
 
   it("is silent where all is well", () => {
-    expect(trouble({})).toBeNull();
-    expect(trouble({ depth: 1, running: 1, oldest_at: at(0) })).toBeNull();
-    expect(trouble({ depth: 1, oldest_at: at(100) })).toBeNull();
+    expect(problem({})).toBeNull();
+    expect(problem({ depth: 1, running: 1, oldest_at: at(0) })).toBeNull();
+    expect(problem({ depth: 1, oldest_at: at(100) })).toBeNull();
   });
 });

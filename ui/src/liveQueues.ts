@@ -4,8 +4,8 @@
  */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { listQueues, streamPath } from "./api";
-import { ApiError, asApiError, unreachable } from "./http";
-import { useReported, type Answer, type Live } from "./polling";
+import { ApiError, toApiError, unreachableError } from "./http";
+import { useFeed, type PollResult, type Polled } from "./polling";
 import { queueKey, tenantKey } from "./router";
 import { usePaused } from "./refreshStatus";
 import type { QueueRef, QueueState, Tenant } from "./apiTypes";
@@ -16,15 +16,15 @@ export interface ServerClock {
   at: number;
 }
 
-export interface Queues extends ServerClock {
+export interface LiveQueues extends ServerClock {
   byKey: ReadonlyMap<string, QueueState>;
 }
 
 const SILENCE_MS = 5000;
 const POLL_MS = 2000;
-const STREAM_AGAIN_MS = 30_000;
+const STREAM_RETRY_MS = 30_000;
 
-interface Told {
+interface QueueUpdate {
   queues: QueueState[];
   gone?: QueueRef[];
   timestamp: string;
@@ -36,82 +36,82 @@ export function serverNow(clock: ServerClock, now: number): number {
 }
 
 /** Pure: what was known, with what is told now. */
-export function merged(before: Queues | null, told: Told, at: number): Queues {
+export function applyUpdate(before: LiveQueues | null, update: QueueUpdate, at: number): LiveQueues {
   const byKey = new Map(before?.byKey ?? []);
-  for (const queue of told.queues) byKey.set(queueKey(queue), queue);
-  for (const ref of told.gone ?? []) byKey.delete(queueKey(ref));
-  return { byKey, serverMs: Date.parse(told.timestamp), at };
+  for (const queue of update.queues) byKey.set(queueKey(queue), queue);
+  for (const ref of update.gone ?? []) byKey.delete(queueKey(ref));
+  return { byKey, serverMs: Date.parse(update.timestamp), at };
 }
 
-export function useQueues(tenant: Tenant | null): Live<Queues> {
+export function useLiveQueues(tenant: Tenant | null): Polled<LiveQueues> {
   const paused = usePaused();
-  const [answer, setAnswer] = useState<Answer<Queues> | null>(null);
+  const [result, setResult] = useState<PollResult<LiveQueues> | null>(null);
   const [round, setRound] = useState(0);
   const key = tenant === null ? null : tenantKey(tenant);
-  const known = answer?.key === key && answer?.data !== null;
-  const heldRound = useRef(0);
+  const hasData = result?.key === key && result?.data !== null;
+  const lastRound = useRef(0);
 
   useEffect(() => {
     if (tenant === null || key === null) return;
-    const asked = heldRound.current !== round;
-    heldRound.current = round;
-    if (paused && known && !asked) return;
-    return (paused && known ? askOnce : listen)(tenant, {
-      tell: (change) =>
-        setAnswer((old) => {
+    const refreshRequested = lastRound.current !== round;
+    lastRound.current = round;
+    if (paused && hasData && !refreshRequested) return;
+    return (paused && hasData ? fetchOnce : subscribe)(tenant, {
+      update: (change) =>
+        setResult((old) => {
           const at = performance.now();
           return { key, data: change(old?.key === key ? old.data : null, at), error: null, receivedAt: at };
         }),
-      fail: (error) => setAnswer((old) => (old?.key === key ? { ...old, error } : { key, data: null, error, receivedAt: null })),
+      fail: (error) => setResult((old) => (old?.key === key ? { ...old, error } : { key, data: null, error, receivedAt: null })),
     });
   }, [key, paused, round]);
 
   const refresh = useCallback(() => setRound((n) => n + 1), []);
-  return useReported(key !== null, answer?.key === key ? answer : null, SILENCE_MS, refresh);
+  return useFeed(key !== null, result?.key === key ? result : null, SILENCE_MS, refresh);
 }
 
-interface Listener {
-  tell: (change: (before: Queues | null, at: number) => Queues) => void;
+interface Subscriber {
+  update: (change: (before: LiveQueues | null, at: number) => LiveQueues) => void;
   fail: (error: ApiError) => void;
 }
 
 /** For a page that is paused, after something was done on it. */
-function askOnce(tenant: Tenant, listener: Listener): () => void {
+function fetchOnce(tenant: Tenant, listener: Subscriber): () => void {
   const stop = new AbortController();
   listQueues(tenant, stop.signal).then(
-    (list) => listener.tell((_, at) => merged(null, list, at)),
+    (list) => listener.update((_, at) => applyUpdate(null, list, at)),
     (cause: unknown) => {
-      if (!stop.signal.aborted) listener.fail(asApiError(cause));
+      if (!stop.signal.aborted) listener.fail(toApiError(cause));
     },
   );
   return () => stop.abort();
 }
 
 /** Listens until the returned function is called; only while somebody looks. */
-function listen(tenant: Tenant, listener: Listener): () => void {
+function subscribe(tenant: Tenant, listener: Subscriber): () => void {
   const stop = new AbortController();
   let source: EventSource | null = null;
   let timer: ReturnType<typeof setTimeout> | undefined;
   let refusedAt = Number.NEGATIVE_INFINITY;
   let events = 0;
 
-  const onTold = (event: MessageEvent<string>) => {
-    const told = JSON.parse(event.data) as Told;
+  const onMessage = (event: MessageEvent<string>) => {
+    const update = JSON.parse(event.data) as QueueUpdate;
     events += 1;
-    listener.tell((before, at) => merged(event.type === "snapshot" ? null : before, told, at));
-    probeIn(SILENCE_MS);
+    listener.update((before, at) => applyUpdate(event.type === "snapshot" ? null : before, update, at));
+    scheduleProbe(SILENCE_MS);
   };
   const open = () => {
     source = new EventSource(streamPath(tenant));
-    source.addEventListener("snapshot", onTold);
-    source.addEventListener("change", onTold);
+    source.addEventListener("snapshot", onMessage);
+    source.addEventListener("change", onMessage);
     source.addEventListener("unavailable", (event) => {
       const { detail } = JSON.parse((event as MessageEvent<string>).data) as { detail: string };
       listener.fail(new ApiError("Live state is not available", detail, 503));
     });
     source.addEventListener("end", () => listener.fail(new ApiError("Signed out", "The key is not valid any more.", 401)));
     source.onerror = () => {
-      if (source?.readyState === EventSource.CONNECTING) return void listener.fail(unreachable());
+      if (source?.readyState === EventSource.CONNECTING) return void listener.fail(unreachableError());
       close(); // refused: poll for a while
       refusedAt = performance.now();
       void probe();
@@ -121,7 +121,7 @@ function listen(tenant: Tenant, listener: Listener): () => void {
     source?.close();
     source = null;
   };
-  const probeIn = (ms: number) => {
+  const scheduleProbe = (ms: number) => {
     clearTimeout(timer);
     timer = setTimeout(() => void probe(), ms);
   };
@@ -130,20 +130,20 @@ function listen(tenant: Tenant, listener: Listener): () => void {
     const before = events;
     try {
       const list = await listQueues(tenant, stop.signal);
-      if (events === before) listener.tell((_, at) => merged(null, list, at)); // else the stream has told newer things
+      if (events === before) listener.update((_, at) => applyUpdate(null, list, at)); // else the stream has told newer things
     } catch (cause) {
       if (stop.signal.aborted) return;
-      listener.fail(asApiError(cause));
+      listener.fail(toApiError(cause));
     }
     if (stop.signal.aborted) return;
-    if (source === null && performance.now() - refusedAt > STREAM_AGAIN_MS) open();
-    probeIn(source === null ? POLL_MS : SILENCE_MS);
+    if (source === null && performance.now() - refusedAt > STREAM_RETRY_MS) open();
+    scheduleProbe(source === null ? POLL_MS : SILENCE_MS);
   };
   const onVisible = () => {
     if (document.hidden) close(); // browsers allow few connections, and a hidden tab needs none
     else if (source === null) {
       open();
-      probeIn(SILENCE_MS);
+      scheduleProbe(SILENCE_MS);
     }
   };
 
@@ -158,13 +158,13 @@ function listen(tenant: Tenant, listener: Listener): () => void {
 }
 
 /** Why nothing of it runs although jobs wait, in two words; null where all is well. Pure. */
-export type Trouble = "paused" | "limit 0" | "nothing runs";
+export type QueueProblem = "paused" | "limit 0" | "nothing runs";
 
-const STUCK_MS = 60_000;
+const STALLED_MS = 60_000;
 
-export function troubleOf(queue: Pick<QueueState, "paused" | "limit" | "depth" | "running" | "oldest_at">, nowMs: number): Trouble | null {
+export function queueProblem(queue: Pick<QueueState, "paused" | "limit" | "depth" | "running" | "oldest_at">, nowMs: number): QueueProblem | null {
   if (queue.paused) return "paused";
   if (queue.depth === 0 || queue.running > 0) return null;
   if (queue.limit === 0) return "limit 0";
-  return queue.oldest_at !== null && nowMs - Date.parse(queue.oldest_at) > STUCK_MS ? "nothing runs" : null;
+  return queue.oldest_at !== null && nowMs - Date.parse(queue.oldest_at) > STALLED_MS ? "nothing runs" : null;
 }

@@ -2,9 +2,9 @@ import { render } from "preact";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { App } from "./App";
-import { followLinks } from "./router";
+import { interceptLinks } from "./router";
 
 const root = document.getElementById("app");
 if (root === null) throw new Error("index.html has no #app");
-followLinks();
+interceptLinks();
 render(<App />, root);

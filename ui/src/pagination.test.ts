@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { follow, joined, unique } from "./pagination";
+import { loadPages, mergeFirstPage, uniqueById } from "./pagination";
 
 it("keeps the first of what pages have in common, where it stood", () => {
   const pages = [
@@ -8,7 +8,7 @@ it("keeps the first of what pages have in common, where it stood", () => {
     { id: "a", from: "an older page" },
     { id: "c", from: "an older page" },
   ];
-  expect(unique(pages).map(({ id, from }) => `${id} of ${from}`)).toEqual(["b of the fresh page", "a of the fresh page", "c of an older page"]);
+  expect(uniqueById(pages).map(({ id, from }) => `${id} of ${from}`)).toEqual(["b of the fresh page", "a of the fresh page", "c of an older page"]);
 });
 
 describe("pages after the first", () => {
@@ -21,15 +21,15 @@ describe("pages after the first", () => {
     ["1", 2, ["b", "c"], "3"],
     ["2", 9, ["c", "d"], null],
     [null, 9, [], null],
-  ])("are followed from %s, %i of them", async (cursor, count, ids, next) => expect(await follow(page, cursor, count, signal)).toEqual({ items: ids.map((id) => ({ id })), next }));
+  ])("are followed from %s, %i of them", async (cursor, count, ids, next) => expect(await loadPages(page, cursor, count, signal)).toEqual({ items: ids.map((id) => ({ id })), next }));
 
   it("keep what newer ones push off the first", () => {
-    const held = joined([{ id: "f" }, { id: "e" }], { items: [{ id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
-    expect(held).toEqual({ items: [{ id: "f" }, { id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
-    expect(held && joined([{ id: "g" }, { id: "f" }], held)?.items.map(({ id }) => id)).toEqual(["g", "f", "e", "d", "c"]);
+    const merged = mergeFirstPage([{ id: "f" }, { id: "e" }], { items: [{ id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
+    expect(merged).toEqual({ items: [{ id: "f" }, { id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
+    expect(merged && mergeFirstPage([{ id: "g" }, { id: "f" }], merged)?.items.map(({ id }) => id)).toEqual(["g", "f", "e", "d", "c"]);
   });
 
   it("are given up where nothing joins them to the first", () => {
-    expect(joined([{ id: "z" }, { id: "y" }], { items: [{ id: "d" }, { id: "c" }], next: "2" })).toBeNull();
+    expect(mergeFirstPage([{ id: "z" }, { id: "y" }], { items: [{ id: "d" }, { id: "c" }], next: "2" })).toBeNull();
   });
 });

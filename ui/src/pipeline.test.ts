@@ -1,21 +1,21 @@
 import { expect, it } from "vitest";
 import { at, serverEvent } from "./fixtures";
-import { eventTitle, lossWords, newestGaps, unlistedQueues } from "./pipeline";
+import { formatEventTitle, describeLoss, newestGaps, countUnlistedQueues } from "./pipeline";
 
 it("names the server and what happened", () => {
-  expect(eventTitle(serverEvent())).toBe("Valkey: went back");
-  expect(eventTitle(serverEvent({ server: "postgres", kind: "promoted" }))).toBe("PostgreSQL: promoted");
+  expect(formatEventTitle(serverEvent())).toBe("Valkey: went back");
+  expect(formatEventTitle(serverEvent({ server: "postgres", kind: "promoted" }))).toBe("PostgreSQL: promoted");
 });
 
 it("says how many accepted jobs are missing and that counters may know less", () => {
-  expect(lossWords(serverEvent())).toBe("12 accepted jobs missing in 1 queue, as far as counters know");
-  expect(lossWords(serverEvent({ missing: 1 }))).toBe("1 accepted job missing in 1 queue, as far as counters know");
-  expect(lossWords(serverEvent({ missing: 0, queues: 0, losses: [] }))).toBe("no accepted job is missing, as far as counters know");
+  expect(describeLoss(serverEvent())).toBe("12 accepted jobs missing in 1 queue, as far as counters know");
+  expect(describeLoss(serverEvent({ missing: 1 }))).toBe("1 accepted job missing in 1 queue, as far as counters know");
+  expect(describeLoss(serverEvent({ missing: 0, queues: 0, losses: [] }))).toBe("no accepted job is missing, as far as counters know");
 });
 
 it("counts the queues that are not listed", () => {
-  expect(unlistedQueues(serverEvent())).toBe(0);
-  expect(unlistedQueues(serverEvent({ queues: 40 }))).toBe(39);
+  expect(countUnlistedQueues(serverEvent())).toBe(0);
+  expect(countUnlistedQueues(serverEvent({ queues: 40 }))).toBe(39);
 });
 
 it("shows the newest gaps first", () => {

@@ -1,9 +1,9 @@
 /** Hooks that keep data fresh: poll, back off on failure, rest while paused or while nobody looks. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { asApiError, type ApiError } from "./http";
-import { report, usePaused } from "./refreshStatus";
+import { toApiError, type ApiError } from "./http";
+import { reportFeed, usePaused } from "./refreshStatus";
 
-export interface Live<T> {
+export interface Polled<T> {
   data: T | null;
   error: ApiError | null;
   /** performance.now() of the last good answer. */
@@ -13,7 +13,7 @@ export interface Live<T> {
 
 const BACKOFF_MAX_MS = 15_000;
 
-export interface Answer<T> {
+export interface PollResult<T> {
   key: string;
   data: T | null;
   error: ApiError | null;
@@ -25,9 +25,9 @@ export interface Answer<T> {
  * at once, so numbers never stand under another queue's name. After a failure the last data stays, beside the error.
  * While the page is paused it loads once: what is new, and what `refresh` asks for.
  */
-export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>, intervalMs: number): Live<T> {
+export function usePolled<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>, intervalMs: number): Polled<T> {
   const paused = usePaused();
-  const [answer, setAnswer] = useState<Answer<T> | null>(null);
+  const [result, setResult] = useState<PollResult<T> | null>(null);
   const [round, setRound] = useState(0);
   const loader = useRef(load);
   loader.current = load;
@@ -51,12 +51,12 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
         failures = 0;
         loadedKey.current = key;
         loadedRound.current = round;
-        setAnswer({ key, data, error: null, receivedAt: performance.now() });
+        setResult({ key, data, error: null, receivedAt: performance.now() });
       } catch (cause) {
         if (stop.signal.aborted) return;
         failures += 1;
-        const error = asApiError(cause);
-        setAnswer((old) => (old?.key === key ? { ...old, error } : { key, data: null, error, receivedAt: null }));
+        const error = toApiError(cause);
+        setResult((old) => (old?.key === key ? { ...old, error } : { key, data: null, error, receivedAt: null }));
       } finally {
         busy = false;
       }
@@ -77,20 +77,20 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
   }, [key, intervalMs, paused, round]);
 
   const refresh = useCallback(() => setRound((n) => n + 1), []);
-  const current = answer?.key === key ? answer : null;
-  return useReported(key !== null, current, intervalMs, refresh);
+  const current = result?.key === key ? result : null;
+  return useFeed(key !== null, current, intervalMs, refresh);
 }
 
 /** Tells the pulse of the page how this data is. */
-export function useReported<T>(active: boolean, answer: Answer<T> | null, refreshMs: number, refresh: () => void): Live<T> {
+export function useFeed<T>(active: boolean, result: PollResult<T> | null, refreshMs: number, refresh: () => void): Polled<T> {
   const id = useRef(Symbol("feed"));
-  const receivedAt = answer?.receivedAt ?? null;
-  const error = answer?.error ?? null;
+  const receivedAt = result?.receivedAt ?? null;
+  const error = result?.error ?? null;
   useEffect(() => {
-    report(id.current, active ? { receivedAt, error, refreshMs, refresh } : null);
+    reportFeed(id.current, active ? { receivedAt, error, refreshMs, refresh } : null);
   }, [active, receivedAt, error, refreshMs, refresh]);
-  useEffect(() => () => report(id.current, null), []);
-  return { data: answer?.data ?? null, error, receivedAt, refresh };
+  useEffect(() => () => reportFeed(id.current, null), []);
+  return { data: result?.data ?? null, error, receivedAt, refresh };
 }
 
 /** performance.now(), renewed every second, for texts such as "updated 3 s ago". */

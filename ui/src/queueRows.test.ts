@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, queueState, START, waiting } from "./fixtures";
-import { DEFAULT_ORDER, filterRows, flowTypes, groupByClass, joinTiers, nextOrder, orderParam, parseFilter, parseOrder, sortRows, type Column, type Direction, type Row } from "./queueRows";
+import { DEFAULT_ORDER, filterRows, flowTypes, groupByQueue, joinTiers, toggleSort, orderParam, parseFilter, parseOrder, sortRows, type Column, type Direction, type QueueRow } from "./queueRows";
 import type { DetailedQueues } from "./apiTypes";
 
 const details = (warmQueues: DetailedQueues["warmQueues"], coldQueues: DetailedQueues["coldQueues"] = []): DetailedQueues => ({
@@ -21,7 +21,7 @@ const ROWS = joinTiers(
   ),
 );
 
-const names = (rows: readonly Row[]) => rows.map((row) => `${row.queue}/${row.flow}`);
+const names = (rows: readonly QueueRow[]) => rows.map((row) => `${row.queue}/${row.flow}`);
 const sorted = (column: Column, direction: Direction) => names(sortRows(ROWS, { column, direction }));
 
 describe("joinTiers", () => {
@@ -42,7 +42,7 @@ describe("joinTiers", () => {
 });
 
 describe("groupByClass", () => {
-  const grouped = groupByClass([queueState("emails", { depth: 9, warm: 9, running: 3, limit: 5 }), queueState("idle")], ROWS);
+  const grouped = groupByQueue([queueState("emails", { depth: 9, warm: 9, running: 3, limit: 5 }), queueState("idle")], ROWS);
 
   it("is a row per queue, empty ones too, with the live numbers", () => {
     expect(grouped).toHaveLength(2);
@@ -95,9 +95,9 @@ describe("in the URL", () => {
   });
 
   it("turns round on the second click", () => {
-    expect(nextOrder(DEFAULT_ORDER, "total")).toEqual({ column: "total", direction: "asc" });
-    expect(nextOrder(DEFAULT_ORDER, "task")).toEqual({ column: "task", direction: "asc" });
-    expect(nextOrder(DEFAULT_ORDER, "cold")).toEqual({ column: "cold", direction: "desc" });
+    expect(toggleSort(DEFAULT_ORDER, "total")).toEqual({ column: "total", direction: "asc" });
+    expect(toggleSort(DEFAULT_ORDER, "task")).toEqual({ column: "task", direction: "asc" });
+    expect(toggleSort(DEFAULT_ORDER, "cold")).toEqual({ column: "cold", direction: "desc" });
   });
 
   it("keeps the filters", () => {

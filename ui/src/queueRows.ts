@@ -1,7 +1,7 @@
 /** The rows of the queues page: joined from both tiers, grouped, filtered, sorted. Pure; a thousand rows are nothing to it. */
 import type { ActionQueue, DetailedQueues, QueueState } from "./apiTypes";
 
-export interface Row {
+export interface QueueRow {
   key: string;
   queue: string;
   flow: string;
@@ -34,41 +34,41 @@ export interface Filter {
 }
 
 /** One row per flow, type, task and queue, whatever tier its jobs wait in. */
-export function joinTiers(found: DetailedQueues): Row[] {
-  const rows = new Map<string, Row>();
+export function joinTiers(details: DetailedQueues): QueueRow[] {
+  const rows = new Map<string, QueueRow>();
   const add = (entries: readonly ActionQueue[], tier: "warm" | "cold") => {
     for (const entry of entries) {
       const key = JSON.stringify([entry.actionClass, entry.flowName, entry.flowType, entry.actionName]);
       const row = rows.get(key) ?? emptyRow(key, entry);
       row[tier] += entry.count;
       row.total += entry.count;
-      row.oldestMs = older(row.oldestMs, entry.oldestQueuedAt === null ? null : Date.parse(entry.oldestQueuedAt));
+      row.oldestMs = earliest(row.oldestMs, entry.oldestQueuedAt === null ? null : Date.parse(entry.oldestQueuedAt));
       rows.set(key, row);
     }
   };
-  add(found.warmQueues, "warm");
-  add(found.coldQueues, "cold");
+  add(details.warmQueues, "warm");
+  add(details.coldQueues, "cold");
   return [...rows.values()];
 }
 
-function emptyRow(key: string, entry: ActionQueue): Row {
+function emptyRow(key: string, entry: ActionQueue): QueueRow {
   const { actionClass: queue, flowName: flow, flowType: type, actionName: task } = entry;
   return { key, queue, flow, type, task, warm: 0, cold: 0, total: 0, oldestMs: null, running: null, dead: null, limit: null };
 }
 
 /** One row per queue, from its live state; flows, types and tasks of what waits in it are named together. */
-export function groupByClass(queues: Iterable<QueueState>, rows: readonly Row[]): Row[] {
-  const parts = new Map<string, Row[]>();
+export function groupByQueue(queues: Iterable<QueueState>, rows: readonly QueueRow[]): QueueRow[] {
+  const parts = new Map<string, QueueRow[]>();
   for (const row of rows) parts.set(row.queue, [...(parts.get(row.queue) ?? []), row]);
   return [...queues].map((state) => {
     const own = parts.get(state.queue) ?? [];
-    const together = (read: (row: Row) => string) => [...new Set(own.map(read).filter((name) => name !== ""))].sort().join(", ");
+    const joinNames = (read: (row: QueueRow) => string) => [...new Set(own.map(read).filter((name) => name !== ""))].sort().join(", ");
     return {
       key: state.queue,
       queue: state.queue,
-      flow: together((row) => row.flow),
-      type: together((row) => row.type),
-      task: together((row) => row.task),
+      flow: joinNames((row) => row.flow),
+      type: joinNames((row) => row.type),
+      task: joinNames((row) => row.task),
       warm: state.warm,
       cold: state.cold,
       total: state.depth,
@@ -80,7 +80,7 @@ export function groupByClass(queues: Iterable<QueueState>, rows: readonly Row[])
   });
 }
 
-export function filterRows(rows: readonly Row[], filter: Filter): Row[] {
+export function filterRows(rows: readonly QueueRow[], filter: Filter): QueueRow[] {
   const words = filter.text.toLowerCase().split(/\s+/).filter((word) => word !== "");
   return rows.filter((row) => {
     if (filter.coldOnly && row.cold === 0) return false;
@@ -93,28 +93,28 @@ export function filterRows(rows: readonly Row[], filter: Filter): Row[] {
 const collator = new Intl.Collator(undefined, { numeric: true });
 
 /** What is not known comes last, whichever way; names decide between equals, so that rows do not jump about. */
-export function sortRows(rows: readonly Row[], { column, direction }: Order): Row[] {
+export function sortRows(rows: readonly QueueRow[], { column, direction }: Order): QueueRow[] {
   const sign = direction === "asc" ? 1 : -1;
   return [...rows].sort((a, b) => sign * compare(a, b, column, sign) || collator.compare(a.queue, b.queue) || collator.compare(a.key, b.key));
 }
 
-function compare(a: Row, b: Row, column: Column, sign: number): number {
+function compare(a: QueueRow, b: QueueRow, column: Column, sign: number): number {
   if (column === "flow" || column === "type" || column === "task" || column === "queue") return collator.compare(a[column], b[column]);
-  const [left, right] = [numberOf(a, column), numberOf(b, column)];
+  const [left, right] = [numericValue(a, column), numericValue(b, column)];
   if (left === null || right === null) return sign * (Number(left === null) - Number(right === null));
   return left - right;
 }
 
-function numberOf(row: Row, column: "running" | "dead" | "warm" | "cold" | "total" | "oldest"): number | null {
+function numericValue(row: QueueRow, column: "running" | "dead" | "warm" | "cold" | "total" | "oldest"): number | null {
   if (column === "oldest") return row.oldestMs === null ? null : -row.oldestMs; // the highest age is the lowest time
   return row[column];
 }
 
-function older(a: number | null, b: number | null): number | null {
+function earliest(a: number | null, b: number | null): number | null {
   return a === null ? b : b === null ? a : Math.min(a, b);
 }
 
-export function flowTypes(rows: readonly Row[]): string[] {
+export function flowTypes(rows: readonly QueueRow[]): string[] {
   return [...new Set(rows.map((row) => row.type).filter((type) => type !== ""))].sort();
 }
 
@@ -135,7 +135,7 @@ export function orderParam({ column, direction }: Order): string | null {
 const TEXT_COLUMNS: readonly Column[] = ["flow", "type", "task", "queue"];
 
 /** A click on a heading: the other way round if it is sorted by already, else names from A and numbers from the highest. */
-export function nextOrder(order: Order, column: Column): Order {
+export function toggleSort(order: Order, column: Column): Order {
   if (order.column === column) return { column, direction: order.direction === "asc" ? "desc" : "asc" };
   return { column, direction: TEXT_COLUMNS.includes(column) ? "asc" : "desc" };
 }

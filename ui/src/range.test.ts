@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { START } from "./fixtures";
-import { between, DEFAULT_PRESET, parseRange, PRESETS, rangeParams, rangeQuery, resolution, SHORTEST_S, zoomed, type Range } from "./range";
+import { customRange, DEFAULT_PRESET, parseRange, PRESETS, rangeParams, rangeQuery, pickResolution, SHORTEST_S, zoomRange, type Range } from "./range";
 
 const roundTrip = (range: Range) => {
   const given = Object.entries(rangeParams(range)).filter((entry): entry is [string, string] => entry[1] !== null);
@@ -37,13 +37,13 @@ describe("a question", () => {
     ["90d", "6h"],
   ])("of the last %s has points of %s", (id, step) => {
     const preset = PRESETS.find((each) => each.id === id) ?? DEFAULT_PRESET;
-    expect(resolution({ kind: "last", preset }, now)).toBe(step);
+    expect(pickResolution({ kind: "last", preset }, now)).toBe(step);
   });
 
   it("asks for no finer points than are kept of that time", () => {
-    expect(resolution(ago(1, 600), now)).toBe("5s");
-    expect(resolution(ago(3, 600), now)).toBe("1m");
-    expect(resolution(ago(60, 600), now)).toBe("1h");
+    expect(pickResolution(ago(1, 600), now)).toBe("5s");
+    expect(pickResolution(ago(3, 600), now)).toBe("1m");
+    expect(pickResolution(ago(60, 600), now)).toBe("1h");
   });
 
   it("never asks for what is to come", () => {
@@ -55,18 +55,18 @@ describe("a question", () => {
 
 describe("zooming", () => {
   it("takes a drag in either direction", () => {
-    expect(between(START + 100.4, START + 0.6)).toEqual({ kind: "between", start: START, end: START + 101 });
+    expect(customRange(START + 100.4, START + 0.6)).toEqual({ kind: "between", start: START, end: START + 101 });
   });
 
   it("never shows less than a few points", () => {
-    expect(between(START, START + 1)).toEqual({ kind: "between", start: START + 1 - SHORTEST_S, end: START + 1 });
+    expect(customRange(START, START + 1)).toEqual({ kind: "between", start: START + 1 - SHORTEST_S, end: START + 1 });
   });
 
   it("keeps the moment under the crosshair where it is", () => {
-    expect(zoomed({ start: START, end: START + 400 }, 0.5, START + 100, START + 400)).toEqual({ kind: "between", start: START + 50, end: START + 250 });
+    expect(zoomRange({ start: START, end: START + 400 }, 0.5, START + 100, START + 400)).toEqual({ kind: "between", start: START + 50, end: START + 250 });
   });
 
   it("zooms out to now at most", () => {
-    expect(zoomed({ start: START, end: START + 400 }, 2, START + 200, START + 400)).toEqual({ kind: "between", start: START - 400, end: START + 400 });
+    expect(zoomRange({ start: START, end: START + 400 }, 2, START + 200, START + 400)).toEqual({ kind: "between", start: START - 400, end: START + 400 });
   });
 });

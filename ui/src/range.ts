@@ -21,13 +21,13 @@ export const PRESETS = [
 
 export const DEFAULT_PRESET: Preset = PRESETS[1];
 
-export interface Between {
+export interface Interval {
   /** Epoch seconds. */
   start: number;
   end: number;
 }
 
-export type Range = { kind: "last"; preset: Preset } | ({ kind: "between" } & Between);
+export type Range = { kind: "last"; preset: Preset } | ({ kind: "between" } & Interval);
 
 export const SHORTEST_S = 30;
 export const LONGEST_S = 400 * 86_400;
@@ -53,7 +53,7 @@ export function rangeSeconds(range: Range): number {
 }
 
 /** In words, after "of": "the last 30 minutes". */
-export function rangeSpoken(range: Range): string {
+export function describeRange(range: Range): string {
   return range.kind === "last" ? `the last ${range.preset.spoken}` : "the chosen range";
 }
 
@@ -62,14 +62,14 @@ export function rangeLabel(range: Range): string {
 }
 
 /** Long ranges are larger answers, and a pixel of them is more than a refresh. */
-export function refreshMs(range: Range): number {
+export function refreshIntervalMs(range: Range): number {
   const seconds = rangeSeconds(range);
   if (seconds <= 1800) return 2000;
   return seconds <= 7200 ? 5000 : 30_000;
 }
 
 /** A range made by dragging: never shorter than a few points, never ahead of what was drawn. */
-export function between(a: number, b: number): Range {
+export function customRange(a: number, b: number): Range {
   const start = Math.floor(Math.min(a, b));
   const end = Math.ceil(Math.max(a, b));
   const missing = Math.max(0, SHORTEST_S - (end - start));
@@ -77,14 +77,14 @@ export function between(a: number, b: number): Range {
 }
 
 /** Twice, or half, as long, around the same moment; never beyond `now`. */
-export function zoomed(frame: Between, factor: number, around: number, now: number): Range {
-  const span = Math.min(LONGEST_S / 2, Math.max(SHORTEST_S, (frame.end - frame.start) * factor));
-  const share = (around - frame.start) / Math.max(1, frame.end - frame.start);
+export function zoomRange(interval: Interval, factor: number, around: number, now: number): Range {
+  const span = Math.min(LONGEST_S / 2, Math.max(SHORTEST_S, (interval.end - interval.start) * factor));
+  const share = (around - interval.start) / Math.max(1, interval.end - interval.start);
   const end = Math.min(now, around + span * (1 - share));
-  return between(end - span, end);
+  return customRange(end - span, end);
 }
 
-const WANTED_POINTS = 730;
+const MAX_POINTS = 730;
 /** Steps the API offers, with how long their tier is kept: a finer one would be refused for what is older. */
 const STEPS: readonly (readonly [seconds: number, text: string, keptS: number])[] = [
   [5, "5s", 2 * 86_400],
@@ -105,17 +105,17 @@ const STEPS: readonly (readonly [seconds: number, text: string, keptS: number])[
 const MARGIN_S = 3600;
 
 /** The finest step that fills a chart without more points than it has pixels for. */
-export function resolution(range: Range, now: number): string {
+export function pickResolution(range: Range, now: number): string {
   const seconds = rangeSeconds(range);
   const age = (range.kind === "last" ? seconds : now - range.start) + MARGIN_S;
-  const step = STEPS.find(([length, , kept]) => seconds / length <= WANTED_POINTS && age <= kept);
+  const step = STEPS.find(([length, , kept]) => seconds / length <= MAX_POINTS && age <= kept);
   return step?.[1] ?? "1d";
 }
 
 /** The parameters of a question about history. */
 export function rangeQuery(range: Range, now: number): string {
   const when = range.kind === "last" ? `period=${range.preset.id}` : `start=${iso(range.start)}&end=${iso(Math.min(range.end, now))}`;
-  return `${when}&resolution=${resolution(range, now)}`;
+  return `${when}&resolution=${pickResolution(range, now)}`;
 }
 
 function iso(epochSeconds: number): string {

@@ -1,5 +1,5 @@
 /** Redriving many dead jobs: a step at a time, so that it can be watched and stopped. */
-import { redriveSome, type DeadFilter } from "./api";
+import { redriveBatch, type DeadFilter } from "./api";
 import type { QueueRef, Redriven } from "./apiTypes";
 
 type Step = (ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal) => Promise<Redriven>;
@@ -9,7 +9,7 @@ export async function redriveAll(
   which: DeadFilter,
   signal: AbortSignal,
   progress: (done: number) => void,
-  step: Step = redriveSome,
+  step: Step = redriveBatch,
 ): Promise<void> {
   let cursor: string | null = null;
   let done = 0;

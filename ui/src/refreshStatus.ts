@@ -13,7 +13,7 @@ export interface Feed {
   refresh: () => void;
 }
 
-export interface Health {
+export interface RefreshStatus {
   /** Of the feed that is furthest behind its own pace. */
   receivedAt: number | null;
   refreshMs: number;
@@ -23,17 +23,17 @@ export interface Health {
 const feeds = new Map<symbol, Feed>();
 const listeners = new Set<() => void>();
 let paused = false;
-let announced = false;
+let notifyPending = false;
 
-export function report(id: symbol, feed: Feed | null): void {
+export function reportFeed(id: symbol, feed: Feed | null): void {
   if (feed === null) feeds.delete(id);
   else feeds.set(id, feed);
-  announce();
+  notifyListeners();
 }
 
 export function setPaused(to: boolean): void {
   paused = to;
-  announce();
+  notifyListeners();
 }
 
 export function refreshAll(): void {
@@ -41,11 +41,11 @@ export function refreshAll(): void {
 }
 
 /** Once per turn, however many feeds changed in it. */
-function announce(): void {
-  if (announced) return;
-  announced = true;
+function notifyListeners(): void {
+  if (notifyPending) return;
+  notifyPending = true;
   queueMicrotask(() => {
-    announced = false;
+    notifyPending = false;
     for (const listener of listeners) listener();
   });
 }
@@ -65,18 +65,18 @@ export function usePaused(): boolean {
   return useStore(() => paused);
 }
 
-export function useHealth(): Health {
+export function useRefreshStatus(): RefreshStatus {
   return useStore(
-    () => judge([...feeds.values()]),
+    () => worstStatus([...feeds.values()]),
     (a, b) => a.receivedAt === b.receivedAt && a.refreshMs === b.refreshMs && a.error === b.error,
   );
 }
 
 /** Pure: the worst of all. What has not come at all yet is not late; that is "loading" as long as nothing else came. */
-export function judge(all: readonly Feed[]): Health {
-  const error = all.find((feed) => feed.error !== null)?.error ?? null;
+export function worstStatus(feedList: readonly Feed[]): RefreshStatus {
+  const error = feedList.find((feed) => feed.error !== null)?.error ?? null;
   const due = (feed: Feed) => (feed.receivedAt ?? 0) + feed.refreshMs;
-  const answered = all.filter((feed) => feed.receivedAt !== null).sort((a, b) => due(a) - due(b));
+  const answered = feedList.filter((feed) => feed.receivedAt !== null).sort((a, b) => due(a) - due(b));
   const slowest = answered[0];
   return { receivedAt: slowest?.receivedAt ?? null, refreshMs: slowest?.refreshMs ?? 0, error };
 }

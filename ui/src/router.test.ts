@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { href, parsePlace, type Page } from "./router";
+import { href, parseRoute, type Page } from "./router";
 
 const tenant = { org: "a&b", project: "x/y", env: "é" };
 const odd = "a/b:*{c} 100% 🐟?#";
@@ -15,22 +15,22 @@ describe("an address", () => {
     ["/jobs/order-1", { name: "job", id: "order-1" }],
     ["/autoscaler", { name: "autoscaler" }],
     ["/pipeline", { name: "pipeline" }],
-    ["/queues/", { name: "nowhere" }],
-    ["/queues/a/b", { name: "nowhere" }],
-    ["/queues/%E0%A4%A", { name: "nowhere" }],
-    ["/something", { name: "nowhere" }],
-  ])("%s is a page", (path, page) => expect(parsePlace(path, "").page).toEqual(page));
+    ["/queues/", { name: "notFound" }],
+    ["/queues/a/b", { name: "notFound" }],
+    ["/queues/%E0%A4%A", { name: "notFound" }],
+    ["/something", { name: "notFound" }],
+  ])("%s is a page", (path, page) => expect(parseRoute(path, "").page).toEqual(page));
 
   it.each<Page>([{ name: "overview" }, { name: "queue", queue: odd }, { name: "job", id: odd }, { name: "dead" }])("keeps any name: %j", (page) => {
     const url = new URL(href(page, tenant, { q: odd, sort: null, type: "" }), "http://localhost");
-    const place = parsePlace(url.pathname, url.search);
-    expect(place.page).toEqual(page);
-    expect(place.tenant).toEqual(tenant);
-    expect(Object.fromEntries(place.params)).toEqual({ q: odd });
+    const route = parseRoute(url.pathname, url.search);
+    expect(route.page).toEqual(page);
+    expect(route.tenant).toEqual(tenant);
+    expect(Object.fromEntries(route.params)).toEqual({ q: odd });
   });
 
   it("names an environment as a whole or not at all", () => {
-    expect(parsePlace("/", "?org=acme&project=shop").tenant).toBeNull();
+    expect(parseRoute("/", "?org=acme&project=shop").tenant).toBeNull();
     expect(href({ name: "pipeline" }, null)).toBe("/pipeline");
   });
 });

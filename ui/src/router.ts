@@ -12,16 +12,16 @@ export type Page =
   | { name: "job"; id: string }
   | { name: "autoscaler" }
   | { name: "pipeline" }
-  | { name: "nowhere" };
+  | { name: "notFound" };
 
-export interface Place {
+export interface Route {
   page: Page;
   tenant: Tenant | null;
   /** What a page keeps in the URL for itself: filters, order, range. */
   params: URLSearchParams;
 }
 
-const FIXED: Record<string, Page> = {
+const STATIC_ROUTES: Record<string, Page> = {
   "/": { name: "overview" },
   "/queue-metrics": { name: "queues" },
   "/streams": { name: "streams" },
@@ -32,7 +32,7 @@ const FIXED: Record<string, Page> = {
 };
 const TENANT = ["org", "project", "env"] as const;
 
-export function parsePlace(pathname: string, search: string): Place {
+export function parseRoute(pathname: string, search: string): Route {
   const params = new URLSearchParams(search);
   const [org, project, env] = TENANT.map((name) => params.get(name));
   for (const name of TENANT) params.delete(name);
@@ -40,18 +40,18 @@ export function parsePlace(pathname: string, search: string): Place {
 }
 
 function parsePage(pathname: string): Page {
-  const fixed = FIXED[pathname];
+  const fixed = STATIC_ROUTES[pathname];
   if (fixed !== undefined) return fixed;
   const [, kind, name, ...more] = pathname.split("/");
   if (name && more.length === 0) {
-    const text = decoded(name);
+    const text = decodeSegment(name);
     if (kind === "queues" && text !== null) return { name: "queue", queue: text };
     if (kind === "jobs" && text !== null) return { name: "job", id: text };
   }
-  return { name: "nowhere" };
+  return { name: "notFound" };
 }
 
-function decoded(segment: string): string | null {
+function decodeSegment(segment: string): string | null {
   try {
     return decodeURIComponent(segment);
   } catch {
@@ -62,15 +62,15 @@ function decoded(segment: string): string | null {
 export type Params = Record<string, string | null>;
 
 export function href(page: Page, tenant: Tenant | null, params: Params = {}): string {
-  const given = Object.entries({ ...(tenant === null ? {} : { org: tenant.org, project: tenant.project, env: tenant.env }), ...params });
-  const query = given.flatMap(([name, value]) => (value === null || value === "" ? [] : [`${name}=${encodeURIComponent(value)}`]));
-  return `${path(page)}${query.length === 0 ? "" : `?${query.join("&")}`}`;
+  const entries = Object.entries({ ...(tenant === null ? {} : { org: tenant.org, project: tenant.project, env: tenant.env }), ...params });
+  const query = entries.flatMap(([name, value]) => (value === null || value === "" ? [] : [`${name}=${encodeURIComponent(value)}`]));
+  return `${pagePath(page)}${query.length === 0 ? "" : `?${query.join("&")}`}`;
 }
 
-function path(page: Page): string {
+function pagePath(page: Page): string {
   if (page.name === "queue") return `/queues/${encodeURIComponent(page.queue)}`;
   if (page.name === "job") return `/jobs/${encodeURIComponent(page.id)}`;
-  return Object.entries(FIXED).find(([, fixed]) => fixed.name === page.name)?.[0] ?? "/";
+  return Object.entries(STATIC_ROUTES).find(([, fixed]) => fixed.name === page.name)?.[0] ?? "/";
 }
 
 export function queueHref(ref: QueueRef): string {
@@ -90,49 +90,49 @@ export function queueKey({ org, project, env, queue }: QueueRef): string {
   return JSON.stringify([org, project, env, queue]);
 }
 
-type How = "push" | "replace";
+type HistoryMode = "push" | "replace";
 
-const MOVED = "headrace:moved";
+const NAVIGATED = "headrace:navigated";
 
-export function go(to: string, how: How = "push"): void {
+export function navigate(to: string, mode: HistoryMode = "push"): void {
   if (to === location.pathname + location.search) return;
   const samePage = to.split("?")[0] === location.pathname;
-  history[how === "push" ? "pushState" : "replaceState"](null, "", to);
-  dispatchEvent(new Event(MOVED));
-  if (!samePage && how === "push") scrollTo(0, 0);
+  history[mode === "push" ? "pushState" : "replaceState"](null, "", to);
+  dispatchEvent(new Event(NAVIGATED));
+  if (!samePage && mode === "push") scrollTo(0, 0);
 }
 
 /** Plain clicks on the dashboard's own links change the page without loading it anew; every other click is the browser's. */
-export function followLinks(): void {
+export function interceptLinks(): void {
   document.addEventListener("click", (event) => {
     const link = event.target instanceof Element ? event.target.closest("a") : null;
     if (link === null || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-    if (link.target !== "" || link.hash !== "" || link.origin !== location.origin || parsePage(link.pathname).name === "nowhere") return;
+    if (link.target !== "" || link.hash !== "" || link.origin !== location.origin || parsePage(link.pathname).name === "notFound") return;
     event.preventDefault();
-    go(link.pathname + link.search);
+    navigate(link.pathname + link.search);
   });
 }
 
-export function usePlace(): Place {
+export function useRoute(): Route {
   const [address, setAddress] = useState(() => location.pathname + location.search);
   useEffect(() => {
-    const onMove = () => setAddress(location.pathname + location.search);
-    addEventListener("popstate", onMove);
-    addEventListener(MOVED, onMove);
+    const onNavigate = () => setAddress(location.pathname + location.search);
+    addEventListener("popstate", onNavigate);
+    addEventListener(NAVIGATED, onNavigate);
     return () => {
-      removeEventListener("popstate", onMove);
-      removeEventListener(MOVED, onMove);
+      removeEventListener("popstate", onNavigate);
+      removeEventListener(NAVIGATED, onNavigate);
     };
   }, []);
-  return useMemo(() => parsePlace(location.pathname, location.search), [address]);
+  return useMemo(() => parseRoute(location.pathname, location.search), [address]);
 }
 
-export type SetParams = (change: Params, how?: How) => void;
+export type SetParams = (change: Params, mode?: HistoryMode) => void;
 
 /** Changes what this page keeps in the URL; null takes a parameter out. */
 export function useSetParams(): SetParams {
-  return useCallback<SetParams>((change, how = "push") => {
-    const { page, tenant, params } = parsePlace(location.pathname, location.search);
-    go(href(page, tenant, { ...Object.fromEntries(params), ...change }), how);
+  return useCallback<SetParams>((change, mode = "push") => {
+    const { page, tenant, params } = parseRoute(location.pathname, location.search);
+    navigate(href(page, tenant, { ...Object.fromEntries(params), ...change }), mode);
   }, []);
 }

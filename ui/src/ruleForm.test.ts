@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { rule } from "./fixtures";
-import { formOf, readForm, withoutGone } from "./ruleForm";
+import { toForm, parseForm, withoutDeletedChannels } from "./ruleForm";
 import type { Rule, RuleFields } from "./apiTypes";
 
 function chosen({ name, metric, queue, operator, threshold, percentile, window_s, for_s, cooldown_s, severity, auto_resolve, channels }: Rule): RuleFields {
@@ -14,14 +14,14 @@ describe("a rule in a form", () => {
     rule({ metric: "LATENCY", percentile: "avg", threshold: 0.5 }),
     rule({ metric: "ERROR_RATE", threshold: 0.07, operator: "LESS_THAN", for_s: 90, auto_resolve: false }),
     rule({ metric: "OLDEST_AGE", threshold: 5_400_000, window_s: 7200, channels: ["channel_1"], severity: "critical" }),
-  ])("comes back as it was: $metric $threshold", (before) => expect(readForm(formOf(before)).fields).toEqual(chosen(before)));
+  ])("comes back as it was: $metric $threshold", (before) => expect(parseForm(toForm(before)).fields).toEqual(chosen(before)));
 
   it("names no channel that is gone", () => {
-    expect(readForm(formOf(withoutGone(rule({ channels: ["gone", "kept"] }), [{ id: "kept" }]))).fields?.channels).toEqual(["kept"]);
+    expect(parseForm(toForm(withoutDeletedChannels(rule({ channels: ["gone", "kept"] }), [{ id: "kept" }]))).fields?.channels).toEqual(["kept"]);
   });
 
   it("leaves out what a rule about silence does not have", () => {
-    const { fields } = readForm({ ...formOf(rule({ queue: "emails", threshold: 7 })), metric: "NO_DATA" });
+    const { fields } = parseForm({ ...toForm(rule({ queue: "emails", threshold: 7 })), metric: "NO_DATA" });
     expect(fields).toMatchObject({ metric: "NO_DATA", queue: null, percentile: "avg" });
     expect(fields).not.toHaveProperty("threshold");
     expect(fields).not.toHaveProperty("operator");
@@ -34,5 +34,5 @@ describe("a rule in a form", () => {
     ["in percent", { metric: "ERROR_RATE" as const, threshold: "%" }],
     ["need a unit", { window: "5" }],
     ["need a unit", { cooldown: "1500 ms" }],
-  ])("tells what cannot be read: %s", (words, change) => expect(readForm({ ...formOf(rule()), ...change }).wrong).toContain(words));
+  ])("tells what cannot be read: %s", (words, change) => expect(parseForm({ ...toForm(rule()), ...change }).error).toContain(words));
 });

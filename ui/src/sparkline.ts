@@ -8,7 +8,7 @@ const MARGIN = 2;
 
 /** From zero to the highest value; each bucket of points is told by its highest, so that no peak is lost. */
 export function sparkPath(values: Values): string {
-  const buckets = highest(values);
+  const buckets = bucketMaxima(values);
   const top = Math.max(...buckets.map((value) => value ?? 0), Number.MIN_VALUE);
   const x = (index: number) => round((index / Math.max(1, buckets.length - 1)) * SPARK_WIDTH);
   const y = (value: number) => round(SPARK_HEIGHT - MARGIN - (value / top) * (SPARK_HEIGHT - 2 * MARGIN));
@@ -28,7 +28,7 @@ export function sparkPath(values: Values): string {
     .join("");
 }
 
-function highest(values: Values): Values {
+function bucketMaxima(values: Values): Values {
   const size = Math.max(1, Math.ceil(values.length / BUCKETS));
   const buckets: Values = [];
   for (let from = 0; from < values.length; from += size) {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { watchedStream } from "./fixtures";
-import { deliveriesWords, oldestAgeMs, summaryWords, troubles, whyWords, worstFirst } from "./streams";
+import { describeDeliveries, oldestAgeMs, describeSummary, groupProblems, explainProblems, sortByProblem } from "./streams";
 
 describe("watched streams", () => {
   it("come in the order in which they need somebody", () => {
@@ -9,16 +9,16 @@ describe("watched streams", () => {
     const stuck = watchedStream("stuck", { load: 1, stuck: 2 });
     const unknown = watchedStream("unknown", { load: null, reason: "The server cannot tell." });
     const gone = watchedStream("gone", { load: null, reason: "There is no such group." });
-    expect(worstFirst([calm, busy, stuck, unknown, gone]).map((each) => each.stream)).toEqual(["gone", "unknown", "stuck", "busy", "calm"]);
+    expect(sortByProblem([calm, busy, stuck, unknown, gone]).map((each) => each.stream)).toEqual(["gone", "unknown", "stuck", "busy", "calm"]);
   });
 
   it("say what is wrong", () => {
-    expect(troubles(watchedStream("calm"))).toEqual([]);
-    expect(troubles(watchedStream("all", { stale: true, reason: "why", stuck: 3 }))).toEqual(["not looked at", "not all is known", "3 stuck"]);
-    expect(whyWords(watchedStream("calm"))).toBe("");
-    expect(whyWords(watchedStream("odd", { reason: "The server cannot tell." }))).toBe("The server cannot tell.");
-    expect(whyWords(watchedStream("old", { stale: true, age_ms: 720_000 }))).toMatch(/from 12 min ago.*streams watch/);
-    expect(whyWords(watchedStream("never", { stale: true, age_ms: null }))).not.toMatch(/ago/);
+    expect(groupProblems(watchedStream("calm"))).toEqual([]);
+    expect(groupProblems(watchedStream("all", { stale: true, reason: "why", stuck: 3 }))).toEqual(["not looked at", "not all is known", "3 stuck"]);
+    expect(explainProblems(watchedStream("calm"))).toBe("");
+    expect(explainProblems(watchedStream("odd", { reason: "The server cannot tell." }))).toBe("The server cannot tell.");
+    expect(explainProblems(watchedStream("old", { stale: true, age_ms: 720_000 }))).toMatch(/from 12 min ago.*streams watch/);
+    expect(explainProblems(watchedStream("never", { stale: true, age_ms: null }))).not.toMatch(/ago/);
   });
 
   it("are as old as the oldest entry that is not done", () => {
@@ -28,9 +28,9 @@ describe("watched streams", () => {
   });
 
   it("tell how often entries were delivered, and how many they are", () => {
-    expect(deliveriesWords({ "10": 1, "2": 3 })).toBe("2 times: 3, 10 times: 1");
-    expect(summaryWords([watchedStream("a"), watchedStream("b", { stuck: 1 })], 2)).toBe("2 groups, 1 to look at");
-    expect(summaryWords([watchedStream("a")], 1)).toBe("1 group");
-    expect(summaryWords([watchedStream("a")], 1200)).toBe("1 of 1,200 groups");
+    expect(describeDeliveries({ "10": 1, "2": 3 })).toBe("2 times: 3, 10 times: 1");
+    expect(describeSummary([watchedStream("a"), watchedStream("b", { stuck: 1 })], 2)).toBe("2 groups, 1 to look at");
+    expect(describeSummary([watchedStream("a")], 1)).toBe("1 group");
+    expect(describeSummary([watchedStream("a")], 1200)).toBe("1 of 1,200 groups");
   });
 });

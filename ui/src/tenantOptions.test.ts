@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { choices, likeliest } from "./tenantOptions";
+import { listOptions, pickDefaultTenant } from "./tenantOptions";
 import type { Environment } from "./apiTypes";
 
 const ALL = [
@@ -12,22 +12,22 @@ const ALL = [
 const HERE = ALL[0] as (typeof ALL)[number];
 
 it("offers what is below the parts before", () => {
-  expect(choices(ALL, HERE, "org").map((choice) => choice.name)).toEqual(["acme", "globex"]);
-  expect(choices(ALL, HERE, "project").map((choice) => choice.name)).toEqual(["blog", "shop"]);
-  expect(choices(ALL, HERE, "env").map((choice) => choice.name)).toEqual(["dev", "prod"]);
+  expect(listOptions(ALL, HERE, "org").map((choice) => choice.name)).toEqual(["acme", "globex"]);
+  expect(listOptions(ALL, HERE, "project").map((choice) => choice.name)).toEqual(["blog", "shop"]);
+  expect(listOptions(ALL, HERE, "env").map((choice) => choice.name)).toEqual(["dev", "prod"]);
 });
 
 it("leads to the environment that is most like this one", () => {
-  expect(choices(ALL, HERE, "org")[1]?.tenant).toEqual({ org: "globex", project: "media", env: "prod" });
-  expect(choices(ALL, HERE, "project")[0]?.tenant).toEqual({ org: "acme", project: "blog", env: "dev" });
+  expect(listOptions(ALL, HERE, "org")[1]?.tenant).toEqual({ org: "globex", project: "media", env: "prod" });
+  expect(listOptions(ALL, HERE, "project")[0]?.tenant).toEqual({ org: "acme", project: "blog", env: "dev" });
 });
 
 it("keeps one that the list does not know", () => {
-  expect(choices([], HERE, "env")).toEqual([{ name: "prod", tenant: HERE }]);
+  expect(listOptions([], HERE, "env")).toEqual([{ name: "prod", tenant: HERE }]);
 });
 
 it("begins where most waits", () => {
   const deep = (org: string, depth: number) => ({ ...HERE, org, depth }) as Environment;
-  expect(likeliest([deep("a", 1), deep("b", 9), deep("c", 3)])?.org).toBe("b");
-  expect(likeliest([])).toBeNull();
+  expect(pickDefaultTenant([deep("a", 1), deep("b", 9), deep("c", 3)])?.org).toBe("b");
+  expect(pickDefaultTenant([])).toBeNull();
 });

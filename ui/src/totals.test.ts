@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, history, point, queueState, START } from "./fixtures";
-import { ageMs, environmentNow, historyLagMs, recentThroughput } from "./totals";
+import { ageMs, sumQueues, historyLagMs, recentThroughput } from "./totals";
 
 describe("recentThroughput", () => {
   it("averages the last final minute and leaves unfinished points out", () => {
@@ -31,6 +31,6 @@ it("adds the queues of an environment up and finds its oldest job", () => {
     queueState("b", { depth: 5, warm: 5, oldest_at: at(10) }),
     queueState("c"),
   ];
-  expect(environmentNow(queues)).toEqual({ depth: 8, warm: 6, cold: 2, running: 1, dead: 4, queues: 3, oldestAt: at(10) });
-  expect(environmentNow([])).toMatchObject({ depth: 0, oldestAt: null });
+  expect(sumQueues(queues)).toEqual({ depth: 8, warm: 6, cold: 2, running: 1, dead: 4, queues: 3, oldestAt: at(10) });
+  expect(sumQueues([])).toMatchObject({ depth: 0, oldestAt: null });
 });

@@ -6,9 +6,9 @@ export const THROUGHPUT_WINDOW_S = 60;
 
 /** Completed jobs per second over the last minute that is final; null when no such point exists. */
 export function recentThroughput(history: History): number | null {
-  const settled = history.timeseries.filter((point) => point.complete);
+  const finalPoints = history.timeseries.filter((point) => point.complete);
   const resolutionS = resolutionSeconds(history.resolution);
-  const recent = settled.slice(-Math.max(1, Math.round(THROUGHPUT_WINDOW_S / resolutionS)));
+  const recent = finalPoints.slice(-Math.max(1, Math.round(THROUGHPUT_WINDOW_S / resolutionS)));
   if (recent.length === 0) return null;
   const completed = recent.reduce((sum, point) => sum + (point.throughput.completed ?? 0), 0);
   return completed / (recent.length * resolutionS);
@@ -25,7 +25,7 @@ export function historyLagMs(history: History): number | null {
   return Math.max(0, (epochSeconds(history.period.end) - epochSeconds(history.watermark)) * 1000);
 }
 
-export interface EnvironmentNow {
+export interface QueueTotals {
   depth: number;
   warm: number;
   cold: number;
@@ -36,8 +36,8 @@ export interface EnvironmentNow {
 }
 
 /** All queues together. */
-export function environmentNow(queues: Iterable<QueueState>): EnvironmentNow {
-  const sum: EnvironmentNow = { depth: 0, warm: 0, cold: 0, running: 0, dead: 0, queues: 0, oldestAt: null };
+export function sumQueues(queues: Iterable<QueueState>): QueueTotals {
+  const sum: QueueTotals = { depth: 0, warm: 0, cold: 0, running: 0, dead: 0, queues: 0, oldestAt: null };
   for (const queue of queues) {
     sum.depth += queue.depth;
     sum.warm += queue.warm;

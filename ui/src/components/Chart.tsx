@@ -1,10 +1,10 @@
 /** One chart with its legend. The legend reads the moment under the crosshair, or else the newest one. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { dayTime, exact, utcTime } from "../format";
+import { formatDayTime, formatExact, formatUtcTime } from "../format";
 import { useMedia } from "../polling";
-import { between, zoomed, type Range } from "../range";
-import { hasValues, lastIndex, valueAt, type Frame } from "../chartData";
+import { customRange, zoomRange, type Range } from "../range";
+import { hasValues, lastIndex, valueAt, type ChartData } from "../chartData";
 import { CROSSHAIR, plotData, plotOptions, type LineSpec, type Unit } from "./uplotOptions";
 
 export type { LineSpec, Unit } from "./uplotOptions";
@@ -19,53 +19,53 @@ interface Props {
   format: (value: number | null) => string;
   unit: Unit;
   /** Null until the first answer. */
-  frame: Frame | null;
+  chart: ChartData | null;
   /** In words, after "of". */
   span: string;
   onZoom: (range: Range) => void;
 }
 
 export function Chart(props: Props) {
-  const { id, title, note, lines, frame, span } = props;
+  const { id, title, note, lines, chart, span } = props;
   const [cursor, setCursor] = useState<number | null>(null);
   const mount = usePlot(props, setCursor);
 
-  const drawn = useMemo(() => (frame === null ? [] : lines.map((line) => frame.lines[line.name])), [frame, lines]);
+  const drawn = useMemo(() => (chart === null ? [] : lines.map((line) => chart.lines[line.name])), [chart, lines]);
   const newest = useMemo(() => lastIndex(drawn), [drawn]);
-  const points = useMemo(() => countPoints(frame, drawn), [frame, drawn]);
+  const points = useMemo(() => countPoints(chart, drawn), [chart, drawn]);
   const reading = cursor ?? newestReading(drawn);
-  const at = frame?.times[reading];
+  const at = chart?.times[reading];
 
   return (
     <section class="card chart" aria-labelledby={`${id}-title`}>
       <header>
         <h2 id={`${id}-title`}>{title}</h2>
         <span class="quiet">{note}</span>
-        <time class="quiet moment" title={at === undefined ? "" : utcTime(at)}>
-          {at === undefined ? "" : dayTime(at)}
+        <time class="quiet moment" title={at === undefined ? "" : formatUtcTime(at)}>
+          {at === undefined ? "" : formatDayTime(at)}
         </time>
       </header>
-      <Legend lines={lines} frame={frame} index={reading} format={props.format} />
+      <Legend lines={lines} chart={chart} index={reading} format={props.format} />
       <div
-        class={`plot${frame === null ? " waiting" : ""}`}
+        class={`plot${chart === null ? " waiting" : ""}`}
         role="group"
         aria-roledescription="chart"
         aria-label={`${title} of ${span}. Arrow keys move the crosshair, plus and minus zoom.`}
         tabIndex={0}
         data-testid={`chart-${id}`}
         data-points={points}
-        data-last-timestamp={newest < 0 ? "" : isoTime(frame?.times[newest])}
+        data-last-timestamp={newest < 0 ? "" : isoTime(chart?.times[newest])}
         onKeyDown={(event) => {
-          if (frame === null || event.ctrlKey || event.metaKey || event.altKey) return;
+          if (chart === null || event.ctrlKey || event.metaKey || event.altKey) return;
           const factor = ZOOM_KEYS[event.key];
-          if (factor !== undefined) props.onZoom(zoomed(frame, factor, frame.times[cursor ?? newest] ?? frame.end, Date.now() / 1000));
-          else if (!moveCrosshair(event.key, event.shiftKey, frame, cursor ?? newest)) return;
+          if (factor !== undefined) props.onZoom(zoomRange(chart, factor, chart.times[cursor ?? newest] ?? chart.end, Date.now() / 1000));
+          else if (!moveCrosshair(event.key, event.shiftKey, chart, cursor ?? newest)) return;
           event.preventDefault();
         }}
         onBlur={clearCrosshair}
       >
         <div ref={mount} class="canvas" aria-hidden="true" />
-        {frame !== null && points === 0 && <p class="plot-note">Nothing was measured in this range yet</p>}
+        {chart !== null && points === 0 && <p class="plot-note">Nothing was measured in this range yet</p>}
       </div>
     </section>
   );
@@ -73,16 +73,16 @@ export function Chart(props: Props) {
 
 interface LegendProps {
   lines: readonly LineSpec[];
-  frame: Frame | null;
+  chart: ChartData | null;
   index: number;
   format: (value: number | null) => string;
 }
 
-function Legend({ lines, frame, index, format }: LegendProps) {
+function Legend({ lines, chart, index, format }: LegendProps) {
   return (
     <dl class="legend">
       {lines.map((line) => {
-        const values = frame?.lines[line.name];
+        const values = chart?.lines[line.name];
         if (line.optional && (values === undefined || !hasValues(values))) return null;
         const value = values === undefined ? null : valueAt(values, index);
         return (
@@ -91,7 +91,7 @@ function Legend({ lines, frame, index, format }: LegendProps) {
               <i style={{ background: `var(${line.colour})` }} aria-hidden="true" />
               {line.label}
             </dt>
-            <dd title={exact(value)} data-testid={`legend-${line.name}`}>
+            <dd title={formatExact(value)} data-testid={`legend-${line.name}`}>
               {format(value)}
             </dd>
           </div>
@@ -103,47 +103,47 @@ function Legend({ lines, frame, index, format }: LegendProps) {
 
 /** Keeps one uPlot alive: made anew when the colours change, resized with its box, given data as it comes. */
 function usePlot(props: Props, onCursor: (index: number | null) => void) {
-  const { lines, format, unit, frame } = props;
+  const { lines, format, unit, chart } = props;
   const zoom = useRef(props.onZoom);
   zoom.current = props.onZoom;
   const mount = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
-  const current = useRef<Frame | null>(frame);
-  current.current = frame;
+  const current = useRef<ChartData | null>(chart);
+  current.current = chart;
   const dark = useMedia("(prefers-color-scheme: dark)");
 
   useLayoutEffect(() => {
     const element = mount.current;
     if (element === null) return;
-    const onZoom = (start: number, end: number) => zoom.current(between(start, end));
-    const spec = { lines, axisFormat: format, unit, frame: () => current.current, onCursor, onZoom };
+    const onZoom = (start: number, end: number) => zoom.current(customRange(start, end));
+    const spec = { lines, axisFormat: format, unit, chart: () => current.current, onCursor, onZoom };
     const size = () => ({ width: Math.max(1, element.clientWidth), height: Math.max(1, element.clientHeight) });
     const { width, height } = size();
-    const made = new uPlot(plotOptions(spec, element, width, height), plotData(lines, current.current), element);
-    plot.current = made;
+    const created = new uPlot(plotOptions(spec, element, width, height), plotData(lines, current.current), element);
+    plot.current = created;
     const observer = new ResizeObserver(() => {
       const next = size();
-      if (next.width !== made.width || next.height !== made.height) made.setSize(next);
+      if (next.width !== created.width || next.height !== created.height) created.setSize(next);
     });
     observer.observe(element);
     return () => {
       observer.disconnect();
-      made.destroy();
+      created.destroy();
       plot.current = null;
       onCursor(null);
     };
   }, [lines, format, unit, onCursor, dark]);
 
   useEffect(() => {
-    plot.current?.setData(plotData(lines, frame));
-  }, [frame, lines]);
+    plot.current?.setData(plotData(lines, chart));
+  }, [chart, lines]);
 
   return mount;
 }
 
 /** Moves the crosshair of all charts by keyboard; false when the key means something else. */
-function moveCrosshair(key: string, far: boolean, frame: Frame, from: number): boolean {
-  const last = frame.times.length - 1;
+function moveCrosshair(key: string, far: boolean, chart: ChartData, from: number): boolean {
+  const last = chart.times.length - 1;
   const step = far ? 12 : 1;
   const targets: Record<string, number> = { ArrowLeft: from - step, ArrowRight: from + step, Home: 0, End: last };
   if (key === "Escape") {
@@ -151,7 +151,7 @@ function moveCrosshair(key: string, far: boolean, frame: Frame, from: number): b
     return true;
   }
   const target = targets[key];
-  const at = target === undefined ? undefined : frame.times[Math.min(last, Math.max(0, target))];
+  const at = target === undefined ? undefined : chart.times[Math.min(last, Math.max(0, target))];
   if (at === undefined) return false;
   for (const plot of uPlot.sync(CROSSHAIR).plots) plot.setCursor({ left: plot.valToPos(at, "x"), top: 1 });
   return true;
@@ -163,12 +163,12 @@ function clearCrosshair(): void {
 
 /** Without a crosshair: the newest final point, since an unfinished one reads too low. */
 function newestReading(drawn: Parameters<typeof lastIndex>[0]): number {
-  const settled = lastIndex(drawn, "settled");
+  const settled = lastIndex(drawn, "final");
   return settled < 0 ? lastIndex(drawn) : settled;
 }
 
-function countPoints(frame: Frame | null, drawn: Parameters<typeof lastIndex>[0]): number {
-  return frame === null ? 0 : frame.times.filter((_, index) => drawn.some((line) => valueAt(line, index) !== null)).length;
+function countPoints(chart: ChartData | null, drawn: Parameters<typeof lastIndex>[0]): number {
+  return chart === null ? 0 : chart.times.filter((_, index) => drawn.some((line) => valueAt(line, index) !== null)).length;
 }
 
 function isoTime(epochSeconds: number | undefined): string {

@@ -1,7 +1,7 @@
 /** One dead job: what failed in a line; opened, the whole of it. */
 import { useEffect, useState } from "preact/hooks";
-import { redriveSome, showDead } from "../api";
-import { asApiError, type ApiError } from "../http";
+import { redriveBatch, getDeadJob } from "../api";
+import { toApiError, type ApiError } from "../http";
 import { jobHref } from "../router";
 import type { DeadJob, DeadJobDetail, QueueRef } from "../apiTypes";
 import { Dialog } from "./Dialog";
@@ -18,7 +18,7 @@ interface Props {
 
 export function DeadLetter({ queueRef, job, operate, onRedriven }: Props) {
   const [open, setOpen] = useState(false);
-  const [asking, setAsking] = useState(false);
+  const [confirming, setConfirming] = useState(false);
   return (
     <li class="letter">
       <div class="letter-head">
@@ -26,7 +26,7 @@ export function DeadLetter({ queueRef, job, operate, onRedriven }: Props) {
           <code class="error-line">{job.error === "" ? "no reason given" : job.error}</code>
         </button>
         {operate && (
-          <button type="button" class="button small" aria-label={`Redrive ${job.id}`} onClick={() => setAsking(true)}>
+          <button type="button" class="button small" aria-label={`Redrive ${job.id}`} onClick={() => setConfirming(true)}>
             Redrive
           </button>
         )}
@@ -42,15 +42,15 @@ export function DeadLetter({ queueRef, job, operate, onRedriven }: Props) {
         </span>
       </p>
       {open && <Detail queueRef={queueRef} id={job.id} />}
-      {asking && (
+      {confirming && (
         <Dialog
           title="Redrive this job?"
           confirm="Redrive"
           act={async (signal) => {
-            await redriveSome(queueRef, { ids: [job.id] }, null, signal);
+            await redriveBatch(queueRef, { ids: [job.id] }, null, signal);
           }}
           onClose={() => {
-            setAsking(false);
+            setConfirming(false);
             onRedriven();
           }}
         >
@@ -66,8 +66,8 @@ function Detail({ queueRef, id }: { queueRef: QueueRef; id: string }) {
   const [error, setError] = useState<ApiError | null>(null);
   useEffect(() => {
     const stop = new AbortController();
-    showDead(queueRef, id, stop.signal).then(setFound, (cause: unknown) => {
-      if (!stop.signal.aborted) setError(asApiError(cause));
+    getDeadJob(queueRef, id, stop.signal).then(setFound, (cause: unknown) => {
+      if (!stop.signal.aborted) setError(toApiError(cause));
     });
     return () => stop.abort();
   }, [id]);

@@ -1,7 +1,7 @@
 /** "Are you sure": says what will happen, does it, and stays open to tell when it failed. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { asApiError, type ApiError } from "../http";
+import { toApiError, type ApiError } from "../http";
 
 interface Props {
   title: string;
@@ -44,7 +44,7 @@ export function Dialog({ title, confirm, cancel = "Cancel", danger = false, act,
       onClose();
     } catch (cause) {
       if (work.signal.aborted) return onClose();
-      setFailure(asApiError(cause));
+      setFailure(toApiError(cause));
       setBusy(false);
     }
   };

@@ -1,9 +1,9 @@
 /** The environments side by side, deepest first: which tenant makes the noise, and who has to wait for it. */
-import { exact, formatCount, formatDuration, formatShare, UNKNOWN, utcTime } from "../format";
+import { formatExact, formatCount, formatDuration, formatShare, UNKNOWN, formatUtcTime } from "../format";
 import { href, tenantKey } from "../router";
 import type { Environment, Tenant } from "../apiTypes";
 
-const MOST_SHOWN = 50;
+const MAX_SHOWN = 50;
 
 export function EnvironmentTable({ environments, current }: { environments: readonly Environment[]; current: Tenant }) {
   const sorted = [...environments].sort((a, b) => b.depth - a.depth || tenantKey(a).localeCompare(tenantKey(b)));
@@ -38,12 +38,12 @@ export function EnvironmentTable({ environments, current }: { environments: read
           </tr>
         </thead>
         <tbody>
-          {sorted.slice(0, MOST_SHOWN).map((each) => (
+          {sorted.slice(0, MAX_SHOWN).map((each) => (
             <EnvironmentRow key={tenantKey(each)} each={each} share={all === 0 ? null : each.depth / all} here={tenantKey(each) === tenantKey(current)} />
           ))}
         </tbody>
       </table>
-      {sorted.length > MOST_SHOWN && <p class="quiet nothing">{sorted.length - MOST_SHOWN} more hold less.</p>}
+      {sorted.length > MAX_SHOWN && <p class="quiet list-note">{sorted.length - MAX_SHOWN} more hold less.</p>}
     </section>
   );
 }
@@ -62,7 +62,7 @@ function EnvironmentRow({ each, share, here }: { each: Environment; share: numbe
           </span>
         </span>
       </td>
-      <td class="number" title={exact(each.depth)}>
+      <td class="number" title={formatExact(each.depth)}>
         {formatCount(each.depth)}
       </td>
       <td class="number wide">
@@ -71,20 +71,20 @@ function EnvironmentRow({ each, share, here }: { each: Environment; share: numbe
         </span>
         <span class="share">{share === null ? UNKNOWN : formatShare(share)}</span>
       </td>
-      <td class="number wide" title={`${exact(each.running)}${each.limit === null ? ", no limit" : ` of at most ${exact(each.limit)}`}`}>
+      <td class="number wide" title={`${formatExact(each.running)}${each.limit === null ? ", no limit" : ` of at most ${formatExact(each.limit)}`}`}>
         {formatCount(each.running)}
         {each.limit !== null && <small> / {formatCount(each.limit)}</small>}
       </td>
       <td class="number wide">
         {each.dead > 0 ? (
-          <a href={href({ name: "dead" }, each)} title={exact(each.dead)}>
+          <a href={href({ name: "dead" }, each)} title={formatExact(each.dead)}>
             {formatCount(each.dead)}
           </a>
         ) : (
           <span class="zero">0</span>
         )}
       </td>
-      <td class="number oldest" title={each.oldest_at === null ? "nothing waits" : `since ${utcTime(Date.parse(each.oldest_at) / 1000)}`}>
+      <td class="number oldest" title={each.oldest_at === null ? "nothing waits" : `since ${formatUtcTime(Date.parse(each.oldest_at) / 1000)}`}>
         {age === null ? <span class="zero">{UNKNOWN}</span> : formatDuration(age)}
       </td>
     </tr>

@@ -43,9 +43,9 @@ export function SelectField<T extends string>({ label, value, options, onPick, t
   return (
     <Field label={label} wide={wide}>
       <select class="select" value={value} data-testid={testId} onChange={(event) => onPick(event.currentTarget.value as T)}>
-        {options.map(([each, words]) => (
+        {options.map(([each, optionLabel]) => (
           <option key={each} value={each} selected={each === value}>
-            {words}
+            {optionLabel}
           </option>
         ))}
       </select>

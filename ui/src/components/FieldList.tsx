@@ -1,15 +1,15 @@
 /** Facts about one thing, each with its name. */
 import type { ComponentChildren } from "preact";
 
-export function Facts({ testId, children }: { testId: string; children: ComponentChildren }) {
+export function FieldList({ testId, children }: { testId: string; children: ComponentChildren }) {
   return (
-    <dl class="facts-grid" data-testid={testId}>
+    <dl class="field-list" data-testid={testId}>
       {children}
     </dl>
   );
 }
 
-export function Fact({ label, children }: { label: string; children: ComponentChildren }) {
+export function FieldItem({ label, children }: { label: string; children: ComponentChildren }) {
   return (
     <div>
       <dt>{label}</dt>

@@ -1,9 +1,9 @@
 import { formatAgo } from "../format";
-import type { Health } from "../refreshStatus";
+import type { RefreshStatus } from "../refreshStatus";
 
 type Condition = "loading" | "live" | "stale" | "paused" | "failing";
 
-const WORDS: Record<Condition, string> = {
+const LABELS: Record<Condition, string> = {
   loading: "loading",
   live: "live",
   stale: "stale",
@@ -12,22 +12,22 @@ const WORDS: Record<Condition, string> = {
 };
 
 /** "updated 3 s ago", and a word and a colour for whether that can be trusted as now. */
-export function Freshness({ health, now, paused }: { health: Health; now: number; paused: boolean }) {
-  const age = health.receivedAt === null ? null : Math.max(0, now - health.receivedAt);
-  const condition = judge(age, paused, health);
+export function Freshness({ status, now, paused }: { status: RefreshStatus; now: number; paused: boolean }) {
+  const age = status.receivedAt === null ? null : Math.max(0, now - status.receivedAt);
+  const condition = classify(age, paused, status);
   return (
     <p class={`freshness ${condition}`} data-testid="updated" data-condition={condition}>
       <span class="dot" aria-hidden="true" />
-      {condition !== "live" && condition !== "loading" && <strong>{WORDS[condition]}</strong>}
-      <span>{age === null ? (health.error === null ? "loading…" : "") : `updated ${formatAgo(age)}`}</span>
+      {condition !== "live" && condition !== "loading" && <strong>{LABELS[condition]}</strong>}
+      <span>{age === null ? (status.error === null ? "loading…" : "") : `updated ${formatAgo(age)}`}</span>
     </p>
   );
 }
 
 /** Stale after five refreshes that did not come (at least 10 s). */
-function judge(age: number | null, paused: boolean, health: Health): Condition {
-  if (health.error !== null) return "failing";
+function classify(age: number | null, paused: boolean, status: RefreshStatus): Condition {
+  if (status.error !== null) return "failing";
   if (paused) return "paused";
   if (age === null) return "loading";
-  return age > Math.max(10_000, health.refreshMs * 5) ? "stale" : "live";
+  return age > Math.max(10_000, status.refreshMs * 5) ? "stale" : "live";
 }

@@ -4,15 +4,15 @@ import { historyLagMs } from "../totals";
 import { Time } from "./Time";
 
 /** History this far behind is worth a word: the pipeline normally finishes a bucket within a few seconds. */
-const LAG_WORTH_SAYING_MS = 60_000;
+const LAG_WARNING_MS = 60_000;
 
 /** Where the charts' numbers come from and how far they can be trusted. */
-export function Provenance({ history }: { history: History | null }) {
-  if (history === null) return <p class="provenance">&nbsp;</p>;
+export function HistoryStatus({ history }: { history: History | null }) {
+  if (history === null) return <p class="history-status">&nbsp;</p>;
   const lag = historyLagMs(history);
-  const late = lag === null || lag > LAG_WORTH_SAYING_MS;
+  const late = lag === null || lag > LAG_WARNING_MS;
   return (
-    <p class={`provenance${late ? " late" : ""}`} data-testid="provenance">
+    <p class={`history-status${late ? " late" : ""}`} data-testid="provenance">
       {history.watermark === null ? (
         <span>The pipeline has not finished any part of this range yet; everything drawn may still grow.</span>
       ) : (
@@ -22,7 +22,7 @@ export function Provenance({ history }: { history: History | null }) {
         </span>
       )}
       <span title={history.source.reason}>
-        One point per {spaced(history.resolution)}, from buckets of {spaced(history.source.tier)}.
+        One point per {formatResolution(history.resolution)}, from buckets of {formatResolution(history.source.tier)}.
       </span>
       <Completeness completeness={history.completeness} />
       <span>Times in {Intl.DateTimeFormat().resolvedOptions().timeZone}.</span>
@@ -31,8 +31,8 @@ export function Provenance({ history }: { history: History | null }) {
 }
 
 function Completeness({ completeness: { pct, missing } }: { completeness: History["completeness"] }) {
-  const words = Object.entries(missing).map(([name, count]) => `${count} ${name}`);
-  const title = words.length === 0 ? "What was counted, of what the queues' own odometers say" : `Not counted: ${words.join(", ")}`;
+  const parts = Object.entries(missing).map(([name, count]) => `${count} ${name}`);
+  const title = parts.length === 0 ? "What was counted, of what the queues' own odometers say" : `Not counted: ${parts.join(", ")}`;
   const whole = pct === 100;
   return (
     <span class={whole || pct === null ? "" : "incomplete"} title={title} data-testid="completeness">
@@ -41,6 +41,6 @@ function Completeness({ completeness: { pct, missing } }: { completeness: Histor
   );
 }
 
-function spaced(resolution: string): string {
+function formatResolution(resolution: string): string {
   return resolution.replace(/(\d+)/, "$1 ").replace("m", "min");
 }

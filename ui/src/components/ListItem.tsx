@@ -9,7 +9,7 @@ interface Props {
   children: ComponentChildren;
 }
 
-export function Item({ title, actions, testId, faded = false, children }: Props) {
+export function ListItem({ title, actions, testId, faded = false, children }: Props) {
   return (
     <li class={`item${faded ? " faded" : ""}`} data-testid={testId}>
       <div class="item-head">

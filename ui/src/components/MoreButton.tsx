@@ -1,7 +1,7 @@
 /** The next page of a list, or why it did not come. */
-import type { More } from "../pagination";
+import type { PageLoader } from "../pagination";
 
-export function MoreButton({ more, children }: { more: More<unknown>; children: string }) {
+export function MoreButton({ more, children }: { more: PageLoader<unknown>; children: string }) {
   return (
     <>
       {more.next !== null && (
@@ -10,7 +10,7 @@ export function MoreButton({ more, children }: { more: More<unknown>; children: 
         </button>
       )}
       {more.error !== null && (
-        <p class="failure nothing" role="alert">
+        <p class="failure list-note" role="alert">
           {more.error.title}. {more.error.detail}
         </p>
       )}

@@ -1,6 +1,6 @@
 /** The beginning of what a job carries. JSON is laid out for reading; anything else is shown as it is. */
-import { exact, formatBytes } from "../format";
-import { readable } from "../payload";
+import { formatExact, formatBytes } from "../format";
+import { formatPayload } from "../payload";
 import type { Payload } from "../apiTypes";
 
 export function PayloadView({ payload }: { payload: Payload }) {
@@ -8,7 +8,7 @@ export function PayloadView({ payload }: { payload: Payload }) {
     <div class="payload">
       <h3>
         Payload{" "}
-        <span class="quiet" title={`${exact(payload.bytes)} bytes`}>
+        <span class="quiet" title={`${formatExact(payload.bytes)} bytes`}>
           {formatBytes(payload.bytes)}
           {payload.encoding === "base64" && ", shown as base64"}
           {payload.cut && ", the beginning of it"}
@@ -16,7 +16,7 @@ export function PayloadView({ payload }: { payload: Payload }) {
       </h3>
       {payload.bytes > 0 && (
         <pre class="code" tabIndex={0} aria-label="Payload" data-testid="payload">
-          {readable(payload)}
+          {formatPayload(payload)}
         </pre>
       )}
     </div>

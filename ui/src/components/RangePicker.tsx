@@ -1,7 +1,7 @@
 /** Which stretch of time: a preset, or from one moment to another. */
 import { useState } from "preact/hooks";
-import { dayTime, utcTime } from "../format";
-import { LONGEST_S, PRESETS, SHORTEST_S, type Between, type Range } from "../range";
+import { formatDayTime, formatUtcTime } from "../format";
+import { LONGEST_S, PRESETS, SHORTEST_S, type Interval, type Range } from "../range";
 
 interface Props {
   range: Range;
@@ -47,7 +47,7 @@ export function RangePicker({ range, onPick }: Props) {
       </fieldset>
       {custom && !open && (
         <p class="quiet between" data-testid="between">
-          <time title={utcTime(range.start)}>{dayTime(range.start)}</time> – <time title={utcTime(range.end)}>{dayTime(range.end)}</time>
+          <time title={formatUtcTime(range.start)}>{formatDayTime(range.start)}</time> – <time title={formatUtcTime(range.end)}>{formatDayTime(range.end)}</time>
         </p>
       )}
       {open && (
@@ -63,19 +63,19 @@ export function RangePicker({ range, onPick }: Props) {
   );
 }
 
-function CustomRange({ from, onApply }: { from: Between; onApply: (range: Between) => void }) {
+function CustomRange({ from, onApply }: { from: Interval; onApply: (range: Interval) => void }) {
   const [start, setStart] = useState(() => localInput(from.start));
   const [end, setEnd] = useState(() => localInput(from.end));
   const chosen = { start: Date.parse(start) / 1000, end: Math.min(Date.parse(end), Date.now()) / 1000 };
   const span = chosen.end - chosen.start;
-  const wrong = !(span >= SHORTEST_S) ? "The start has to lie before the end, and both in the past." : span > LONGEST_S ? "History goes back 400 days." : "";
+  const error = !(span >= SHORTEST_S) ? "The start has to lie before the end, and both in the past." : span > LONGEST_S ? "History goes back 400 days." : "";
   return (
     <form
       id="custom-range"
       class="custom-range"
       onSubmit={(event) => {
         event.preventDefault();
-        if (wrong === "") onApply(chosen);
+        if (error === "") onApply(chosen);
       }}
     >
       <label>
@@ -86,15 +86,15 @@ function CustomRange({ from, onApply }: { from: Between; onApply: (range: Betwee
         to
         <input type="datetime-local" step="1" required value={end} onInput={(event) => setEnd(event.currentTarget.value)} />
       </label>
-      <button type="submit" class="button" disabled={wrong !== ""}>
+      <button type="submit" class="button" disabled={error !== ""}>
         Apply
       </button>
-      {wrong !== "" && <p role="alert">{wrong}</p>}
+      {error !== "" && <p role="alert">{error}</p>}
     </form>
   );
 }
 
-function lastSeconds(seconds: number): Between {
+function lastSeconds(seconds: number): Interval {
   const end = Math.floor(Date.now() / 1000);
   return { start: end - seconds, end };
 }

@@ -1,7 +1,7 @@
 /** The queues that lead in one number, with bars to compare them by. */
-import { exact } from "../format";
+import { formatExact } from "../format";
 import { queueHref, queueKey } from "../router";
-import { troubleOf, type Queues } from "../liveQueues";
+import { queueProblem, type LiveQueues } from "../liveQueues";
 import type { QueueRef, Tenant, TopQueues } from "../apiTypes";
 
 interface Props {
@@ -11,7 +11,7 @@ interface Props {
   /** Null until the first answer. */
   top: TopQueues | null;
   /** As they are now: what is wrong with them is told beside their names. */
-  queues: Queues | null;
+  queues: LiveQueues | null;
   format: (value: number) => string;
   bad?: boolean;
 }
@@ -32,8 +32,8 @@ export function Ranking({ title, note, tenant, top, queues, format, bad = false 
             <a href={queueHref({ ...tenant, queue: queue.queue })} title={queue.queue}>
               {queue.queue}
             </a>
-            <Trouble queues={queues} name={{ ...tenant, queue: queue.queue }} />
-            <span class="value" title={`${exact(queue.value)} ${top?.unit ?? ""}`}>
+            <ProblemTag queues={queues} name={{ ...tenant, queue: queue.queue }} />
+            <span class="value" title={`${formatExact(queue.value)} ${top?.unit ?? ""}`}>
               {format(queue.value)}
             </span>
           </li>
@@ -44,8 +44,8 @@ export function Ranking({ title, note, tenant, top, queues, format, bad = false 
   );
 }
 
-function Trouble({ queues, name }: { queues: Queues | null; name: QueueRef }) {
+function ProblemTag({ queues, name }: { queues: LiveQueues | null; name: QueueRef }) {
   const state = queues?.byKey.get(queueKey(name));
-  const trouble = state === undefined || queues === null ? null : troubleOf(state, queues.serverMs);
-  return trouble === null ? null : <em class="tag">{trouble}</em>;
+  const problem = state === undefined || queues === null ? null : queueProblem(state, queues.serverMs);
+  return problem === null ? null : <em class="tag">{problem}</em>;
 }

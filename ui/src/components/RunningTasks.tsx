@@ -1,7 +1,7 @@
 /** What workers run now, longest first. Closed until it is wanted; its heading tells the most of it. */
-import { runningTasks } from "../api";
-import { exact, formatCount, formatDuration } from "../format";
-import { useLive } from "../polling";
+import { getRunningTasks } from "../api";
+import { formatExact, formatCount, formatDuration } from "../format";
+import { usePolled } from "../polling";
 import { jobHref, queueHref, tenantKey } from "../router";
 import type { Tenant } from "../apiTypes";
 import { Time } from "./Time";
@@ -9,7 +9,7 @@ import { Time } from "./Time";
 const REFRESH_MS = 5000;
 /** Longer than this is worth a look. */
 export const LONG_MS = 5 * 60_000;
-const MOST_SHOWN = 200;
+const MAX_SHOWN = 200;
 
 interface Props {
   tenant: Tenant;
@@ -18,7 +18,7 @@ interface Props {
 }
 
 export function RunningTasks({ tenant, open, onToggle }: Props) {
-  const { data } = useLive(`running ${tenantKey(tenant)}`, (signal) => runningTasks(tenant, signal), REFRESH_MS);
+  const { data } = usePolled(`running ${tenantKey(tenant)}`, (signal) => getRunningTasks(tenant, signal), REFRESH_MS);
   const tasks = data?.tasks ?? [];
   const longest = tasks[0]?.runningForMs ?? null;
   const long = tasks.filter((task) => task.runningForMs > LONG_MS).length;
@@ -27,7 +27,7 @@ export function RunningTasks({ tenant, open, onToggle }: Props) {
       <h2 id="running-title">
         <button type="button" class="disclosure" aria-expanded={open} aria-controls="running-tasks" data-testid="running-toggle" onClick={() => onToggle(!open)}>
           Running tasks
-          <span class="quiet" data-testid="running-count" title={exact(tasks.length)}>
+          <span class="quiet" data-testid="running-count" title={formatExact(tasks.length)}>
             {data === null ? " " : `${formatCount(tasks.length)}${data.truncated ? "+" : ""}`}
             {longest !== null && ` · longest ${formatDuration(longest)}`}
           </span>
@@ -37,7 +37,7 @@ export function RunningTasks({ tenant, open, onToggle }: Props) {
       {open && (
         <div id="running-tasks">
           {tasks.length === 0 ? (
-            <p class="quiet nothing">No worker runs a job of this environment now.</p>
+            <p class="quiet list-note">No worker runs a job of this environment now.</p>
           ) : (
             <table class="table" data-testid="running">
               <thead>
@@ -63,7 +63,7 @@ export function RunningTasks({ tenant, open, onToggle }: Props) {
                 </tr>
               </thead>
               <tbody>
-                {tasks.slice(0, MOST_SHOWN).map((task) => (
+                {tasks.slice(0, MAX_SHOWN).map((task) => (
                   <tr key={task.did} class={task.runningForMs > LONG_MS ? "long" : ""}>
                     <td class="text name">
                       <span class="cell-name">
@@ -85,7 +85,7 @@ export function RunningTasks({ tenant, open, onToggle }: Props) {
                     <td class="text wide" title={task.actionName}>
                       {task.actionName}
                     </td>
-                    <td class="number" title={`${exact(task.runningForMs)} ms`}>
+                    <td class="number" title={`${formatExact(task.runningForMs)} ms`}>
                       {formatDuration(task.runningForMs)}
                     </td>
                     <td class="number wide when">

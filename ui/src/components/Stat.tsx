@@ -2,9 +2,9 @@
 import type { ComponentChildren } from "preact";
 import { UNKNOWN } from "../format";
 
-export function Figures({ label, children }: { label: string; children: ComponentChildren }) {
+export function StatRow({ label, children }: { label: string; children: ComponentChildren }) {
   return (
-    <dl class="figures" aria-label={label}>
+    <dl class="stats" aria-label={label}>
       {children}
     </dl>
   );
@@ -22,9 +22,9 @@ interface Props {
   children: ComponentChildren;
 }
 
-export function Figure({ name, label, value, suffix = "", title, tone = "plain", trend, children }: Props) {
+export function Stat({ name, label, value, suffix = "", title, tone = "plain", trend, children }: Props) {
   return (
-    <div class={`figure ${tone}${value === UNKNOWN ? " unknown" : ""}`}>
+    <div class={`stat ${tone}${value === UNKNOWN ? " unknown" : ""}`}>
       <dt>{label}</dt>
       <dd>
         <span class="number" title={title}>

@@ -1,6 +1,6 @@
 /** Organisation, project, environment: three of the browser's own selects, which every keyboard and phone knows. */
 import type { Environment, Tenant } from "../apiTypes";
-import { choices, type Part } from "../tenantOptions";
+import { listOptions, type TenantPart } from "../tenantOptions";
 
 interface Props {
   environments: readonly Environment[];
@@ -8,13 +8,13 @@ interface Props {
   onPick: (tenant: Tenant) => void;
 }
 
-const LABELS: Record<Part, string> = { org: "Organisation", project: "Project", env: "Environment" };
+const LABELS: Record<TenantPart, string> = { org: "Organisation", project: "Project", env: "Environment" };
 
 export function TenantSwitch({ environments, tenant, onPick }: Props) {
   return (
     <div class="tenant" role="group" aria-label="Which environment" data-testid="tenant">
       {(["org", "project", "env"] as const).map((part) => {
-        const options = choices(environments, tenant, part);
+        const options = listOptions(environments, tenant, part);
         return (
           <span key={part} class={`pick${options.length > 1 ? "" : " only"}`}>
             <span aria-hidden="true">{tenant[part]}</span>

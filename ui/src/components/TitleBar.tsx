@@ -7,7 +7,7 @@ import type { Tenant } from "../apiTypes";
 export interface Badge {
   text: string;
   /** For screen readers and on hover. */
-  words: string;
+  description: string;
   urgent: boolean;
 }
 
@@ -50,9 +50,9 @@ export function TitleBar({ page, tenant, badges = {}, children }: Props) {
                 <a key={entry.label} href={href(entry.page, tenant)} class={here ? "here" : ""} aria-current={here ? "page" : undefined}>
                   {entry.label}
                   {badge !== undefined && (
-                    <span class={`badge${badge.urgent ? " urgent" : ""}`} title={badge.words} data-testid={`badge-${entry.page.name}`}>
+                    <span class={`badge${badge.urgent ? " urgent" : ""}`} title={badge.description} data-testid={`badge-${entry.page.name}`}>
                       <span aria-hidden="true">{badge.text}</span>
-                      <span class="sr-only">{badge.words}</span>
+                      <span class="sr-only">{badge.description}</span>
                     </span>
                   )}
                 </a>

@@ -24,12 +24,12 @@ interface Props<Row, Id extends string> {
   onSort: (column: Id) => void;
 }
 
-const BEYOND = 5;
+const OVERSCAN = 5;
 
 export function VirtualTable<Row, Id extends string>(props: Props<Row, Id>) {
   const { columns, rows, sorted } = props;
   const body = useRef<HTMLTableSectionElement>(null);
-  const { from, until, rowHeight } = useVisible(body, rows.length);
+  const { from, until, rowHeight } = useVisibleRows(body, rows.length);
   const shown = rows.slice(from, until);
   return (
     <table class="table" aria-label={props.label} aria-rowcount={rows.length + 1} data-testid={props.testId} data-rows={rows.length}>
@@ -71,24 +71,24 @@ export function VirtualTable<Row, Id extends string>(props: Props<Row, Id>) {
 }
 
 /** Which rows are in, or near, the viewport. */
-function useVisible(body: { current: HTMLElement | null }, count: number) {
+function useVisibleRows(body: { current: HTMLElement | null }, count: number) {
   const [visible, setVisible] = useState({ from: 0, until: 40, rowHeight: 41 });
   useLayoutEffect(() => {
-    const look = () => {
+    const update = () => {
       const element = body.current;
       if (element === null) return;
       const rowHeight = Number.parseFloat(getComputedStyle(element).getPropertyValue("--row")) + 1;
       const above = Math.max(0, -element.getBoundingClientRect().top);
-      const from = Math.max(0, Math.min(count - 1, Math.floor(above / rowHeight)) - BEYOND);
-      const until = Math.min(count, from + Math.ceil(innerHeight / rowHeight) + 2 * BEYOND);
+      const from = Math.max(0, Math.min(count - 1, Math.floor(above / rowHeight)) - OVERSCAN);
+      const until = Math.min(count, from + Math.ceil(innerHeight / rowHeight) + 2 * OVERSCAN);
       setVisible((old) => (old.from === from && old.until === until && old.rowHeight === rowHeight ? old : { from, until, rowHeight }));
     };
-    look();
-    addEventListener("scroll", look, { passive: true });
-    addEventListener("resize", look);
+    update();
+    addEventListener("scroll", update, { passive: true });
+    addEventListener("resize", update);
     return () => {
-      removeEventListener("scroll", look);
-      removeEventListener("resize", look);
+      removeEventListener("scroll", update);
+      removeEventListener("resize", update);
     };
   }, [count]);
   return visible;

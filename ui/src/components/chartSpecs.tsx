@@ -1,11 +1,11 @@
 /** The charts: which lines, in which colours. Drawing is Chart's business. */
 import { formatBytes, formatCount, formatDuration, formatRate, UNKNOWN } from "../format";
-import { rangeSpoken, type Range } from "../range";
-import type { Frame } from "../chartData";
+import { describeRange, type Range } from "../range";
+import type { ChartData } from "../chartData";
 import { Chart, type LineSpec, type Unit } from "./Chart";
 
 interface Props {
-  frame: Frame | null;
+  chart: ChartData | null;
   range: Range;
   onZoom: (range: Range) => void;
 }
@@ -124,11 +124,11 @@ const BYTES: ChartSpec = {
 export const QUEUE_CHARTS = [THROUGHPUT, DEPTH_BY_TIER, WAIT, RUN, CONCURRENCY, FAILURES, BYTES] as const;
 export const ENVIRONMENT_CHARTS = [THROUGHPUT, DEPTH] as const;
 
-export function Charts({ specs, frame, range, onZoom }: Props & { specs: readonly ChartSpec[] }) {
+export function Charts({ specs, chart, range, onZoom }: Props & { specs: readonly ChartSpec[] }) {
   return (
     <div class="charts">
       {specs.map((spec) => (
-        <Chart key={spec.id} {...spec} frame={frame} span={rangeSpoken(range)} onZoom={onZoom} />
+        <Chart key={spec.id} {...spec} chart={chart} span={describeRange(range)} onZoom={onZoom} />
       ))}
     </div>
   );

@@ -1,12 +1,12 @@
 /** The columns of the queues page. */
-import { exact, formatCount, formatDuration, UNKNOWN, utcTime } from "../format";
+import { formatExact, formatCount, formatDuration, UNKNOWN, formatUtcTime } from "../format";
 import { href, queueHref, queueKey } from "../router";
-import { troubleOf } from "../liveQueues";
-import type { Column, Row } from "../queueRows";
+import { queueProblem } from "../liveQueues";
+import type { Column, QueueRow } from "../queueRows";
 import type { QueueState, Tenant } from "../apiTypes";
 import type { TableColumn } from "./VirtualTable";
 
-interface Known {
+interface ColumnContext {
   tenant: Tenant;
   grouped: boolean;
   nowMs: number;
@@ -15,35 +15,35 @@ interface Known {
   states: ReadonlyMap<string, QueueState>;
 }
 
-export function queueColumns(known: Known): TableColumn<Row, Column>[] {
-  const { tenant, grouped, nowMs, plugins, states } = known;
-  const state = (row: Row) => states.get(queueKey({ ...tenant, queue: row.queue }));
-  const count = (id: "warm" | "cold" | "total", label: string, hidden = ""): TableColumn<Row, Column> => ({
+export function queueColumns(context: ColumnContext): TableColumn<QueueRow, Column>[] {
+  const { tenant, grouped, nowMs, plugins, states } = context;
+  const state = (row: QueueRow) => states.get(queueKey({ ...tenant, queue: row.queue }));
+  const count = (id: "warm" | "cold" | "total", label: string, hidden = ""): TableColumn<QueueRow, Column> => ({
     id,
     label,
     kind: "number",
     class: `${id} ${hidden}`,
     render: (row) => (
-      <span title={exact(row[id])} class={row[id] === 0 ? "zero" : ""}>
+      <span title={formatExact(row[id])} class={row[id] === 0 ? "zero" : ""}>
         {formatCount(row[id])}
       </span>
     ),
   });
-  const text = (id: "flow" | "type" | "task", label: string): TableColumn<Row, Column> => ({
+  const text = (id: "flow" | "type" | "task", label: string): TableColumn<QueueRow, Column> => ({
     id,
     label,
     kind: "text",
     class: `${id} wide`,
     render: (row) => <span title={row[id]}>{row[id] === "" ? <i class="zero">{UNKNOWN}</i> : row[id]}</span>,
   });
-  const name: TableColumn<Row, Column> = {
+  const name: TableColumn<QueueRow, Column> = {
     id: "queue",
     label: "Class",
     kind: "text",
     class: "name",
-    render: (row) => <ClassCell row={row} tenant={tenant} state={state(row)} plugin={plugins[row.queue]} nowMs={nowMs} grouped={grouped} />,
+    render: (row) => <QueueCell row={row} tenant={tenant} state={state(row)} plugin={plugins[row.queue]} nowMs={nowMs} grouped={grouped} />,
   };
-  const oldest: TableColumn<Row, Column> = {
+  const oldest: TableColumn<QueueRow, Column> = {
     id: "oldest",
     label: "Oldest",
     kind: "number",
@@ -52,7 +52,7 @@ export function queueColumns(known: Known): TableColumn<Row, Column>[] {
       row.oldestMs === null ? (
         <span class="zero">{UNKNOWN}</span>
       ) : (
-        <time title={`since ${utcTime(row.oldestMs / 1000)}`}>{formatDuration(Math.max(0, nowMs - row.oldestMs))}</time>
+        <time title={`since ${formatUtcTime(row.oldestMs / 1000)}`}>{formatDuration(Math.max(0, nowMs - row.oldestMs))}</time>
       ),
   };
   if (!grouped) return [text("flow", "Flow"), text("type", "Type"), text("task", "Task"), name, count("warm", "Warm", "wide"), count("cold", "Cold", "wide"), count("total", "Total"), oldest];
@@ -60,7 +60,7 @@ export function queueColumns(known: Known): TableColumn<Row, Column>[] {
 }
 
 interface CellProps {
-  row: Row;
+  row: QueueRow;
   tenant: Tenant;
   state: QueueState | undefined;
   plugin: string | undefined;
@@ -68,8 +68,8 @@ interface CellProps {
   grouped: boolean;
 }
 
-function ClassCell({ row, tenant, state, plugin, nowMs, grouped }: CellProps) {
-  const trouble = state === undefined ? null : troubleOf(state, nowMs);
+function QueueCell({ row, tenant, state, plugin, nowMs, grouped }: CellProps) {
+  const problem = state === undefined ? null : queueProblem(state, nowMs);
   const below = grouped ? row.task : [row.task, row.flow, row.type].filter((part) => part !== "").join(" · ");
   return (
     <span class="cell-name">
@@ -77,7 +77,7 @@ function ClassCell({ row, tenant, state, plugin, nowMs, grouped }: CellProps) {
         <a href={queueHref({ ...tenant, queue: row.queue })} title={plugin === undefined ? row.queue : `${row.queue}\nprovided by ${plugin}`}>
           {row.queue}
         </a>
-        {trouble !== null && <em class="tag">{trouble}</em>}
+        {problem !== null && <em class="tag">{problem}</em>}
         {state?.cold_mode === true && <em class="tag cool">cold</em>}
       </span>
       <small class="narrow">{below === "" ? UNKNOWN : below}</small>
@@ -85,14 +85,14 @@ function ClassCell({ row, tenant, state, plugin, nowMs, grouped }: CellProps) {
   );
 }
 
-function running(): TableColumn<Row, Column> {
+function running(): TableColumn<QueueRow, Column> {
   return {
     id: "running",
     label: "Running",
     kind: "number",
     class: "wide",
     render: (row) => (
-      <span class={row.running === 0 ? "zero" : ""} title={`${exact(row.running)} run${row.limit === null ? "" : `, of at most ${exact(row.limit)}`}`}>
+      <span class={row.running === 0 ? "zero" : ""} title={`${formatExact(row.running)} run${row.limit === null ? "" : `, of at most ${formatExact(row.limit)}`}`}>
         {formatCount(row.running)}
         {row.limit !== null && <small> / {formatCount(row.limit)}</small>}
       </span>
@@ -100,7 +100,7 @@ function running(): TableColumn<Row, Column> {
   };
 }
 
-function dead(tenant: Tenant): TableColumn<Row, Column> {
+function dead(tenant: Tenant): TableColumn<QueueRow, Column> {
   return {
     id: "dead",
     label: "Dead",
@@ -108,7 +108,7 @@ function dead(tenant: Tenant): TableColumn<Row, Column> {
     class: "wide",
     render: (row) =>
       row.dead ? (
-        <a href={href({ name: "dead" }, tenant, { queue: row.queue })} title={exact(row.dead)}>
+        <a href={href({ name: "dead" }, tenant, { queue: row.queue })} title={formatExact(row.dead)}>
           {formatCount(row.dead)}
         </a>
       ) : (

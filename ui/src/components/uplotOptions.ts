@@ -1,7 +1,7 @@
 /** uPlot's options for one chart: axes, strokes, shading. The only module, with Chart, that knows uPlot. */
 import uPlot from "uplot";
-import { clockTime, monthDay } from "../format";
-import { isolatedIndexes, type Frame, type LineName } from "../chartData";
+import { formatTimeOfDay, formatMonthDay } from "../format";
+import { isolatedIndexes, type ChartData, type LineName } from "../chartData";
 
 export interface LineSpec {
   name: LineName;
@@ -28,7 +28,7 @@ export interface PlotSpec {
   /** What is counted: it decides on which values the axis has its lines. */
   unit: Unit;
   /** Read at every draw, so that the options outlive the data. */
-  frame: () => Frame | null;
+  chart: () => ChartData | null;
   onCursor: (index: number | null) => void;
   onZoom: (start: number, end: number) => void;
 }
@@ -43,13 +43,13 @@ const FONT = "11px system-ui, -apple-system, 'Segoe UI', sans-serif";
 const DRAG_PX = 6;
 const EDGE_PX = 22;
 
-export function plotData(lines: readonly LineSpec[], frame: Frame | null): uPlot.AlignedData {
+export function plotData(lines: readonly LineSpec[], chart: ChartData | null): uPlot.AlignedData {
   const columns = lines.flatMap(({ name, drawn }) => {
-    if (frame === null) return [[], []];
-    const line = frame.lines[drawn ?? name];
-    return [line.settled, line.unfinished];
+    if (chart === null) return [[], []];
+    const line = chart.lines[drawn ?? name];
+    return [line.final, line.provisional];
   });
-  return [frame?.times ?? [], ...columns];
+  return [chart?.times ?? [], ...columns];
 }
 
 export function plotOptions(spec: PlotSpec, element: HTMLElement, width: number, height: number): uPlot.Options {
@@ -70,7 +70,7 @@ export function plotOptions(spec: PlotSpec, element: HTMLElement, width: number,
       points: { size: 7, width: 2, fill: colour("--surface") },
     },
     scales: {
-      x: { time: true, range: () => timeRange(spec.frame()) },
+      x: { time: true, range: () => timeRange(spec.chart()) },
       y: { range: (_plot, _min, max) => [0, niceTop(max, spec.unit)] },
     },
     axes: [
@@ -95,7 +95,7 @@ export function plotOptions(spec: PlotSpec, element: HTMLElement, width: number,
     bands: bands(spec.lines, colour),
     series: [{}, ...spec.lines.flatMap((line) => strokes(line, colour(line.colour)))],
     hooks: {
-      drawClear: [(plot) => shadeUnfinished(plot, spec.frame(), colour("--unfinished"))],
+      drawClear: [(plot) => shadeProvisional(plot, spec.chart(), colour("--provisional"))],
       setCursor: [(plot) => spec.onCursor((plot.cursor.left ?? -1) < 0 ? null : (plot.cursor.idx ?? null))],
       setSelect: [
         (plot) => {
@@ -118,15 +118,15 @@ function fits(plot: uPlot, at: number): boolean {
 function timeLabel(at: number, step: number): string {
   const when = new Date(at * 1000);
   const midnight = when.getHours() === 0 && when.getMinutes() === 0;
-  return step >= 86_400 || (midnight && step >= 3600) ? monthDay(at) : clockTime(at, step < 60);
+  return step >= 86_400 || (midnight && step >= 3600) ? formatMonthDay(at) : formatTimeOfDay(at, step < 60);
 }
 
 /** Between the final strokes of a line and of the one it stands on. */
 function bands(lines: readonly LineSpec[], colour: (property: string) => string): uPlot.Band[] {
-  const settled = (index: number) => 1 + 2 * index; // after the times; each line has two strokes
+  const finalStroke = (index: number) => 1 + 2 * index; // after the times; each line has two strokes
   return lines.flatMap((line, index) => {
     const ground = lines.findIndex((other) => other.name === line.above);
-    return ground < 0 ? [] : [{ series: [settled(index), settled(ground)], fill: withAlpha(colour(line.colour), 0.2) } satisfies uPlot.Band];
+    return ground < 0 ? [] : [{ series: [finalStroke(index), finalStroke(ground)], fill: withAlpha(colour(line.colour), 0.2) } satisfies uPlot.Band];
   });
 }
 
@@ -149,7 +149,7 @@ function strokes(line: LineSpec, stroke: string): uPlot.Series[] {
       ...(line.dash ? { dash: line.dash } : {}),
       ...(line.fill ? { fill: (plot: uPlot) => fade(plot, stroke) } : {}),
     },
-    { ...common, label: `${line.label}, unfinished`, width: 1.25, dash: [1, 3], alpha: 0.8, points: { show: false } },
+    { ...common, label: `${line.label}, provisional`, width: 1.25, dash: [1, 3], alpha: 0.8, points: { show: false } },
   ];
 }
 
@@ -159,7 +159,7 @@ function bars(line: LineSpec, colour: string): uPlot.Series[] {
   const shape = paths === undefined ? {} : { paths };
   return [
     { ...common, ...shape, label: line.label },
-    { ...common, ...shape, label: `${line.label}, unfinished`, alpha: 0.5 },
+    { ...common, ...shape, label: `${line.label}, provisional`, alpha: 0.5 },
   ];
 }
 
@@ -176,10 +176,10 @@ function withAlpha(hex: string, alpha: number): string {
   return `${hex}${Math.round(alpha * 255).toString(16).padStart(2, "0")}`;
 }
 
-function shadeUnfinished(plot: uPlot, frame: Frame | null, fill: string): void {
-  if (frame === null) return;
+function shadeProvisional(plot: uPlot, chart: ChartData | null, fill: string): void {
+  if (chart === null) return;
   // A bucket is drawn at its start, so the last final point stands one step before the watermark.
-  const from = frame.settledUntil === null ? frame.start : Math.max(frame.start, frame.settledUntil - frame.resolutionS);
+  const from = chart.finalUntil === null ? chart.start : Math.max(chart.start, chart.finalUntil - chart.resolutionS);
   const { left, top, width, height } = plot.bbox;
   const x = Math.max(left, plot.valToPos(from, "x", true));
   if (x >= left + width) return;
@@ -189,9 +189,9 @@ function shadeUnfinished(plot: uPlot, frame: Frame | null, fill: string): void {
   plot.ctx.restore();
 }
 
-function timeRange(frame: Frame | null): uPlot.Range.MinMax {
-  if (frame === null) return [0, 1];
-  return [frame.start, Math.max(frame.start + 1, frame.end)];
+function timeRange(chart: ChartData | null): uPlot.Range.MinMax {
+  if (chart === null) return [0, 1];
+  return [chart.start, Math.max(chart.start + 1, chart.end)];
 }
 
 const NICE = [1, 1.5, 2, 3, 4, 5, 6, 8, 10] as const;

@@ -1,53 +1,53 @@
 /** Alerts: what is wrong now and what was, the rules that say so, whom they tell, and what is silenced. */
 import { listChannels, listRules, listSilences } from "../alertsApi";
-import { openWords, parseAlerts, SHOWN, type Shown } from "../alerts";
-import { useLive, useTitle, type Live } from "../polling";
+import { describeOpenCount, parseAlertsView, ALERT_TABS, type AlertTab } from "../alerts";
+import { usePolled, useTitle, type Polled } from "../polling";
 import { href, tenantKey } from "../router";
 import type { ServerClock } from "../liveQueues";
-import { mayAdminister, mayOperate, reachesEverything } from "../session";
-import type { Channel, Incident, IncidentList, Rule, Silence, Tenant, Who } from "../apiTypes";
+import { canAdminister, canOperate, hasFullScope } from "../session";
+import type { Channel, Incident, IncidentList, Rule, Silence, Tenant, CurrentKey } from "../apiTypes";
 import { Channels } from "../components/alerts/Channels";
 import { Incidents } from "../components/alerts/Incidents";
 import { IncidentView } from "../components/alerts/IncidentView";
 import { Rules } from "../components/alerts/Rules";
 import { Silences } from "../components/alerts/Silences";
 
-const MADE_MS = 10_000;
+const CONFIG_MS = 10_000;
 
 interface Props {
   tenant: Tenant;
   params: URLSearchParams;
-  who: Who | null;
-  open: Live<IncidentList>;
+  currentKey: CurrentKey | null;
+  open: Polled<IncidentList>;
   health: readonly Incident[];
   clock: ServerClock | null;
 }
 
 /** What people make. */
-interface Made {
+interface AlertConfig {
   rules: Rule[];
   channels: Channel[];
   silences: Silence[];
 }
 
 export function AlertsPage(props: Props) {
-  const { tenant, params, who, open, clock } = props;
-  const view = parseAlerts(params);
-  const operate = mayOperate(who);
-  const made = useLive(`alerts ${tenantKey(tenant)}`, (signal) => load(tenant, signal), MADE_MS);
-  const rules = made.data?.rules ?? null;
+  const { tenant, params, currentKey, open, clock } = props;
+  const view = parseAlertsView(params);
+  const operate = canOperate(currentKey);
+  const config = usePolled(`alerts ${tenantKey(tenant)}`, (signal) => loadConfig(tenant, signal), CONFIG_MS);
+  const rules = config.data?.rules ?? null;
   if (view.incident !== null) {
     return <IncidentView key={view.incident} tenant={tenant} id={view.incident} rules={rules} clock={clock} operate={operate} onDone={open.refresh} />;
   }
-  return <AllAlerts {...props} show={view.show} made={made} operate={operate} />;
+  return <AllAlerts {...props} show={view.show} config={config} operate={operate} />;
 }
 
-async function load(tenant: Tenant, signal: AbortSignal): Promise<Made> {
+async function loadConfig(tenant: Tenant, signal: AbortSignal): Promise<AlertConfig> {
   const [rules, channels, silences] = await Promise.all([listRules(tenant, signal), listChannels(tenant, signal), listSilences(tenant, signal)]);
   return { rules, channels, silences };
 }
 
-function AllAlerts({ tenant, who, open, health, clock, show, made, operate }: Props & { show: Shown; made: Live<Made>; operate: boolean }) {
+function AllAlerts({ tenant, currentKey, open, health, clock, show, config, operate }: Props & { show: AlertTab; config: Polled<AlertConfig>; operate: boolean }) {
   const count = (open.data?.incidents.length ?? 0) + health.length;
   useTitle(`${count > 0 ? `${count} · ` : ""}Alerts – Headrace`);
   return (
@@ -55,28 +55,28 @@ function AllAlerts({ tenant, who, open, health, clock, show, made, operate }: Pr
       <div class="heading">
         <h1>Alerts</h1>
         <p class="quiet" data-testid="alerts-summary">
-          {open.data === null ? " " : openWords(count, open.data.next !== null)}
+          {open.data === null ? " " : describeOpenCount(count, open.data.next !== null)}
         </p>
       </div>
-      <Tabs tenant={tenant} show={show} made={made.data} />
-      {show === "incidents" && <Incidents tenant={tenant} open={open} health={health} rules={made.data?.rules ?? null} clock={clock} operate={operate} />}
-      {made.data !== null && (
+      <Tabs tenant={tenant} show={show} config={config.data} />
+      {show === "incidents" && <Incidents tenant={tenant} open={open} health={health} rules={config.data?.rules ?? null} clock={clock} operate={operate} />}
+      {config.data !== null && (
         <>
-          {show === "rules" && <Rules tenant={tenant} rules={made.data.rules} channels={made.data.channels} operate={operate} onDone={made.refresh} />}
-          {show === "channels" && <Channels tenant={tenant} channels={made.data.channels} operate={operate} administer={mayAdminister(who)} everywhere={reachesEverything(who)} onDone={made.refresh} />}
-          {show === "silences" && <Silences tenant={tenant} silences={made.data.silences} rules={made.data.rules} operate={operate} onDone={made.refresh} />}
+          {show === "rules" && <Rules tenant={tenant} rules={config.data.rules} channels={config.data.channels} operate={operate} onDone={config.refresh} />}
+          {show === "channels" && <Channels tenant={tenant} channels={config.data.channels} operate={operate} administer={canAdminister(currentKey)} fullScope={hasFullScope(currentKey)} onDone={config.refresh} />}
+          {show === "silences" && <Silences tenant={tenant} silences={config.data.silences} rules={config.data.rules} operate={operate} onDone={config.refresh} />}
         </>
       )}
     </>
   );
 }
 
-const LABELS: Record<Shown, string> = { incidents: "Incidents", rules: "Rules", channels: "Channels", silences: "Silences" };
+const LABELS: Record<AlertTab, string> = { incidents: "Incidents", rules: "Rules", channels: "Channels", silences: "Silences" };
 
-function Tabs({ tenant, show, made }: { tenant: Tenant; show: Shown; made: Made | null }) {
+function Tabs({ tenant, show, config }: { tenant: Tenant; show: AlertTab; config: AlertConfig | null }) {
   return (
     <nav class="chips" aria-label="Alerts">
-      {SHOWN.map((name) => (
+      {ALERT_TABS.map((name) => (
         <a
           key={name}
           href={href({ name: "alerts" }, tenant, { show: name === "incidents" ? null : name })}
@@ -85,7 +85,7 @@ function Tabs({ tenant, show, made }: { tenant: Tenant; show: Shown; made: Made 
           data-testid={`show-${name}`}
         >
           {LABELS[name]}
-          {name !== "incidents" && <small>{made?.[name].length ?? " "}</small>}
+          {name !== "incidents" && <small>{config?.[name].length ?? " "}</small>}
         </a>
       ))}
     </nav>

@@ -1,6 +1,6 @@
 /** The autoscaler: how many workers of each type there should be, and why. Of all environments that the key reaches. */
-import { workerTypes } from "../api";
-import { useLive, useTitle } from "../polling";
+import { listWorkerTypes } from "../api";
+import { usePolled, useTitle } from "../polling";
 import { href } from "../router";
 import type { Tenant } from "../apiTypes";
 import { WorkerTypes } from "../components/autoscaler/WorkerTypes";
@@ -16,7 +16,7 @@ interface Props {
 }
 
 export function AutoscalerPage({ tenant, params }: Props) {
-  const { data, error } = useLive("autoscale", workerTypes, REFRESH_MS);
+  const { data, error } = usePolled("autoscale", listWorkerTypes, REFRESH_MS);
   const chosen = params.get("type");
   const type = data?.find((each) => each.name === chosen) ?? null;
   useTitle("Autoscaler – Headrace");

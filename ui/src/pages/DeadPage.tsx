@@ -1,12 +1,12 @@
 /** Dead letters: jobs whose last attempt failed, why, and what lets them run again. */
 import { useMemo, useState } from "preact/hooks";
-import { listDead, type DeadFilter } from "../api";
-import { deadFilter, deadQueues, isFiltered, parseDead, SINCE, type DeadView } from "../deadLetters";
-import { exact, formatCount } from "../format";
-import { useLive, useTitle } from "../polling";
-import { unique, useFreshMore } from "../pagination";
+import { listDeadJobs, type DeadFilter } from "../api";
+import { deadFilter, deadQueues, isFiltered, parseDeadView, SINCE, type DeadView } from "../deadLetters";
+import { formatExact, formatCount } from "../format";
+import { usePolled, useTitle } from "../polling";
+import { uniqueById, useRefreshedPages } from "../pagination";
 import { tenantKey, useSetParams } from "../router";
-import { useQueues } from "../liveQueues";
+import { useLiveQueues } from "../liveQueues";
 import { redriveAll } from "../redrive";
 import type { QueueRef, Tenant } from "../apiTypes";
 import { DeadLetter } from "../components/DeadLetter";
@@ -25,39 +25,39 @@ interface Props {
 
 export function DeadPage({ tenant, params, operate }: Props) {
   const setParams = useSetParams();
-  const view = parseDead(params);
-  const queues = useQueues(tenant);
-  const having = useMemo(() => deadQueues(queues.data?.byKey.values() ?? [], view.queue), [queues.data, view.queue]);
-  const queue = view.queue ?? having[0]?.queue ?? null;
-  const total = having.reduce((sum, each) => sum + each.dead, 0);
+  const view = parseDeadView(params);
+  const queues = useLiveQueues(tenant);
+  const queuesWithDead = useMemo(() => deadQueues(queues.data?.byKey.values() ?? [], view.queue), [queues.data, view.queue]);
+  const queue = view.queue ?? queuesWithDead[0]?.queue ?? null;
+  const total = queuesWithDead.reduce((sum, each) => sum + each.dead, 0);
   useTitle(`${total > 0 ? `${formatCount(total)} · ` : ""}Dead letters – Headrace`);
 
   return (
     <>
       <div class="heading">
         <h1>Dead letters</h1>
-        <p class="quiet" data-testid="dead-total" title={exact(total)}>
+        <p class="quiet" data-testid="dead-total" title={formatExact(total)}>
           {queues.data === null ? " " : `${formatCount(total)} ${total === 1 ? "job" : "jobs"} whose last attempt failed`}
         </p>
       </div>
-      {queues.data !== null && having.length === 0 && (
+      {queues.data !== null && queuesWithDead.length === 0 && (
         <EmptyNotice title="No dead letters">Every job of this environment that failed was tried again, or is waiting for it.</EmptyNotice>
       )}
-      {having.length > 0 && queue !== null && (
+      {queuesWithDead.length > 0 && queue !== null && (
         <>
           <fieldset class="chips" data-testid="dead-queues">
             <legend class="sr-only">Queue</legend>
-            {having.map((each) => (
+            {queuesWithDead.map((each) => (
               <label key={each.queue} class={each.queue === queue ? "chosen" : ""}>
                 <input type="radio" name="queue" value={each.queue} checked={each.queue === queue} onChange={() => setParams({ queue: each.queue })} />
-                <span>{each.queue}</span> <small title={exact(each.dead)}>{formatCount(each.dead)}</small>
+                <span>{each.queue}</span> <small title={formatExact(each.dead)}>{formatCount(each.dead)}</small>
               </label>
             ))}
           </fieldset>
-          <Letters
+          <DeadLetterList
             key={`${tenantKey(tenant)} ${queue}`}
             queueRef={{ ...tenant, queue }}
-            dead={having.find((each) => each.queue === queue)?.dead ?? 0}
+            dead={queuesWithDead.find((each) => each.queue === queue)?.dead ?? 0}
             view={view}
             operate={operate}
           />
@@ -67,23 +67,23 @@ export function DeadPage({ tenant, params, operate }: Props) {
   );
 }
 
-interface LettersProps {
+interface DeadLetterListProps {
   queueRef: QueueRef;
   dead: number;
   view: DeadView;
   operate: boolean;
 }
 
-function Letters({ queueRef, dead, view, operate }: LettersProps) {
+function DeadLetterList({ queueRef, dead, view, operate }: DeadLetterListProps) {
   const setParams = useSetParams();
   const [redriving, setRedriving] = useState(false);
   const key = JSON.stringify([queueRef, view.task, view.error, view.since]);
-  const first = useLive(key, (signal) => listDead(queueRef, deadFilter(view, Date.now()), null, signal), REFRESH_MS);
-  const more = useFreshMore(
+  const first = usePolled(key, (signal) => listDeadJobs(queueRef, deadFilter(view, Date.now()), null, signal), REFRESH_MS);
+  const more = useRefreshedPages(
     `more ${key}`,
     first.data?.next ?? null,
     async (cursor, signal) => {
-      const { jobs: items, next } = await listDead(queueRef, deadFilter(view, Date.now()), cursor, signal);
+      const { jobs: items, next } = await listDeadJobs(queueRef, deadFilter(view, Date.now()), cursor, signal);
       return { items, next };
     },
     REFRESH_MS,
@@ -92,7 +92,7 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
     first.refresh();
     more.refresh();
   };
-  const jobs = useMemo(() => unique([...(first.data?.jobs ?? []), ...more.items]), [first.data, more.items]);
+  const jobs = useMemo(() => uniqueById([...(first.data?.jobs ?? []), ...more.items]), [first.data, more.items]);
   const filtered = isFiltered(view);
 
   return (
@@ -142,5 +142,5 @@ function Letters({ queueRef, dead, view, operate }: LettersProps) {
 }
 
 function redrive(ref: QueueRef, which: DeadFilter, dead: number, signal: AbortSignal, progress: (text: string) => void): Promise<void> {
-  return redriveAll(ref, which, signal, (done) => progress(`${exact(done)} wait again, of ${exact(dead)} dead`));
+  return redriveAll(ref, which, signal, (done) => progress(`${formatExact(done)} wait again, of ${formatExact(dead)} dead`));
 }

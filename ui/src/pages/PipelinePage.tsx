@@ -1,9 +1,9 @@
 /** The pipeline: how far behind history is, how long its batches take, what was lost on the way; and what happened to servers. */
-import { pipelineHealth } from "../api";
-import { exact, formatCount, formatDuration } from "../format";
-import { useLive, useTitle } from "../polling";
+import { getPipeline } from "../api";
+import { formatExact, formatCount, formatDuration } from "../format";
+import { usePolled, useTitle } from "../polling";
 import type { PipelineBatch, PipelineHealth } from "../apiTypes";
-import { Figure, Figures } from "../components/Stat";
+import { Stat, StatRow } from "../components/Stat";
 import { EmptyNotice } from "../components/Notice";
 import { Gaps } from "../components/pipeline/Gaps";
 import { ServerEvents } from "../components/pipeline/ServerEvents";
@@ -11,11 +11,11 @@ import { Sparkline } from "../components/Sparkline";
 import { Time } from "../components/Time";
 
 const REFRESH_MS = 3000;
-const LAG_WORTH_SAYING_MS = 30_000;
-const MOST_SHOWN = 25;
+const LAG_WARNING_MS = 30_000;
+const MAX_SHOWN = 25;
 
 export function PipelinePage() {
-  const { data } = useLive("pipeline", pipelineHealth, REFRESH_MS);
+  const { data } = usePolled("pipeline", getPipeline, REFRESH_MS);
   useTitle("Pipeline – Headrace");
   return (
     <>
@@ -23,27 +23,27 @@ export function PipelinePage() {
         <h1>Pipeline</h1>
         <p class="quiet">From the queues' metric streams to history, batch by batch; of all tenants together.</p>
       </div>
-      <Headlines health={data} />
+      <PipelineStats health={data} />
       {data !== null && <ServerEvents events={data.server_events} />}
       <Gaps gaps={data?.gaps ?? []} />
       {data !== null && data.batches.length === 0 ? (
         <EmptyNotice title="No batch yet">The pipeline has not finished one. It needs half a minute after its start.</EmptyNotice>
       ) : (
-        <Batches batches={data?.batches ?? []} />
+        <BatchTable batches={data?.batches ?? []} />
       )}
     </>
   );
 }
 
-function Headlines({ health }: { health: PipelineHealth | null }) {
+function PipelineStats({ health }: { health: PipelineHealth | null }) {
   const hour = health?.last_hour ?? null;
   const lag = health?.lag_ms ?? null;
   const oldestFirst = [...(health?.batches ?? [])].reverse();
   const trend = (colour: `--${string}`, read: (batch: PipelineBatch) => number | null) => <Sparkline values={oldestFirst.map(read)} colour={colour} />;
   const loss = (count: number | undefined) => ((count ?? 0) > 0 ? "bad" : "plain");
   return (
-    <Figures label="The pipeline, over the last hour">
-      <Figure name="lag" label="Lag" value={formatDuration(lag)} title={`${exact(lag)} ms`} tone={lag !== null && lag > LAG_WORTH_SAYING_MS ? "warn" : "plain"}>
+    <StatRow label="The pipeline, over the last hour">
+      <Stat name="lag" label="Lag" value={formatDuration(lag)} title={`${formatExact(lag)} ms`} tone={lag !== null && lag > LAG_WARNING_MS ? "warn" : "plain"}>
         {health?.watermark ? (
           <>
             final to <Time iso={health.watermark} />
@@ -51,30 +51,30 @@ function Headlines({ health }: { health: PipelineHealth | null }) {
         ) : (
           "behind now"
         )}
-      </Figure>
-      <Figure name="freshness" label="Freshness p99" value={formatDuration(hour?.freshness_p99_ms ?? null)} title={`${exact(hour?.freshness_p99_ms ?? null)} ms from an event until it can be read`} trend={trend("--series-p99", (batch) => batch.fresh_after_ms)}>
+      </Stat>
+      <Stat name="freshness" label="Freshness p99" value={formatDuration(hour?.freshness_p99_ms ?? null)} title={`${formatExact(hour?.freshness_p99_ms ?? null)} ms from an event until it can be read`} trend={trend("--series-p99", (batch) => batch.fresh_after_ms)}>
         p50 {formatDuration(hour?.freshness_p50_ms ?? null)}, 1 h
-      </Figure>
-      <Figure name="batch" label="Batch time p99" value={formatDuration(hour?.duration_p99_ms ?? null)} title={`${exact(hour?.duration_p99_ms ?? null)} ms`} trend={trend("--series-p95", (batch) => batch.duration_ms)}>
+      </Stat>
+      <Stat name="batch" label="Batch time p99" value={formatDuration(hour?.duration_p99_ms ?? null)} title={`${formatExact(hour?.duration_p99_ms ?? null)} ms`} trend={trend("--series-p95", (batch) => batch.duration_ms)}>
         p50 {formatDuration(hour?.duration_p50_ms ?? null)}, 1 h
-      </Figure>
-      <Figure name="events" label="Events" value={formatCount(hour?.events ?? null)} title={exact(hour?.events ?? null)} trend={trend("--series-out", (batch) => batch.events)}>
+      </Stat>
+      <Stat name="events" label="Events" value={formatCount(hour?.events ?? null)} title={formatExact(hour?.events ?? null)} trend={trend("--series-out", (batch) => batch.events)}>
         {hour === null ? "last hour" : `${formatCount(hour.batches)} batches, 1 h`}
-      </Figure>
-      <Figure name="lost" label="Lost" value={formatCount(hour?.lost_events ?? null)} title={`${exact(hour?.lost_events ?? null)} events`} tone={loss(hour?.lost_events)}>
+      </Stat>
+      <Stat name="lost" label="Lost" value={formatCount(hour?.lost_events ?? null)} title={`${formatExact(hour?.lost_events ?? null)} events`} tone={loss(hour?.lost_events)}>
         not read in time
-      </Figure>
-      <Figure name="set-aside" label="Set aside" value={formatCount(hour?.set_aside ?? null)} title={`${exact(hour?.set_aside ?? null)} entries`} tone={loss(hour?.set_aside)}>
+      </Stat>
+      <Stat name="set-aside" label="Set aside" value={formatCount(hour?.set_aside ?? null)} title={`${formatExact(hour?.set_aside ?? null)} entries`} tone={loss(hour?.set_aside)}>
         not understood
-      </Figure>
-      <Figure name="rewinds" label="Rewinds" value={formatCount(hour?.rewinds ?? null)} title={exact(hour?.rewinds ?? null)} tone={loss(hour?.rewinds)}>
+      </Stat>
+      <Stat name="rewinds" label="Rewinds" value={formatCount(hour?.rewinds ?? null)} title={formatExact(hour?.rewinds ?? null)} tone={loss(hour?.rewinds)}>
         Valkey lost data
-      </Figure>
-    </Figures>
+      </Stat>
+    </StatRow>
   );
 }
 
-function Batches({ batches }: { batches: readonly PipelineBatch[] }) {
+function BatchTable({ batches }: { batches: readonly PipelineBatch[] }) {
   return (
     <section class="card list" aria-labelledby="batches-title">
       <header class="list-head">
@@ -108,22 +108,22 @@ function Batches({ batches }: { batches: readonly PipelineBatch[] }) {
           </tr>
         </thead>
         <tbody>
-          {batches.slice(0, MOST_SHOWN).map((batch) => (
+          {batches.slice(0, MAX_SHOWN).map((batch) => (
             <tr key={`${batch.batch_id} ${batch.finished_at}`}>
               <td class="text name">
                 <Time iso={batch.finished_at} />
               </td>
               <td class="number wide">{batch.batch_id}</td>
-              <td class="number" title={exact(batch.events)}>
+              <td class="number" title={formatExact(batch.events)}>
                 {formatCount(batch.events)}
               </td>
-              <td class="number wide" title={exact(batch.rows)}>
+              <td class="number wide" title={formatExact(batch.rows)}>
                 {formatCount(batch.rows)}
               </td>
-              <td class="number" title={`${exact(batch.duration_ms)} ms`}>
+              <td class="number" title={`${formatExact(batch.duration_ms)} ms`}>
                 {formatDuration(batch.duration_ms)}
               </td>
-              <td class="number" title={`${exact(batch.fresh_after_ms)} ms`}>
+              <td class="number" title={`${formatExact(batch.fresh_after_ms)} ms`}>
                 {formatDuration(batch.fresh_after_ms)}
               </td>
               <td class="number wide">

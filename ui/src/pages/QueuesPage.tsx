@@ -1,11 +1,11 @@
 /** Every queue of an environment: what waits in it, by flow, type and task, and what runs now. */
 import { useMemo } from "preact/hooks";
-import { actionPlugins, detailedQueues } from "../api";
-import { formatCount, plural } from "../format";
-import { useClock, useLive, useTitle } from "../polling";
+import { getActionPlugins, getDetailedQueues } from "../api";
+import { formatCount, formatPlural } from "../format";
+import { useClock, usePolled, useTitle } from "../polling";
 import { tenantKey, useSetParams } from "../router";
-import { serverNow, useQueues } from "../liveQueues";
-import { filterRows, flowTypes, groupByClass, joinTiers, nextOrder, orderParam, parseFilter, parseOrder, sortRows, type Column, type Row } from "../queueRows";
+import { serverNow, useLiveQueues } from "../liveQueues";
+import { filterRows, flowTypes, groupByQueue, joinTiers, toggleSort, orderParam, parseFilter, parseOrder, sortRows, type Column, type QueueRow } from "../queueRows";
 import { EmptyNotice } from "../components/Notice";
 import { queueColumns } from "../components/queueColumns";
 import { RunningTasks } from "../components/RunningTasks";
@@ -17,9 +17,9 @@ const PLUGINS_MS = 30_000;
 
 export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSearchParams }) {
   const setParams = useSetParams();
-  const queues = useQueues(tenant);
-  const details = useLive(`details ${tenantKey(tenant)}`, (signal) => detailedQueues(tenant, signal), DETAILS_MS);
-  const plugins = useLive(`plugins ${tenantKey(tenant)}`, (signal) => actionPlugins(tenant, signal), PLUGINS_MS);
+  const queues = useLiveQueues(tenant);
+  const details = usePolled(`details ${tenantKey(tenant)}`, (signal) => getDetailedQueues(tenant, signal), DETAILS_MS);
+  const plugins = usePolled(`plugins ${tenantKey(tenant)}`, (signal) => getActionPlugins(tenant, signal), PLUGINS_MS);
   const now = useClock();
   useTitle("Queues – Headrace");
 
@@ -28,7 +28,7 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
   const filter = parseFilter(params);
   const rows = useMemo(() => (details.data === null ? null : joinTiers(details.data)), [details.data]);
   const all = useMemo(
-    () => (!grouped ? rows : queues.data === null ? null : groupByClass(queues.data.byKey.values(), rows ?? [])),
+    () => (!grouped ? rows : queues.data === null ? null : groupByQueue(queues.data.byKey.values(), rows ?? [])),
     [grouped, rows, queues.data],
   );
   const types = useMemo(() => flowTypes(rows ?? []), [rows]);
@@ -48,7 +48,7 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
       <div class="heading">
         <h1>Queues</h1>
         <p class="quiet" data-testid="queues-summary">
-          {all === null ? " " : `${plural(shown.length, grouped ? "class" : "row")}, ${formatCount(total)} waiting`}
+          {all === null ? " " : `${formatPlural(shown.length, grouped ? "class" : "row")}, ${formatCount(total)} waiting`}
           {details.data?.truncated === true && " · the largest are shown"}
         </p>
       </div>
@@ -86,14 +86,14 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
             Group by class
           </label>
         </div>
-        <VirtualTable<Row, Column>
+        <VirtualTable<QueueRow, Column>
           label={grouped ? "Queues by class" : "Queues by flow and task"}
           testId="queues"
           columns={columns}
           rows={shown}
           rowKey={(row) => row.key}
           sorted={order}
-          onSort={(column) => setParams({ sort: orderParam(nextOrder(order, column)) }, "replace")}
+          onSort={(column) => setParams({ sort: orderParam(toggleSort(order, column)) }, "replace")}
         />
         {all !== null && shown.length === 0 && (
           <EmptyNotice title={all.length === 0 ? "Nothing waits" : "Nothing matches"}>

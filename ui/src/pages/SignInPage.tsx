@@ -1,6 +1,6 @@
 /** For those who are not signed in: one field for a key. */
 import { useState } from "preact/hooks";
-import { asApiError, type ApiError } from "../http";
+import { toApiError, type ApiError } from "../http";
 import { useTitle } from "../polling";
 import { TitleBar } from "../components/TitleBar";
 import { signIn } from "../session";
@@ -18,7 +18,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
       await signIn(key);
       onSignedIn();
     } catch (cause) {
-      setRefused(asApiError(cause));
+      setRefused(toApiError(cause));
       setBusy(false);
     }
   };

@@ -1,9 +1,9 @@
 /** Streams that are watched: what each group has yet to do, and who holds it. Of all environments that the key reaches. */
 import { useMemo } from "preact/hooks";
 import { listStreams } from "../api";
-import { useLive, useTitle } from "../polling";
+import { usePolled, useTitle } from "../polling";
 import { queueKey, useSetParams } from "../router";
-import { summaryWords, worstFirst } from "../streams";
+import { describeSummary, sortByProblem } from "../streams";
 import { EmptyNotice, LoadingNotice } from "../components/Notice";
 import { StreamTable } from "../components/streams/StreamTable";
 
@@ -11,8 +11,8 @@ const REFRESH_MS = 5000;
 
 export function StreamsPage({ params }: { params: URLSearchParams }) {
   const setParams = useSetParams();
-  const { data, error } = useLive("streams", listStreams, REFRESH_MS);
-  const streams = useMemo(() => worstFirst(data?.streams ?? []), [data]);
+  const { data, error } = usePolled("streams", listStreams, REFRESH_MS);
+  const streams = useMemo(() => sortByProblem(data?.streams ?? []), [data]);
   const open = params.get("open");
   useTitle("Streams – Headrace");
   return (
@@ -20,7 +20,7 @@ export function StreamsPage({ params }: { params: URLSearchParams }) {
       <div class="heading">
         <h1>Streams</h1>
         <p class="quiet" data-testid="streams-summary">
-          {data === null || data.total === 0 ? "Jobs on plain Redis Streams, as they were last measured." : summaryWords(streams, data.total)}
+          {data === null || data.total === 0 ? "Jobs on plain Redis Streams, as they were last measured." : describeSummary(streams, data.total)}
         </p>
       </div>
       {data === null && error === null && <LoadingNotice>Looking for streams…</LoadingNotice>}

@@ -1,7 +1,7 @@
 /** Makes a channel. What leads there is sent once and never shown again. */
 import { useState } from "preact/hooks";
-import { addChannel, type ChannelGiven } from "../../alertsApi";
-import type { ChannelType, MadeChannel, Tenant } from "../../apiTypes";
+import { addChannel, type NewChannel } from "../../alertsApi";
+import type { ChannelType, CreatedChannel, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
 
@@ -20,12 +20,12 @@ const URL_HINTS: Record<Exclude<ChannelType, "email">, string> = {
 interface Props {
   tenant: Tenant;
   /** The key reaches everything, so it may let the channel hear of incidents of Headrace itself. */
-  everywhere: boolean;
-  onMade: (made: MadeChannel) => void;
+  fullScope: boolean;
+  onCreated: (created: CreatedChannel) => void;
   onClose: () => void;
 }
 
-export function ChannelDialog({ tenant, everywhere, onMade, onClose }: Props) {
+export function ChannelDialog({ tenant, fullScope, onCreated, onClose }: Props) {
   const [name, setName] = useState("");
   const [type, setType] = useState<ChannelType>("slack");
   const [url, setUrl] = useState("");
@@ -33,13 +33,13 @@ export function ChannelDialog({ tenant, everywhere, onMade, onClose }: Props) {
   const [secret, setSecret] = useState("");
   const [health, setHealth] = useState(false);
   const addresses = to.split(/[\s,;]+/).filter((each) => each !== "");
-  const where: Partial<ChannelGiven> = type === "email" ? { to: addresses } : { url: url.trim(), ...(type === "webhook" && secret !== "" ? { secret } : {}) };
+  const where: Partial<NewChannel> = type === "email" ? { to: addresses } : { url: url.trim(), ...(type === "webhook" && secret !== "" ? { secret } : {}) };
   return (
     <Dialog
       title="New channel"
       confirm="Make the channel"
       disabled={name.trim() === "" || (type === "email" ? addresses.length === 0 : url.trim() === "")}
-      act={async (signal) => onMade(await addChannel(tenant, { name: name.trim(), type, health, ...where }, signal))}
+      act={async (signal) => onCreated(await addChannel(tenant, { name: name.trim(), type, health, ...where }, signal))}
       onClose={onClose}
     >
       <div class="fields">
@@ -51,7 +51,7 @@ export function ChannelDialog({ tenant, everywhere, onMade, onClose }: Props) {
           <TextField label="URL; never shown again" wide required placeholder={URL_HINTS[type]} value={url} onInput={setUrl} testId="field-url" />
         )}
         {type === "webhook" && <TextField label="Secret that messages are signed with; empty: one is made" wide value={secret} onInput={setSecret} testId="field-secret" />}
-        {everywhere && <CheckField label="Is told too of incidents of Headrace itself" checked={health} onCheck={setHealth} />}
+        {fullScope && <CheckField label="Is told too of incidents of Headrace itself" checked={health} onCheck={setHealth} />}
       </div>
     </Dialog>
   );

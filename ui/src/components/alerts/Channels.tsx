@@ -1,11 +1,11 @@
 /** Whom alerts are told: channels, and whether they work. What is secret of them is never shown again. */
 import { useState } from "preact/hooks";
 import { removeChannel, testChannel } from "../../alertsApi";
-import { plural } from "../../format";
-import { asApiError } from "../../http";
-import type { Channel, MadeChannel, Tenant } from "../../apiTypes";
+import { formatPlural } from "../../format";
+import { toApiError } from "../../http";
+import type { Channel, CreatedChannel, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
-import { Item } from "../ListItem";
+import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 import { ChannelDialog } from "./ChannelDialog";
@@ -16,27 +16,27 @@ interface Props {
   channels: readonly Channel[];
   operate: boolean;
   administer: boolean;
-  everywhere: boolean;
+  fullScope: boolean;
   onDone: () => void;
 }
 
-export function Channels({ tenant, channels, operate, administer, everywhere, onDone }: Props) {
-  const [making, setMaking] = useState(false);
-  const [made, setMade] = useState<MadeChannel | null>(null);
+export function Channels({ tenant, channels, operate, administer, fullScope, onDone }: Props) {
+  const [creating, setCreating] = useState(false);
+  const [created, setCreated] = useState<CreatedChannel | null>(null);
   return (
     <section class="card list" aria-labelledby="channels-title">
       <header class="list-head">
         <h2 id="channels-title">Channels</h2>
         <span class="quiet">whom rules tell</span>
         {administer && (
-          <button type="button" class="button small end" data-testid="new-channel" onClick={() => setMaking(true)}>
+          <button type="button" class="button small end" data-testid="new-channel" onClick={() => setCreating(true)}>
             New channel
           </button>
         )}
       </header>
       <ul data-testid="channels" data-count={channels.length}>
         {channels.map((channel) => (
-          <ChannelItem key={channel.id} channel={channel} operate={operate} administer={administer} everywhere={everywhere} onDone={onDone} />
+          <ChannelItem key={channel.id} channel={channel} operate={operate} administer={administer} fullScope={fullScope} onDone={onDone} />
         ))}
       </ul>
       {channels.length === 0 && (
@@ -44,26 +44,26 @@ export function Channels({ tenant, channels, operate, administer, everywhere, on
           Incidents are seen on this page alone. {administer ? "A channel tells Slack, mail, a webhook, or any service that Apprise knows." : "A key of level admin can make channels."}
         </EmptyNotice>
       )}
-      {making && (
+      {creating && (
         <ChannelDialog
           tenant={tenant}
-          everywhere={everywhere}
-          onMade={setMade}
+          fullScope={fullScope}
+          onCreated={setCreated}
           onClose={() => {
-            setMaking(false);
+            setCreating(false);
             onDone();
           }}
         />
       )}
-      {!making && made !== null && made.secret !== null && <SecretDialog name={made.name} secret={made.secret} onClose={() => setMade(null)} />}
+      {!creating && created !== null && created.secret !== null && <SecretDialog name={created.name} secret={created.secret} onClose={() => setCreated(null)} />}
     </section>
   );
 }
 
-function ChannelItem({ channel, operate, administer, everywhere, onDone }: Omit<Props, "tenant" | "channels"> & { channel: Channel }) {
+function ChannelItem({ channel, operate, administer, fullScope, onDone }: Omit<Props, "tenant" | "channels"> & { channel: Channel }) {
   const [removing, setRemoving] = useState(false);
   return (
-    <Item
+    <ListItem
       testId="channel"
       faded={!channel.enabled}
       title={
@@ -76,7 +76,7 @@ function ChannelItem({ channel, operate, administer, everywhere, onDone }: Omit<
       actions={
         <>
           {operate && <TestButton channel={channel} onDone={onDone} />}
-          {administer && (everywhere || !channel.health) && (
+          {administer && (fullScope || !channel.health) && (
             <button type="button" class="button small" aria-label={`Remove ${channel.name}`} data-testid="remove-channel" onClick={() => setRemoving(true)}>
               Remove
             </button>
@@ -97,7 +97,7 @@ function ChannelItem({ channel, operate, administer, everywhere, onDone }: Omit<
       </span>
       {channel.failures > 0 && (
         <span class="bad" data-testid="channel-failures">
-          {plural(channel.failures, "failure")} in a row{channel.last_error !== null && `: ${channel.last_error}`}
+          {formatPlural(channel.failures, "failure")} in a row{channel.last_error !== null && `: ${channel.last_error}`}
           {channel.retry_at !== null && (
             <>
               {" "}
@@ -120,23 +120,23 @@ function ChannelItem({ channel, operate, administer, everywhere, onDone }: Omit<
           Nobody is told there any more, and what still waits to be sent is dropped. Rules that name it go on without it.
         </Dialog>
       )}
-    </Item>
+    </ListItem>
   );
 }
 
 /** Sends a message by the way that all take, and says what became of it. */
 function TestButton({ channel, onDone }: { channel: Channel; onDone: () => void }) {
   const [busy, setBusy] = useState(false);
-  const [outcome, setOutcome] = useState<{ good: boolean; words: string } | null>(null);
+  const [outcome, setOutcome] = useState<{ good: boolean; text: string } | null>(null);
   const test = async () => {
     setBusy(true);
     setOutcome(null);
     try {
       const { delivered, error } = await testChannel(channel.id, new AbortController().signal);
-      setOutcome({ good: delivered, words: delivered ? "The test arrived." : `Not delivered: ${error ?? "nobody knows why"}` });
+      setOutcome({ good: delivered, text: delivered ? "The test arrived." : `Not delivered: ${error ?? "nobody knows why"}` });
     } catch (cause) {
-      const { title, detail } = asApiError(cause);
-      setOutcome({ good: false, words: `${title}. ${detail}` });
+      const { title, detail } = toApiError(cause);
+      setOutcome({ good: false, text: `${title}. ${detail}` });
     }
     setBusy(false);
     onDone();
@@ -144,7 +144,7 @@ function TestButton({ channel, onDone }: { channel: Channel; onDone: () => void 
   return (
     <>
       <span class={`outcome ${outcome?.good === false ? "bad" : "good"}`} role="status" data-testid="test-outcome">
-        {busy ? "Sending…" : outcome?.words}
+        {busy ? "Sending…" : outcome?.text}
       </span>
       <button type="button" class="button small" disabled={busy} aria-label={`Test ${channel.name}`} data-testid="test-channel" onClick={() => void test()}>
         Test

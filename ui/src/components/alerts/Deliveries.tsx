@@ -1,7 +1,7 @@
 /** The messages about an incident: which channel took them, which refused some recipients, which did not take them. */
-import { deliveryState, deliveryWords } from "../../alerts";
+import { deliveryState, describeDelivery } from "../../alerts";
 import type { Delivery } from "../../apiTypes";
-import { Item } from "../ListItem";
+import { ListItem } from "../ListItem";
 import { Time } from "../Time";
 
 export function Deliveries({ deliveries }: { deliveries: readonly Delivery[] }) {
@@ -25,7 +25,7 @@ function DeliveryItem({ delivery }: { delivery: Delivery }) {
   const state = deliveryState(delivery);
   const isGood = state === "delivered" || state === "waiting";
   return (
-    <Item
+    <ListItem
       testId="delivery"
       title={
         <>
@@ -35,10 +35,10 @@ function DeliveryItem({ delivery }: { delivery: Delivery }) {
       }
     >
       <span class={isGood ? "" : "bad"} data-testid="delivery-state" data-state={state}>
-        {deliveryWords(delivery)}
+        {describeDelivery(delivery)}
       </span>
       <Time iso={delivery.delivered_at ?? delivery.given_up_at ?? delivery.created_at} />
       {delivery.error !== null && <span class="bad">{delivery.error}</span>}
-    </Item>
+    </ListItem>
   );
 }

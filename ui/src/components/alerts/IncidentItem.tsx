@@ -1,11 +1,11 @@
 /** An incident in a list. */
-import { chartHref, conditionWords, incidentHref, valueWords } from "../../alerts";
-import { exact, formatDuration } from "../../format";
+import { chartHref, describeCondition, incidentHref, formatMetricValue } from "../../alerts";
+import { formatExact, formatDuration } from "../../format";
 import { useClock } from "../../polling";
 import { serverNow, type ServerClock } from "../../liveQueues";
 import type { Incident, Tenant } from "../../apiTypes";
 import { ageMs } from "../../totals";
-import { Item } from "../ListItem";
+import { ListItem } from "../ListItem";
 import { Time } from "../Time";
 import { IncidentActions } from "./IncidentActions";
 import { SeverityTag } from "./SeverityTag";
@@ -23,7 +23,7 @@ export function IncidentItem({ incident, tenant, clock, operate, onDone }: Props
   const { condition, queue, resolved_at: resolvedAt } = incident;
   const chart = chartHref(incident, clock?.serverMs ?? Date.now());
   return (
-    <Item
+    <ListItem
       testId="incident"
       faded={resolvedAt !== null}
       title={
@@ -36,30 +36,30 @@ export function IncidentItem({ incident, tenant, clock, operate, onDone }: Props
     >
       {chart !== null && <a href={chart}>{queue}</a>}
       {condition !== null && (
-        <span title={`${condition}; measured: ${exact(incident.value)}`}>
-          <strong>{valueWords(condition, incident.value)}</strong> · {conditionWords(condition)}
+        <span title={`${condition}; measured: ${formatExact(incident.value)}`}>
+          <strong>{formatMetricValue(condition, incident.value)}</strong> · {describeCondition(condition)}
         </span>
       )}
       <span>
         since <Time iso={incident.fired_at} />
-        {resolvedAt === null ? <Lasting since={incident.fired_at} clock={clock} /> : `, ${formatDuration(ageMs(incident.fired_at, Date.parse(resolvedAt)))} long`}
+        {resolvedAt === null ? <OngoingDuration since={incident.fired_at} clock={clock} /> : `, ${formatDuration(ageMs(incident.fired_at, Date.parse(resolvedAt)))} long`}
       </span>
-      <StateWords incident={incident} />
-    </Item>
+      <IncidentState incident={incident} />
+    </ListItem>
   );
 }
 
-export function StateWords({ incident }: { incident: Incident }) {
+export function IncidentState({ incident }: { incident: Incident }) {
   const { state, acknowledged_by: by, reason } = incident;
-  const words = state === "acknowledged" ? `acknowledged by ${by ?? "somebody"}` : state === "resolved" ? (reason ?? "resolved by itself") : "firing";
+  const text = state === "acknowledged" ? `acknowledged by ${by ?? "somebody"}` : state === "resolved" ? (reason ?? "resolved by itself") : "firing";
   return (
     <span class={state === "firing" ? "bad" : ""} data-testid="incident-state" data-state={state}>
-      {words}
+      {text}
     </span>
   );
 }
 
-function Lasting({ since, clock }: { since: string; clock: ServerClock | null }) {
+function OngoingDuration({ since, clock }: { since: string; clock: ServerClock | null }) {
   const now = useClock();
   return clock === null ? null : <>, for {formatDuration(ageMs(since, serverNow(clock, now)))}</>;
 }

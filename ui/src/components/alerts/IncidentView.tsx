@@ -1,19 +1,19 @@
 /** One incident: what it is about, and how it came and went. */
 import { useState } from "preact/hooks";
-import { showIncident } from "../../alertsApi";
-import { chartHref, conditionWords, story, valueWords } from "../../alerts";
-import { exact, UNKNOWN } from "../../format";
+import { getIncident } from "../../alertsApi";
+import { chartHref, describeCondition, buildTimeline, formatMetricValue } from "../../alerts";
+import { formatExact, UNKNOWN } from "../../format";
 import { ApiError } from "../../http";
-import { useLive, useTitle } from "../../polling";
+import { usePolled, useTitle } from "../../polling";
 import { href } from "../../router";
 import type { ServerClock } from "../../liveQueues";
 import type { IncidentDetail, Rule, Tenant } from "../../apiTypes";
-import { Fact, Facts } from "../FieldList";
+import { FieldItem, FieldList } from "../FieldList";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 import { Deliveries } from "./Deliveries";
 import { IncidentActions } from "./IncidentActions";
-import { StateWords } from "./IncidentItem";
+import { IncidentState } from "./IncidentItem";
 import { SeverityTag } from "./SeverityTag";
 import { SilenceDialog } from "./SilenceDialog";
 
@@ -30,7 +30,7 @@ interface Props {
 }
 
 export function IncidentView({ tenant, id, rules, clock, operate, onDone }: Props) {
-  const found = useLive(`incident ${id}`, (signal) => load(id, signal), REFRESH_MS);
+  const found = usePolled(`incident ${id}`, (signal) => loadIncident(id, signal), REFRESH_MS);
   const incident = found.data?.incident ?? null;
   useTitle(`${incident === null ? "Alert" : `${incident.state} · ${incident.rule}`} – Headrace`);
   const done = () => {
@@ -52,58 +52,58 @@ export function IncidentView({ tenant, id, rules, clock, operate, onDone }: Prop
           </div>
         )}
       </div>
-      {found.data?.why && <EmptyNotice title="There is no such alert">{found.data.why}</EmptyNotice>}
-      {incident !== null && <What incident={incident} clock={clock} />}
-      {incident !== null && <Story incident={incident} />}
+      {found.data?.reason && <EmptyNotice title="There is no such alert">{found.data.reason}</EmptyNotice>}
+      {incident !== null && <IncidentFields incident={incident} clock={clock} />}
+      {incident !== null && <IncidentTimeline incident={incident} />}
       {incident !== null && <Deliveries deliveries={incident.deliveries} />}
     </>
   );
 }
 
-async function load(id: string, signal: AbortSignal): Promise<{ incident: IncidentDetail | null; why: string }> {
+async function loadIncident(id: string, signal: AbortSignal): Promise<{ incident: IncidentDetail | null; reason: string }> {
   try {
-    return { incident: await showIncident(id, signal), why: "" };
+    return { incident: await getIncident(id, signal), reason: "" };
   } catch (cause) {
-    if (cause instanceof ApiError && (cause.status === 404 || cause.status === 400)) return { incident: null, why: cause.detail };
+    if (cause instanceof ApiError && (cause.status === 404 || cause.status === 400)) return { incident: null, reason: cause.detail };
     throw cause;
   }
 }
 
-function What({ incident, clock }: { incident: IncidentDetail; clock: ServerClock | null }) {
+function IncidentFields({ incident, clock }: { incident: IncidentDetail; clock: ServerClock | null }) {
   const { condition, queue } = incident;
   const chart = chartHref(incident, clock?.serverMs ?? Date.now());
   return (
     <section class="card">
-      <Facts testId="incident-facts">
-        <Fact label="State">
-          <StateWords incident={incident} />
-        </Fact>
-        <Fact label="Queue">{chart === null ? UNKNOWN : <a href={chart}>{queue}</a>}</Fact>
-        <Fact label="Condition">
-          <span title={condition ?? ""}>{condition === null ? "Headrace's own health" : conditionWords(condition)}</span>
-        </Fact>
-        <Fact label="Measured when it fired">
-          <span title={exact(incident.value)}>{condition === null ? UNKNOWN : valueWords(condition, incident.value)}</span>
-        </Fact>
-        <Fact label="Fired">
+      <FieldList testId="incident-facts">
+        <FieldItem label="State">
+          <IncidentState incident={incident} />
+        </FieldItem>
+        <FieldItem label="Queue">{chart === null ? UNKNOWN : <a href={chart}>{queue}</a>}</FieldItem>
+        <FieldItem label="Condition">
+          <span title={condition ?? ""}>{condition === null ? "Headrace's own health" : describeCondition(condition)}</span>
+        </FieldItem>
+        <FieldItem label="Measured when it fired">
+          <span title={formatExact(incident.value)}>{condition === null ? UNKNOWN : formatMetricValue(condition, incident.value)}</span>
+        </FieldItem>
+        <FieldItem label="Fired">
           <Time iso={incident.fired_at} />
-        </Fact>
-        <Fact label="Resolved">{incident.resolved_at === null ? "not yet" : <Time iso={incident.resolved_at} />}</Fact>
-      </Facts>
+        </FieldItem>
+        <FieldItem label="Resolved">{incident.resolved_at === null ? "not yet" : <Time iso={incident.resolved_at} />}</FieldItem>
+      </FieldList>
     </section>
   );
 }
 
-function Story({ incident }: { incident: IncidentDetail }) {
+function IncidentTimeline({ incident }: { incident: IncidentDetail }) {
   return (
-    <section class="card" aria-labelledby="story-title">
-      <h2 id="story-title">How it came and went</h2>
-      <ol class="story" data-testid="story">
-        {story(incident).map((step) => (
+    <section class="card" aria-labelledby="timeline-title">
+      <h2 id="timeline-title">How it came and went</h2>
+      <ol class="timeline" data-testid="story">
+        {buildTimeline(incident).map((step) => (
           <li key={step.id}>
             <Time iso={step.at} />
             <span>
-              <strong>{step.what}</strong> <span class="quiet">{step.note}</span>
+              <strong>{step.title}</strong> <span class="quiet">{step.note}</span>
             </span>
           </li>
         ))}
@@ -113,13 +113,13 @@ function Story({ incident }: { incident: IncidentDetail }) {
 }
 
 function SilenceButton({ tenant, incident, rules }: { tenant: Tenant; incident: IncidentDetail; rules: readonly Rule[] }) {
-  const [asking, setAsking] = useState(false);
+  const [confirming, setConfirming] = useState(false);
   return (
     <>
-      <button type="button" class="button" data-testid="silence" onClick={() => setAsking(true)}>
+      <button type="button" class="button" data-testid="silence" onClick={() => setConfirming(true)}>
         Silence
       </button>
-      {asking && <SilenceDialog tenant={tenant} rules={rules} ruleId={incident.rule_id} queue={incident.queue ?? ""} onClose={() => setAsking(false)} />}
+      {confirming && <SilenceDialog tenant={tenant} rules={rules} ruleId={incident.rule_id} queue={incident.queue ?? ""} onClose={() => setConfirming(false)} />}
     </>
   );
 }

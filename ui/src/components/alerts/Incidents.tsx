@@ -1,8 +1,8 @@
 /** What is wrong now, then what was. */
 import { listIncidents } from "../../alertsApi";
-import { worstFirst } from "../../alerts";
-import { useLive, type Live } from "../../polling";
-import { unique, useFreshMore, useMore } from "../../pagination";
+import { sortBySeverity } from "../../alerts";
+import { usePolled, type Polled } from "../../polling";
+import { uniqueById, useRefreshedPages, usePages } from "../../pagination";
 import { href, tenantKey } from "../../router";
 import type { ServerClock } from "../../liveQueues";
 import type { Incident, IncidentList, Rule, Tenant } from "../../apiTypes";
@@ -15,7 +15,7 @@ const RESOLVED_MS = 10_000;
 
 interface Props {
   tenant: Tenant;
-  open: Live<IncidentList>;
+  open: Polled<IncidentList>;
   /** Open incidents of Headrace's own health. */
   health: readonly Incident[];
   rules: readonly Rule[] | null;
@@ -33,8 +33,8 @@ export function Incidents(props: Props) {
 }
 
 function OpenIncidents({ tenant, open, health, rules, clock, operate }: Props) {
-  const more = useFreshMore(`older ${tenantKey(tenant)}`, open.data?.next ?? null, (cursor, signal) => page(tenant, "open", cursor, signal), OLDER_MS);
-  const incidents = worstFirst(unique([...health, ...(open.data?.incidents ?? []), ...more.items]));
+  const more = useRefreshedPages(`older ${tenantKey(tenant)}`, open.data?.next ?? null, (cursor, signal) => loadPage(tenant, "open", cursor, signal), OLDER_MS);
+  const incidents = sortBySeverity(uniqueById([...health, ...(open.data?.incidents ?? []), ...more.items]));
   const done = () => {
     open.refresh();
     more.refresh();
@@ -50,15 +50,15 @@ function OpenIncidents({ tenant, open, health, rules, clock, operate }: Props) {
           <IncidentItem key={incident.id} incident={incident} tenant={tenant} clock={clock} operate={operate} onDone={done} />
         ))}
       </ul>
-      {open.data !== null && rules !== null && incidents.length === 0 && <Calm tenant={tenant} rules={rules} />}
+      {open.data !== null && rules !== null && incidents.length === 0 && <NoOpenIncidents tenant={tenant} rules={rules} />}
       <MoreButton more={more}>Show older</MoreButton>
     </section>
   );
 }
 
-function Calm({ tenant, rules }: { tenant: Tenant; rules: readonly Rule[] }) {
-  const watching = rules.filter((rule) => rule.enabled).length;
-  if (watching > 0) return <EmptyNotice title="Nothing is wrong">{`${watching === 1 ? "One rule watches" : `${watching} rules watch`} this environment, and no condition is met.`}</EmptyNotice>;
+function NoOpenIncidents({ tenant, rules }: { tenant: Tenant; rules: readonly Rule[] }) {
+  const enabled = rules.filter((rule) => rule.enabled).length;
+  if (enabled > 0) return <EmptyNotice title="Nothing is wrong">{`${enabled === 1 ? "One rule watches" : `${enabled} rules watch`} this environment, and no condition is met.`}</EmptyNotice>;
   return (
     <EmptyNotice title="Nobody watches">
       No rule of this environment is enabled. <a href={href({ name: "alerts" }, tenant, { show: "rules" })}>Rules</a> say what is worth an alert.
@@ -68,10 +68,10 @@ function Calm({ tenant, rules }: { tenant: Tenant; rules: readonly Rule[] }) {
 
 function ResolvedIncidents({ tenant, clock }: Props) {
   const key = `resolved ${tenantKey(tenant)}`;
-  const first = useLive(key, (signal) => listIncidents(tenant, "resolved", null, signal), RESOLVED_MS);
+  const first = usePolled(key, (signal) => listIncidents(tenant, "resolved", null, signal), RESOLVED_MS);
   const newest = first.data?.incidents ?? [];
-  const more = useMore(key, first.data?.next ?? null, (cursor, signal) => page(tenant, "resolved", cursor, signal), newest);
-  const incidents = unique([...newest, ...more.items]);
+  const more = usePages(key, first.data?.next ?? null, (cursor, signal) => loadPage(tenant, "resolved", cursor, signal), newest);
+  const incidents = uniqueById([...newest, ...more.items]);
   return (
     <section class="card list" aria-labelledby="resolved-title">
       <header class="list-head">
@@ -83,13 +83,13 @@ function ResolvedIncidents({ tenant, clock }: Props) {
           <IncidentItem key={incident.id} incident={incident} tenant={tenant} clock={clock} operate={false} onDone={first.refresh} />
         ))}
       </ul>
-      {first.data !== null && incidents.length === 0 && <p class="quiet nothing">None yet, or none that is still kept.</p>}
+      {first.data !== null && incidents.length === 0 && <p class="quiet list-note">None yet, or none that is still kept.</p>}
       <MoreButton more={more}>Show older</MoreButton>
     </section>
   );
 }
 
-async function page(tenant: Tenant, state: "open" | "resolved", cursor: string | null, signal: AbortSignal) {
+async function loadPage(tenant: Tenant, state: "open" | "resolved", cursor: string | null, signal: AbortSignal) {
   const { incidents: items, next } = await listIncidents(tenant, state, cursor, signal);
   return { items, next };
 }

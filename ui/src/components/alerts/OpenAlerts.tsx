@@ -1,10 +1,10 @@
 /** What is wrong in an environment, in a line that is always there: nothing moves when something comes. */
-import { bySeverity, incidentHref, openWords, worstFirst } from "../../alerts";
+import { countBySeverity, incidentHref, describeOpenCount, sortBySeverity } from "../../alerts";
 import { href } from "../../router";
 import type { Incident, Tenant } from "../../apiTypes";
 import { SeverityTag } from "./SeverityTag";
 
-const MOST_SHOWN = 3;
+const MAX_SHOWN = 3;
 
 interface Props {
   tenant: Tenant;
@@ -15,20 +15,20 @@ interface Props {
 }
 
 export function OpenAlerts({ tenant, incidents, more }: Props) {
-  const open = worstFirst(incidents ?? []);
+  const open = sortBySeverity(incidents ?? []);
   const alerts = href({ name: "alerts" }, tenant);
   return (
     <section class={`open-alerts${open.some((each) => each.state === "firing") ? " firing" : ""}`} aria-label="Open alerts" data-testid="open-alerts" data-count={incidents === null ? "" : open.length}>
       <a class="summary" href={alerts}>
-        {incidents === null ? "Alerts" : openWords(open.length, more)}
+        {incidents === null ? "Alerts" : describeOpenCount(open.length, more)}
       </a>
-      {bySeverity(open).map(({ severity, count }) => (
+      {countBySeverity(open).map(({ severity, count }) => (
         <span key={severity} class="severity-count">
           {count} <SeverityTag severity={severity} />
         </span>
       ))}
       <ul>
-        {open.slice(0, MOST_SHOWN).map((incident) => (
+        {open.slice(0, MAX_SHOWN).map((incident) => (
           <li key={incident.id}>
             <a href={incidentHref(tenant, incident.id)}>
               {incident.rule}

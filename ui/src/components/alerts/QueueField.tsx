@@ -1,6 +1,6 @@
 /** One queue by its name, with those that there are to choose from; empty means all. */
 import { listQueues } from "../../api";
-import { useLive } from "../../polling";
+import { usePolled } from "../../polling";
 import { tenantKey } from "../../router";
 import type { Tenant } from "../../apiTypes";
 import { TextField } from "../Field";
@@ -8,7 +8,7 @@ import { TextField } from "../Field";
 const NAMES_MS = 30_000;
 
 export function QueueField({ tenant, value, onInput }: { tenant: Tenant; value: string; onInput: (queue: string) => void }) {
-  const { data } = useLive(`names ${tenantKey(tenant)}`, (signal) => listQueues(tenant, signal), NAMES_MS);
+  const { data } = usePolled(`names ${tenantKey(tenant)}`, (signal) => listQueues(tenant, signal), NAMES_MS);
   return (
     <>
       <TextField label="Queue; empty: each" value={value} onInput={onInput} list="queue-names" testId="field-queue" />

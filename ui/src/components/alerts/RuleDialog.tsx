@@ -1,7 +1,7 @@
 /** Makes a rule, or changes one. What is not possible is told by the server, in the dialog. */
 import { useState } from "preact/hooks";
 import { addRule, changeRule } from "../../alertsApi";
-import { formOf, readForm, UNITS, withoutGone, type RuleForm, type Unit } from "../../ruleForm";
+import { toForm, parseForm, UNITS, withoutDeletedChannels, type RuleForm, type Unit } from "../../ruleForm";
 import type { Channel, Metric, Operator, Percentile, Rule, Severity, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
@@ -41,9 +41,9 @@ interface Props {
 }
 
 export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
-  const [form, setForm] = useState(() => formOf(rule && withoutGone(rule, channels)));
+  const [form, setForm] = useState(() => toForm(rule && withoutDeletedChannels(rule, channels)));
   const change = (part: Partial<RuleForm>) => setForm((old) => ({ ...old, ...part }));
-  const { fields, wrong } = readForm(form);
+  const { fields, error } = parseForm(form);
   const unit = UNITS[form.metric];
   const blank = form.name.trim() === "" || (unit !== "none" && form.threshold.trim() === "");
   return (
@@ -69,24 +69,24 @@ export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
           </>
         )}
         <TextField label={unit === "none" ? "For" : "Within the last"} required value={form.window} onInput={(window) => change({ window })} testId="field-window" />
-        <TextField label="Must hold for" required value={form.held} onInput={(held) => change({ held })} testId="field-held" />
+        <TextField label="Must hold for" required value={form.holdFor} onInput={(holdFor) => change({ holdFor })} testId="field-held" />
         <TextField label="Cooldown" required value={form.cooldown} onInput={(cooldown) => change({ cooldown })} testId="field-cooldown" />
         <SelectField label="Severity" value={form.severity} options={SEVERITIES} onPick={(severity) => change({ severity })} testId="field-severity" />
         <CheckField label="Incidents end by themselves" checked={form.autoResolve} onCheck={(autoResolve) => change({ autoResolve })} />
-        <Told channels={channels} chosen={form.channels} onChoose={(chosen) => change({ channels: chosen })} />
+        <NotifyChannels channels={channels} chosen={form.channels} onChoose={(chosen) => change({ channels: chosen })} />
       </div>
-      {wrong !== null && (
+      {error !== null && (
         <p class="quiet" data-testid="wrong">
-          {wrong}
+          {error}
         </p>
       )}
     </Dialog>
   );
 }
 
-function Told({ channels, chosen, onChoose }: { channels: readonly Channel[]; chosen: readonly string[]; onChoose: (ids: string[]) => void }) {
+function NotifyChannels({ channels, chosen, onChoose }: { channels: readonly Channel[]; chosen: readonly string[]; onChoose: (ids: string[]) => void }) {
   return (
-    <fieldset class="across told">
+    <fieldset class="across notify">
       <legend>Tells</legend>
       {channels.length === 0 && <p class="quiet">Nobody: there are no channels yet. Incidents are seen here.</p>}
       {channels.map(({ id, name, type }) => (

@@ -1,12 +1,12 @@
 /** What is worth an alert: rules, each with what it watches and whom it tells. */
 import { useState } from "preact/hooks";
 import { changeRule, removeRule } from "../../alertsApi";
-import { conditionWords } from "../../alerts";
+import { describeCondition } from "../../alerts";
 import { queueHref } from "../../router";
 import type { Channel, Rule, Tenant } from "../../apiTypes";
-import { spanText } from "../../durations";
+import { formatExactDuration } from "../../durations";
 import { Dialog } from "../Dialog";
-import { Item } from "../ListItem";
+import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { SeverityTag } from "./SeverityTag";
 import { RuleDialog } from "./RuleDialog";
@@ -20,14 +20,14 @@ interface Props {
 }
 
 export function Rules({ tenant, rules, channels, operate, onDone }: Props) {
-  const [making, setMaking] = useState(false);
+  const [creating, setCreating] = useState(false);
   return (
     <section class="card list" aria-labelledby="rules-title">
       <header class="list-head">
         <h2 id="rules-title">Rules</h2>
         <span class="quiet">what is worth an alert</span>
         {operate && (
-          <button type="button" class="button small end" data-testid="new-rule" onClick={() => setMaking(true)}>
+          <button type="button" class="button small end" data-testid="new-rule" onClick={() => setCreating(true)}>
             New rule
           </button>
         )}
@@ -42,13 +42,13 @@ export function Rules({ tenant, rules, channels, operate, onDone }: Props) {
           A rule watches depth, waits, failures or the oldest job of one queue or of each. <code>headrace alerts apply</code> makes them from a file.
         </EmptyNotice>
       )}
-      {making && (
+      {creating && (
         <RuleDialog
           tenant={tenant}
           rule={null}
           channels={channels}
           onClose={() => {
-            setMaking(false);
+            setCreating(false);
             onDone();
           }}
         />
@@ -57,16 +57,16 @@ export function Rules({ tenant, rules, channels, operate, onDone }: Props) {
   );
 }
 
-type Asking = "change" | "remove" | "switch" | null;
+type Confirming = "change" | "remove" | "switch" | null;
 
 function RuleItem({ rule, tenant, channels, operate, onDone }: Omit<Props, "rules"> & { rule: Rule }) {
-  const [asking, setAsking] = useState<Asking>(null);
+  const [confirming, setConfirming] = useState<Confirming>(null);
   const close = () => {
-    setAsking(null);
+    setConfirming(null);
     onDone();
   };
   return (
-    <Item
+    <ListItem
       testId="rule"
       faded={!rule.enabled}
       title={
@@ -79,30 +79,30 @@ function RuleItem({ rule, tenant, channels, operate, onDone }: Omit<Props, "rule
       actions={
         operate && (
           <>
-            <button type="button" class="toggle" role="switch" aria-checked={rule.enabled} aria-label={`${rule.name} is enabled`} data-testid="switch-rule" onClick={() => setAsking("switch")} />
-            <button type="button" class="button small" aria-label={`Change ${rule.name}`} data-testid="change-rule" onClick={() => setAsking("change")}>
+            <button type="button" class="toggle" role="switch" aria-checked={rule.enabled} aria-label={`${rule.name} is enabled`} data-testid="switch-rule" onClick={() => setConfirming("switch")} />
+            <button type="button" class="button small" aria-label={`Change ${rule.name}`} data-testid="change-rule" onClick={() => setConfirming("change")}>
               Change
             </button>
-            <button type="button" class="button small" aria-label={`Remove ${rule.name}`} data-testid="remove-rule" onClick={() => setAsking("remove")}>
+            <button type="button" class="button small" aria-label={`Remove ${rule.name}`} data-testid="remove-rule" onClick={() => setConfirming("remove")}>
               Remove
             </button>
           </>
         )
       }
     >
-      <span title={rule.condition}>{conditionWords(rule.condition)}</span>
+      <span title={rule.condition}>{describeCondition(rule.condition)}</span>
       {rule.metric !== "NO_DATA" && (rule.queue === null ? <span>each queue</span> : <a href={queueHref({ ...tenant, queue: rule.queue })}>{rule.queue}</a>)}
-      {rule.for_s > 0 && <span>held for {spanText(rule.for_s * 1000)}</span>}
-      <span>cooldown {spanText(rule.cooldown_s * 1000)}</span>
+      {rule.for_s > 0 && <span>held for {formatExactDuration(rule.for_s * 1000)}</span>}
+      <span>cooldown {formatExactDuration(rule.cooldown_s * 1000)}</span>
       {!rule.auto_resolve && <span>ends by hand</span>}
-      <span>{toldWords(rule, channels)}</span>
-      {asking === "change" && <RuleDialog tenant={tenant} rule={rule} channels={channels} onClose={close} />}
-      {asking === "remove" && (
+      <span>{describeChannels(rule, channels)}</span>
+      {confirming === "change" && <RuleDialog tenant={tenant} rule={rule} channels={channels} onClose={close} />}
+      {confirming === "remove" && (
         <Dialog title={`Remove the rule “${rule.name}”?`} confirm="Remove" danger act={(signal) => removeRule(rule.id, signal)} onClose={close}>
           It watches no more, and its open incidents are resolved. Those that are over are kept.
         </Dialog>
       )}
-      {asking === "switch" && (
+      {confirming === "switch" && (
         <Dialog
           title={rule.enabled ? `Switch “${rule.name}” off?` : `Switch “${rule.name}” on?`}
           confirm={rule.enabled ? "Switch off" : "Switch on"}
@@ -112,11 +112,11 @@ function RuleItem({ rule, tenant, channels, operate, onDone }: Omit<Props, "rule
           {rule.enabled ? "It watches no more until it is switched on again, and its open incidents are resolved." : "It watches again, with the next round."}
         </Dialog>
       )}
-    </Item>
+    </ListItem>
   );
 }
 
-function toldWords(rule: Rule, channels: readonly Channel[]): string {
+function describeChannels(rule: Rule, channels: readonly Channel[]): string {
   const names = rule.channels.map((id) => channels.find((channel) => channel.id === id)?.name ?? "a channel that is gone");
   return names.length === 0 ? "tells nobody: seen here only" : `tells ${names.join(", ")}`;
 }

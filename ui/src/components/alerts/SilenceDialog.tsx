@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { addSilence } from "../../alertsApi";
 import type { Rule, Tenant } from "../../apiTypes";
-import { parseSpan } from "../../durations";
+import { parseDuration } from "../../durations";
 import { Dialog } from "../Dialog";
 import { Field, SelectField, TextField } from "../Field";
 import { QueueField } from "./QueueField";
@@ -31,7 +31,7 @@ export function SilenceDialog({ tenant, rules, ruleId = "", queue: firstQueue = 
   const [length, setLength] = useState("1 h");
   const [until, setUntil] = useState("");
   const [reason, setReason] = useState("");
-  const chosen = length === "until" ? Date.parse(until) : Date.now() + (parseSpan(length) ?? 0);
+  const chosen = length === "until" ? Date.parse(until) : Date.now() + (parseDuration(length) ?? 0);
   return (
     <Dialog
       title="New silence"

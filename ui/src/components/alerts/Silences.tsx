@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { endSilence } from "../../alertsApi";
 import type { Rule, Silence, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
-import { Item } from "../ListItem";
+import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 import { SilenceDialog } from "./SilenceDialog";
@@ -17,14 +17,14 @@ interface Props {
 }
 
 export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
-  const [making, setMaking] = useState(false);
+  const [creating, setCreating] = useState(false);
   return (
     <section class="card list" aria-labelledby="silences-title">
       <header class="list-head">
         <h2 id="silences-title">Silences</h2>
         <span class="quiet">of what nobody is told</span>
         {operate && (
-          <button type="button" class="button small end" data-testid="new-silence" onClick={() => setMaking(true)}>
+          <button type="button" class="button small end" data-testid="new-silence" onClick={() => setCreating(true)}>
             New silence
           </button>
         )}
@@ -35,12 +35,12 @@ export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
         ))}
       </ul>
       {silences.length === 0 && <EmptyNotice title="No silences">Channels are told of every incident. A silence keeps them quiet for a while, as during a deployment.</EmptyNotice>}
-      {making && (
+      {creating && (
         <SilenceDialog
           tenant={tenant}
           rules={rules}
           onClose={() => {
-            setMaking(false);
+            setCreating(false);
             onDone();
           }}
         />
@@ -52,14 +52,14 @@ export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
 function SilenceItem({ silence, rules, operate, onDone }: { silence: Silence; rules: readonly Rule[]; operate: boolean; onDone: () => void }) {
   const [ending, setEnding] = useState(false);
   const rule = silence.rule_id === null ? "Every rule" : (rules.find((each) => each.id === silence.rule_id)?.name ?? "A rule that is gone");
-  const what = `${rule}, ${silence.queue ?? "every queue"}`;
+  const label = `${rule}, ${silence.queue ?? "every queue"}`;
   return (
-    <Item
+    <ListItem
       testId="silence"
-      title={<span>{what}</span>}
+      title={<span>{label}</span>}
       actions={
         operate && (
-          <button type="button" class="button small" aria-label={`End the silence of ${what}`} data-testid="end-silence" onClick={() => setEnding(true)}>
+          <button type="button" class="button small" aria-label={`End the silence of ${label}`} data-testid="end-silence" onClick={() => setEnding(true)}>
             End now
           </button>
         )
@@ -83,6 +83,6 @@ function SilenceItem({ silence, rules, operate, onDone }: { silence: Silence; ru
           Channels are told again, also of incidents that began during it and are still open.
         </Dialog>
       )}
-    </Item>
+    </ListItem>
   );
 }

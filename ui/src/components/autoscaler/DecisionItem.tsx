@@ -1,11 +1,11 @@
 /** One decision: its sentence; opened, what it was based on. */
 import { useState } from "preact/hooks";
-import { sourcesOf, workersOf, type Source } from "../../autoscale";
-import { exact, formatCount, formatDuration, formatRate, plural } from "../../format";
+import { readSources, readWorkerCount, type Source } from "../../autoscale";
+import { formatExact, formatCount, formatDuration, formatRate, formatPlural } from "../../format";
 import type { Decision } from "../../apiTypes";
 import { Time } from "../Time";
 
-const MOST_SHOWN = 50;
+const MAX_SHOWN = 50;
 
 export function DecisionItem({ decision }: { decision: Decision }) {
   const [open, setOpen] = useState(false);
@@ -25,11 +25,11 @@ export function DecisionItem({ decision }: { decision: Decision }) {
 }
 
 function Inputs({ decision }: { decision: Decision }) {
-  const sources = sourcesOf(decision);
-  const workers = workersOf(decision);
+  const sources = readSources(decision);
+  const workers = readWorkerCount(decision);
   return (
     <div class="letter-detail" data-testid="inputs">
-      <p class="quiet">{workers === null ? "Headrace does not start these workers, and cannot tell how many run." : `${plural(workers, "worker")} ran.`}</p>
+      <p class="quiet">{workers === null ? "Headrace does not start these workers, and cannot tell how many run." : `${formatPlural(workers, "worker")} ran.`}</p>
       {sources.length > 0 && (
         <table class="table">
           <thead>
@@ -55,13 +55,13 @@ function Inputs({ decision }: { decision: Decision }) {
             </tr>
           </thead>
           <tbody>
-            {sources.slice(0, MOST_SHOWN).map((source, index) => (
+            {sources.slice(0, MAX_SHOWN).map((source, index) => (
               <SourceRow key={index} source={source} />
             ))}
           </tbody>
         </table>
       )}
-      {sources.length > MOST_SHOWN && <p class="quiet">{sources.length - MOST_SHOWN} more are not shown.</p>}
+      {sources.length > MAX_SHOWN && <p class="quiet">{sources.length - MAX_SHOWN} more are not shown.</p>}
     </div>
   );
 }
@@ -72,13 +72,13 @@ function SourceRow({ source }: { source: Source }) {
       <td class="text name" title={source.name}>
         {source.name} {source.paused && <em class="tag">paused</em>} {source.unknown !== "" && <em class="tag">{source.unknown}</em>}
       </td>
-      <td class="number" title={exact(source.depth)}>
+      <td class="number" title={formatExact(source.depth)}>
         {formatCount(source.depth)}
       </td>
-      <td class="number" title={exact(source.running)}>
+      <td class="number" title={formatExact(source.running)}>
         {formatCount(source.running)}
       </td>
-      <td class="number wide" title={exact(source.arrivalsPerS)}>
+      <td class="number wide" title={formatExact(source.arrivalsPerS)}>
         {formatRate(source.arrivalsPerS)}
         {source.arrivalsPerS !== null && "/s"}
       </td>

@@ -1,10 +1,10 @@
 /** Workers wanted and workers that run, decision by decision. */
-import { STEPS_HEIGHT, STEPS_WIDTH, toSteps, workersOf } from "../../autoscale";
-import { exact } from "../../format";
+import { STEPS_HEIGHT, STEPS_WIDTH, toSteps, readWorkerCount } from "../../autoscale";
+import { formatExact } from "../../format";
 import type { Decision } from "../../apiTypes";
 import { Time } from "../Time";
 
-export function StepChart({ decisions }: { decisions: readonly Decision[] }) {
+export function WorkerChart({ decisions }: { decisions: readonly Decision[] }) {
   const steps = toSteps(decisions);
   return (
     <section class="card chart steps" aria-labelledby="steps-title">
@@ -13,17 +13,17 @@ export function StepChart({ decisions }: { decisions: readonly Decision[] }) {
         <span class="quiet">of the decisions below</span>
       </header>
       <dl class="legend">
-        <Entry colour="--series-depth" label="Wanted" value={exact(decisions[0]?.wanted ?? null)} />
-        {steps !== null && steps.workers !== "" && <Entry colour="--series-running" label="Running" value={exact(decisions[0] === undefined ? null : workersOf(decisions[0]))} />}
+        <LegendEntry colour="--series-depth" label="Wanted" value={formatExact(decisions[0]?.wanted ?? null)} />
+        {steps !== null && steps.workers !== "" && <LegendEntry colour="--series-running" label="Running" value={formatExact(decisions[0] === undefined ? null : readWorkerCount(decisions[0]))} />}
       </dl>
       {steps === null ? (
         <p class="quiet">A line needs two decisions.</p>
       ) : (
         <>
           <div class="steps-box">
-            <span class="steps-top quiet">{exact(steps.top)}</span>
+            <span class="steps-top quiet">{formatExact(steps.top)}</span>
             <span class="steps-zero quiet">0</span>
-            <svg viewBox={`0 -4 ${STEPS_WIDTH} ${STEPS_HEIGHT + 8}`} preserveAspectRatio="none" role="img" aria-label={`Wanted workers; at most ${exact(steps.top)}`} data-testid="steps">
+            <svg viewBox={`0 -4 ${STEPS_WIDTH} ${STEPS_HEIGHT + 8}`} preserveAspectRatio="none" role="img" aria-label={`Wanted workers; at most ${formatExact(steps.top)}`} data-testid="steps">
               <path d={steps.workers} stroke="var(--series-running)" stroke-dasharray="5 4" />
               <path d={steps.wanted} stroke="var(--series-depth)" />
             </svg>
@@ -38,7 +38,7 @@ export function StepChart({ decisions }: { decisions: readonly Decision[] }) {
   );
 }
 
-function Entry({ colour, label, value }: { colour: `--${string}`; label: string; value: string }) {
+function LegendEntry({ colour, label, value }: { colour: `--${string}`; label: string; value: string }) {
   return (
     <div>
       <dt>

@@ -1,16 +1,16 @@
 /** One worker type: how many there should be, how that came about. */
-import { decisions as listDecisions } from "../../api";
-import { scopeWords, workWords } from "../../autoscale";
-import { exact, formatCount, UNKNOWN } from "../../format";
-import { useLive, useTitle } from "../../polling";
-import { unique, useMore } from "../../pagination";
+import { listDecisions } from "../../api";
+import { describeScope, describeWork } from "../../autoscale";
+import { formatExact, formatCount, UNKNOWN } from "../../format";
+import { usePolled, useTitle } from "../../polling";
+import { uniqueById, usePages } from "../../pagination";
 import { href, useSetParams } from "../../router";
 import type { Tenant, WorkerType } from "../../apiTypes";
-import { Figure, Figures } from "../Stat";
+import { Stat, StatRow } from "../Stat";
 import { MoreButton } from "../MoreButton";
 import { Time } from "../Time";
 import { DecisionItem } from "./DecisionItem";
-import { StepChart } from "./WorkerChart";
+import { WorkerChart } from "./WorkerChart";
 import { TypeTags } from "./WorkerTypes";
 
 const REFRESH_MS = 10_000;
@@ -25,9 +25,9 @@ interface Props {
 export function WorkerTypeView({ tenant, type, changes }: Props) {
   const setParams = useSetParams();
   const key = `decisions ${type.name} ${changes}`;
-  const first = useLive(key, (signal) => listDecisions(type.name, changes, null, signal), REFRESH_MS);
+  const first = usePolled(key, (signal) => listDecisions(type.name, changes, null, signal), REFRESH_MS);
   const newest = first.data?.decisions ?? [];
-  const more = useMore(
+  const more = usePages(
     key,
     first.data?.next ?? null,
     async (cursor, signal) => {
@@ -36,7 +36,7 @@ export function WorkerTypeView({ tenant, type, changes }: Props) {
     },
     newest,
   );
-  const shown = unique([...newest, ...more.items]);
+  const shown = uniqueById([...newest, ...more.items]);
   useTitle(`${type.wanted} · ${type.name} – Headrace`);
   return (
     <>
@@ -49,8 +49,8 @@ export function WorkerTypeView({ tenant, type, changes }: Props) {
           <TypeTags type={type} />
         </p>
       </div>
-      <TypeFigures type={type} />
-      <StepChart decisions={shown} />
+      <WorkerTypeStats type={type} />
+      <WorkerChart decisions={shown} />
       <section class="card list" aria-labelledby="decisions-title">
         <header class="list-head">
           <h2 id="decisions-title">Decisions</h2>
@@ -65,31 +65,31 @@ export function WorkerTypeView({ tenant, type, changes }: Props) {
             <DecisionItem key={decision.id} decision={decision} />
           ))}
         </ul>
-        {first.data !== null && shown.length === 0 && <p class="quiet nothing">{changes ? "The number was never changed." : "None is kept."}</p>}
+        {first.data !== null && shown.length === 0 && <p class="quiet list-note">{changes ? "The number was never changed." : "None is kept."}</p>}
         <MoreButton more={more}>Show older</MoreButton>
       </section>
     </>
   );
 }
 
-function TypeFigures({ type }: { type: WorkerType }) {
+function WorkerTypeStats({ type }: { type: WorkerType }) {
   return (
-    <Figures label={`Workers of type ${type.name}`}>
-      <Figure name="wanted" label="Wanted" value={formatCount(type.wanted)} title={exact(type.wanted)}>
+    <StatRow label={`Workers of type ${type.name}`}>
+      <Stat name="wanted" label="Wanted" value={formatCount(type.wanted)} title={formatExact(type.wanted)}>
         {`from ${formatCount(type.min)} to ${formatCount(type.max)}`}
-      </Figure>
-      <Figure name="current" label="Running" value={type.current === null ? UNKNOWN : formatCount(type.current)} title={exact(type.current)}>
+      </Stat>
+      <Stat name="current" label="Running" value={type.current === null ? UNKNOWN : formatCount(type.current)} title={formatExact(type.current)}>
         {`${type.current === null ? "started elsewhere; " : ""}${formatCount(type.per_worker)} jobs at a time each`}
-      </Figure>
-      <Figure name="work" label="Works on" value={type.stream !== null ? "a stream" : type.all_queues ? "all queues" : `${type.queues.length} ${type.queues.length === 1 ? "queue" : "queues"}`} title={workWords(type)}>
-        <span title={`${workWords(type)}; ${scopeWords(type)}`}>
-          {type.all_queues ? "" : `${workWords(type)}; `}
-          {scopeWords(type)}
+      </Stat>
+      <Stat name="work" label="Works on" value={type.stream !== null ? "a stream" : type.all_queues ? "all queues" : `${type.queues.length} ${type.queues.length === 1 ? "queue" : "queues"}`} title={describeWork(type)}>
+        <span title={`${describeWork(type)}; ${describeScope(type)}`}>
+          {type.all_queues ? "" : `${describeWork(type)}; `}
+          {describeScope(type)}
         </span>
-      </Figure>
-      <Figure name="decided" label="Last decision" value={type.fresh ? "fresh" : "old"} title={type.sentence} tone={type.fresh ? "plain" : "warn"}>
+      </Stat>
+      <Stat name="decided" label="Last decision" value={type.fresh ? "fresh" : "old"} title={type.sentence} tone={type.fresh ? "plain" : "warn"}>
         <Time iso={type.decided_at} />
-      </Figure>
-    </Figures>
+      </Stat>
+    </StatRow>
   );
 }

@@ -1,10 +1,10 @@
 /** Every worker type in a line: how many run, how many should, and why. */
-import { scopeWords, workWords } from "../../autoscale";
+import { describeScope, describeWork } from "../../autoscale";
 import { href } from "../../router";
 import type { Tenant, WorkerType } from "../../apiTypes";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
-import { Item } from "../ListItem";
+import { ListItem } from "../ListItem";
 
 export function WorkerTypes({ tenant, types }: { tenant: Tenant | null; types: readonly WorkerType[] }) {
   if (types.length === 0) return <NoTypes />;
@@ -12,7 +12,7 @@ export function WorkerTypes({ tenant, types }: { tenant: Tenant | null; types: r
     <section class="card list" aria-label="Worker types">
       <ul data-testid="worker-types" data-count={types.length}>
         {types.map((type) => (
-          <Item
+          <ListItem
             key={type.name}
             testId="worker-type"
             faded={!type.enabled}
@@ -27,12 +27,12 @@ export function WorkerTypes({ tenant, types }: { tenant: Tenant | null; types: r
               <strong>{type.wanted} wanted</strong>
               {type.current !== null && ` · ${type.current} running`} · {type.min} to {type.max}
             </span>
-            <span>{workWords(type)}</span>
-            <span>{scopeWords(type)}</span>
+            <span>{describeWork(type)}</span>
+            <span>{describeScope(type)}</span>
             <span class="across">
               {type.sentence} · <Time iso={type.decided_at} />
             </span>
-          </Item>
+          </ListItem>
         ))}
       </ul>
     </section>

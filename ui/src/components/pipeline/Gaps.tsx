@@ -1,10 +1,10 @@
 /** Times of which rows were lost between the pipeline and ClickHouse: history shows them as unknown. */
-import { exact, plural } from "../../format";
+import { formatExact, formatPlural } from "../../format";
 import { newestGaps } from "../../pipeline";
 import type { PipelineGap } from "../../apiTypes";
 import { Time } from "../Time";
 
-const MOST_SHOWN = 25;
+const MAX_SHOWN = 25;
 
 export function Gaps({ gaps }: { gaps: readonly PipelineGap[] }) {
   if (gaps.length === 0) return null;
@@ -32,7 +32,7 @@ export function Gaps({ gaps }: { gaps: readonly PipelineGap[] }) {
           </tr>
         </thead>
         <tbody>
-          {newestGaps(gaps, MOST_SHOWN).map((gap) => (
+          {newestGaps(gaps, MAX_SHOWN).map((gap) => (
             <tr key={`${gap.shard} ${gap.start}`}>
               <td class="text name">
                 <Time iso={gap.start} />
@@ -42,13 +42,13 @@ export function Gaps({ gaps }: { gaps: readonly PipelineGap[] }) {
               </td>
               <td class="number">{gap.shard}</td>
               <td class="number">
-                <span class="bad">{exact(gap.events)}</span>
+                <span class="bad">{formatExact(gap.events)}</span>
               </td>
             </tr>
           ))}
         </tbody>
       </table>
-      {gaps.length > MOST_SHOWN && <p class="quiet">and {plural(gaps.length - MOST_SHOWN, "older gap")}</p>}
+      {gaps.length > MAX_SHOWN && <p class="quiet">and {formatPlural(gaps.length - MAX_SHOWN, "older gap")}</p>}
     </section>
   );
 }

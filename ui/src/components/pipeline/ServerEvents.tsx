@@ -1,9 +1,9 @@
 /** What happened to servers: which one, when, and how many accepted jobs of which queues are missing since. */
-import { exact, plural } from "../../format";
-import { eventTitle, lossWords, unlistedQueues } from "../../pipeline";
+import { formatExact, formatPlural } from "../../format";
+import { formatEventTitle, describeLoss, countUnlistedQueues } from "../../pipeline";
 import { queueHref, queueKey } from "../../router";
 import type { ServerEvent } from "../../apiTypes";
-import { Item } from "../ListItem";
+import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 
@@ -27,20 +27,20 @@ export function ServerEvents({ events }: { events: readonly ServerEvent[] | null
 }
 
 function ServerEventItem({ event }: { event: ServerEvent }) {
-  const unlisted = unlistedQueues(event);
+  const unlisted = countUnlistedQueues(event);
   return (
-    <Item testId="server-event" title={<span>{eventTitle(event)}</span>}>
+    <ListItem testId="server-event" title={<span>{formatEventTitle(event)}</span>}>
       <span>
         noticed <Time iso={event.noticed_at} />, shard {event.shard}
       </span>
-      <span class={event.missing > 0 ? "bad" : ""}>{lossWords(event)}</span>
+      <span class={event.missing > 0 ? "bad" : ""}>{describeLoss(event)}</span>
       {event.losses.map((loss) => (
         <span key={queueKey(loss)} data-testid="server-event-loss">
-          <a href={queueHref(loss)}>{`${loss.org} / ${loss.project} / ${loss.env} / ${loss.queue}`}</a> {exact(loss.missing)}
+          <a href={queueHref(loss)}>{`${loss.org} / ${loss.project} / ${loss.env} / ${loss.queue}`}</a> {formatExact(loss.missing)}
         </span>
       ))}
-      {unlisted > 0 && <span>and {plural(unlisted, "more queue")}</span>}
+      {unlisted > 0 && <span>and {formatPlural(unlisted, "more queue")}</span>}
       {event.description !== null && event.description !== "" && <span>{event.description}</span>}
-    </Item>
+    </ListItem>
   );
 }

@@ -1,30 +1,30 @@
 /** One group, opened: its numbers in full, and its consumers, stuck ones first. */
-import { exact, formatDuration } from "../../format";
+import { formatExact, formatDuration } from "../../format";
 import { queueHref } from "../../router";
 import type { StreamConsumer, WatchedStream } from "../../apiTypes";
-import { deliveriesWords, idleWords } from "../../streams";
-import { Fact, Facts } from "../FieldList";
+import { describeDeliveries, formatIdle } from "../../streams";
+import { FieldItem, FieldList } from "../FieldList";
 import { Time } from "../Time";
-import { Unknown } from "./UnknownValue";
+import { UnknownValue } from "./UnknownValue";
 
 export function StreamDetail({ stream }: { stream: WatchedStream }) {
   const { reason, deliveries } = stream;
-  const count = (value: number | null) => (value === null ? <Unknown reason={reason} /> : exact(value));
+  const count = (value: number | null) => (value === null ? <UnknownValue reason={reason} /> : formatExact(value));
   return (
     <div class="stream-detail" data-testid="stream-detail">
-      <Facts testId="stream-facts">
-        <Fact label="Undelivered">{count(stream.undelivered)}</Fact>
-        <Fact label="Pending">{count(stream.pending)}</Fact>
-        <Fact label="To be tried again">
+      <FieldList testId="stream-facts">
+        <FieldItem label="Undelivered">{count(stream.undelivered)}</FieldItem>
+        <FieldItem label="Pending">{count(stream.pending)}</FieldItem>
+        <FieldItem label="To be tried again">
           {count(stream.retrying)}
-          {stream.in_backoff !== null && stream.in_backoff > 0 && ` (${exact(stream.in_backoff)} not due yet)`}
-        </Fact>
-        <Fact label="Oldest undelivered">{formatDuration(stream.oldest_undelivered_age_ms)}</Fact>
-        <Fact label="Oldest pending">{formatDuration(stream.oldest_pending_age_ms)}</Fact>
-        <Fact label="Longest without a sign">{formatDuration(stream.longest_idle_ms)}</Fact>
-        <Fact label="Deliveries of the oldest pending">{deliveries === null ? <Unknown reason={reason} /> : deliveriesWords(deliveries) || "none is pending"}</Fact>
-        <Fact label="Dead letters">{count(stream.dead)}</Fact>
-        <Fact label="Measured">
+          {stream.in_backoff !== null && stream.in_backoff > 0 && ` (${formatExact(stream.in_backoff)} not due yet)`}
+        </FieldItem>
+        <FieldItem label="Oldest undelivered">{formatDuration(stream.oldest_undelivered_age_ms)}</FieldItem>
+        <FieldItem label="Oldest pending">{formatDuration(stream.oldest_pending_age_ms)}</FieldItem>
+        <FieldItem label="Longest without a sign">{formatDuration(stream.longest_idle_ms)}</FieldItem>
+        <FieldItem label="Deliveries of the oldest pending">{deliveries === null ? <UnknownValue reason={reason} /> : describeDeliveries(deliveries) || "none is pending"}</FieldItem>
+        <FieldItem label="Dead letters">{count(stream.dead)}</FieldItem>
+        <FieldItem label="Measured">
           {stream.measured_at === null ? "never" : <Time iso={stream.measured_at} />}
           {stream.unknown_since !== null && (
             <>
@@ -32,8 +32,8 @@ export function StreamDetail({ stream }: { stream: WatchedStream }) {
               <Time iso={stream.unknown_since} />
             </>
           )}
-        </Fact>
-      </Facts>
+        </FieldItem>
+      </FieldList>
       {stream.consumers === null ? null : stream.consumers.length === 0 ? (
         <p class="quiet">Nobody reads with this group now.</p>
       ) : (
@@ -74,18 +74,18 @@ function Consumers({ consumers, total }: { consumers: readonly StreamConsumer[];
                   </span>
                 </span>
               </td>
-              <td class="number" title={`${exact(consumer.pending)} entries`}>
-                {exact(consumer.pending)}
+              <td class="number" title={`${formatExact(consumer.pending)} entries`}>
+                {formatExact(consumer.pending)}
               </td>
-              <td class="number oldest" title={`${exact(consumer.idle_ms)} ms`}>
-                <span class="sr-only">{idleWords(consumer.idle_ms)}</span>
+              <td class="number oldest" title={`${formatExact(consumer.idle_ms)} ms`}>
+                <span class="sr-only">{formatIdle(consumer.idle_ms)}</span>
                 <span aria-hidden="true">{formatDuration(consumer.idle_ms)}</span>
               </td>
             </tr>
           ))}
         </tbody>
       </table>
-      {total > consumers.length && <p class="quiet">{exact(total - consumers.length)} more hold less.</p>}
+      {total > consumers.length && <p class="quiet">{formatExact(total - consumers.length)} more hold less.</p>}
     </>
   );
 }

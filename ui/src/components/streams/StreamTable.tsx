@@ -1,11 +1,11 @@
 /** Every watched group in a row; opened, who holds its entries. */
-import { exact, formatCount, formatDuration, UNKNOWN } from "../../format";
+import { formatExact, formatCount, formatDuration, UNKNOWN } from "../../format";
 import { useMedia } from "../../polling";
 import { queueHref, queueKey } from "../../router";
 import type { WatchedStream } from "../../apiTypes";
-import { oldestAgeMs, troubles, whyWords } from "../../streams";
+import { oldestAgeMs, groupProblems, explainProblems } from "../../streams";
 import { StreamDetail } from "./StreamDetail";
-import { Unknown } from "./UnknownValue";
+import { UnknownValue } from "./UnknownValue";
 
 const COLUMNS = 8;
 const NARROW_COLUMNS = 3;
@@ -60,7 +60,7 @@ export function StreamTable({ streams, open, onToggle }: Props) {
 }
 
 function StreamRows({ stream, open, onToggle }: { stream: WatchedStream; open: boolean; onToggle: () => void }) {
-  const why = whyWords(stream);
+  const explanation = explainProblems(stream);
   const columns = useMedia("(max-width: 700px)") ? NARROW_COLUMNS : COLUMNS; // a hidden column would still be counted
   return (
     <>
@@ -68,31 +68,31 @@ function StreamRows({ stream, open, onToggle }: { stream: WatchedStream; open: b
         <td class="text name">
           <NameCell stream={stream} open={open} onToggle={onToggle} />
         </td>
-        <Count value={stream.undelivered} reason={stream.reason} words="entries not delivered yet" wide />
-        <Count value={stream.pending} reason={stream.reason} words="entries delivered and not acknowledged" wide />
-        <Count value={stream.load} reason={stream.reason} words="entries to do" total />
+        <Count value={stream.undelivered} reason={stream.reason} description="entries not delivered yet" wide />
+        <Count value={stream.pending} reason={stream.reason} description="entries delivered and not acknowledged" wide />
+        <Count value={stream.load} reason={stream.reason} description="entries to do" total />
         <OldestCell stream={stream} />
         <td class="number wide">
           {stream.consumers_total === null ? (
-            <Unknown reason={stream.reason} />
+            <UnknownValue reason={stream.reason} />
           ) : (
-            <span title={`${exact(stream.consumers_total)} consumers, ${exact(stream.stuck)} of them stuck`}>
+            <span title={`${formatExact(stream.consumers_total)} consumers, ${formatExact(stream.stuck)} of them stuck`}>
               {formatCount(stream.consumers_total)}
               {stream.stuck !== null && stream.stuck > 0 && <small class="bad"> / {formatCount(stream.stuck)} stuck</small>}
             </span>
           )}
         </td>
-        <Count value={stream.dead} reason={stream.reason} words="dead letters; “headrace streams dead” lists them" wide />
+        <Count value={stream.dead} reason={stream.reason} description="dead letters; “headrace streams dead” lists them" wide />
         <td class="number wide">
           <a href={queueHref(stream)} aria-label={`Charts of ${stream.queue}`}>
             Charts
           </a>
         </td>
       </tr>
-      {why !== "" && (
+      {explanation !== "" && (
         <tr class="below">
-          <td colSpan={columns} class="why quiet" data-testid="why">
-            {why}
+          <td colSpan={columns} class="explanation quiet" data-testid="why">
+            {explanation}
           </td>
         </tr>
       )}
@@ -114,9 +114,9 @@ function NameCell({ stream, open, onToggle }: { stream: WatchedStream; open: boo
         <button type="button" class="disclosure" aria-expanded={open} data-testid="stream-toggle" onClick={onToggle} title={stream.queue}>
           <span>{stream.stream}</span>
         </button>
-        {troubles(stream).map((words) => (
-          <em key={words} class="tag">
-            {words}
+        {groupProblems(stream).map((problem) => (
+          <em key={problem} class="tag">
+            {problem}
           </em>
         ))}
       </span>
@@ -130,18 +130,18 @@ function NameCell({ stream, open, onToggle }: { stream: WatchedStream; open: boo
 interface CountProps {
   value: number | null;
   reason: string | null;
-  words: string;
+  description: string;
   wide?: boolean;
   total?: boolean;
 }
 
-function Count({ value, reason, words, wide = false, total = false }: CountProps) {
+function Count({ value, reason, description, wide = false, total = false }: CountProps) {
   return (
     <td class={`number${wide ? " wide" : ""}${total ? " total" : ""}`}>
       {value === null ? (
-        <Unknown reason={reason} />
+        <UnknownValue reason={reason} />
       ) : (
-        <span class={value === 0 ? "zero" : ""} title={`${exact(value)} ${words}`}>
+        <span class={value === 0 ? "zero" : ""} title={`${formatExact(value)} ${description}`}>
           {formatCount(value)}
         </span>
       )}
@@ -155,7 +155,7 @@ function OldestCell({ stream }: { stream: WatchedStream }) {
   return (
     <td class="number oldest">
       {stream.pending === null ? (
-        <Unknown reason={stream.reason} />
+        <UnknownValue reason={stream.reason} />
       ) : age === null ? (
         <span class="zero" title="nothing is to do, or ids that are no times">
           {UNKNOWN}

@@ -1,5 +1,5 @@
 /** A number that nobody knows: said in a word, never as 0, with the reason on hover. */
-export function Unknown({ reason }: { reason: string | null }) {
+export function UnknownValue({ reason }: { reason: string | null }) {
   return (
     <span class="zero" data-testid="unknown" title={reason ?? "It was not measured."}>
       unknown
