@@ -65,7 +65,7 @@ def test_tells_an_error_and_keeps_the_last_answer(page: Page, page_errors: list[
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "failing")
     expect(page.get_by_test_id("chart-depth")).to_have_attribute("data-points", re.compile(r"[1-9]"))
     page.unroute("**/metrics?*")
-    page.get_by_role("button", name="Try now").click()
+    page.get_by_role("button", name="Retry now").click()
     expect(page.get_by_test_id("error")).to_have_count(0)
     # The browser itself logs every 503; the dashboard adds nothing to it.
     page_errors[:] = [error for error in page_errors if "503" not in error]

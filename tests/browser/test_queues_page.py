@@ -133,7 +133,7 @@ def test_order_and_filters_live_in_the_url(page: Page, dashboard_url: str) -> No
     expect(page.get_by_test_id("search")).to_have_value("search")
     expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "1")
     page.get_by_test_id("search").fill("no such thing")
-    expect(page.get_by_test_id("empty")).to_contain_text("Nothing matches")
+    expect(page.get_by_test_id("empty")).to_contain_text("No matches")
 
 
 def test_running_tasks_are_closed_until_wanted_and_lead_to_their_jobs(page: Page, dashboard_url: str) -> None:

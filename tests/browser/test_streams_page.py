@@ -76,7 +76,7 @@ def test_a_stream_is_found_and_opened_by_keyboard(page: Page, dashboard_url: str
 def test_its_charts_are_where_those_of_queues_are(page: Page, stack: RunningStack, dashboard_url: str) -> None:
     wait_until(lambda: stack.get(HISTORY), "history knows the stream", FIRST_DATA_MS / 1000, 0.5)
     page.goto(f"{dashboard_url}streams")
-    page.get_by_role("link", name=f"Charts of {STREAM}/workers").click()
+    page.get_by_role("link", name=f"Charts for {STREAM}/workers").click()
     expect(page.get_by_test_id("stream-tags")).to_contain_text("stream")
     expect(page.get_by_test_id("figure-depth")).to_have_text(COUNT)
     expect(page.get_by_test_id("chart-depth")).to_have_attribute(
@@ -86,7 +86,7 @@ def test_its_charts_are_where_those_of_queues_are(page: Page, stack: RunningStac
     expect(page.get_by_test_id("figure-failures")).to_have_text("–")  # others' workers do not tell
     expect(page.get_by_test_id("figure-bytes")).to_have_count(0)
     assert serious(page) == []
-    page.get_by_role("link", name="Its consumers").click()
+    page.get_by_role("link", name="View consumers").click()
     expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
 
 
@@ -111,7 +111,7 @@ def test_what_nobody_knows_is_said_and_is_not_0(page: Page, dashboard_url: str) 
     expect(page.get_by_test_id("why").filter(has_text="12 min ago")).to_contain_text("headrace streams watch")
     rows.filter(has_text="held").get_by_test_id("stream-toggle").click()
     expect(page.get_by_test_id("consumers")).to_contain_text("stuck")
-    expect(page.get_by_test_id("stream-detail")).to_contain_text("50 more hold less")
+    expect(page.get_by_test_id("stream-detail")).to_contain_text("50 more with fewer pending entries")
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         assert serious(page) == [], scheme

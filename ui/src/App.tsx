@@ -65,9 +65,9 @@ function Shell({ currentKey, onSignedOut }: { currentKey: CurrentKey | null; onS
           <ErrorNotice error={refreshStatus.error} keepsData={refreshStatus.receivedAt !== null} onRetry={refreshAll} />
         )}
         {needsTenant && route.page.name !== "queue" && environments?.length === 0 && (
-          <EmptyNotice title="No queues yet">A queue appears here with its first job. This page keeps looking.</EmptyNotice>
+          <EmptyNotice title="No queues yet">A queue appears here when its first job is enqueued. This page updates automatically.</EmptyNotice>
         )}
-        {!ready && environments === null && refreshStatus.error === null && <LoadingNotice>Looking for queues…</LoadingNotice>}
+        {!ready && environments === null && refreshStatus.error === null && <LoadingNotice>Loading queues…</LoadingNotice>}
         {ready && <Content route={route} environments={environments} currentKey={currentKey} alerts={alerts} clock={toServerClock(list)} />}
       </main>
     </>
@@ -121,7 +121,7 @@ function TitleBarActions({ onSignedOut }: { onSignedOut: () => void }) {
 function NotFoundPage({ tenant }: { tenant: Tenant | null }) {
   useTitle("Not found – Headrace");
   return (
-    <EmptyNotice title="There is no such page">
+    <EmptyNotice title="Page not found">
       <a href={href({ name: "overview" }, tenant)}>Go to the overview</a>
     </EmptyNotice>
   );

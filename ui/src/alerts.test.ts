@@ -10,10 +10,10 @@ it("keeps in the URL what is looked at", () => {
 
 describe("in words", () => {
   it.each([
-    ["OLDEST_AGE > 30 s over 30 s", "Oldest job above 30 s within 30 s"],
-    ["LATENCY p95 > 250 ms over 5 min", "Wait p95 above 250 ms within 5 min"],
-    ["LATENCY avg < 2 min over 1 h", "Mean wait below 2 min within 1 h"],
-    ["NO_DATA for 5 min", "Nothing new in history for 5 min"],
+    ["OLDEST_AGE > 30 s over 30 s", "Oldest job above 30 s over 30 s"],
+    ["LATENCY p95 > 250 ms over 5 min", "Wait time p95 above 250 ms over 5 min"],
+    ["LATENCY avg < 2 min over 1 h", "Mean wait time below 2 min over 1 h"],
+    ["NO_DATA for 5 min", "No new data for 5 min"],
     ["SOMETHING of a later release", "SOMETHING of a later release"],
   ])("%s", (condition, text) => expect(describeCondition(condition)).toBe(text));
 
@@ -23,7 +23,7 @@ describe("in words", () => {
     ["ERROR_RATE > 20 % over 5 min", 0.25, "25 %"],
     ["OLDEST_AGE > 30 s over 30 s", 45_000, "45 s"],
     ["NO_DATA for 5 min", 400, "6 min 40 s"],
-    ["LATENCY avg > 1 s over 5 min", null, "nothing measured"],
+    ["LATENCY avg > 1 s over 5 min", null, "no data"],
   ])("%s: %d", (condition, value, text) => expect(formatMetricValue(condition, value)).toBe(text));
 
   it("counts open alerts", () => {
@@ -62,9 +62,9 @@ describe("incidents", () => {
       }),
     );
     expect(timeline.map(({ title, note }) => [title, note])).toEqual([
-      ["Fired", "45 s · silenced: nobody was told"],
+      ["Fired", "45 s · silenced: no notification sent"],
       ["Acknowledged", "by ann"],
-      ["Told: the silence was over", "45 s"],
+      ["Notified after the silence ended", "45 s"],
       ["Resolved", "resolved by ann"],
     ]);
   });
@@ -75,7 +75,7 @@ describe("messages", () => {
 
   it.each<[Partial<Delivery>, string, string]>([
     [{}, "waiting", "not sent yet"],
-    [{ attempts: 2, error: "HTTP 503" }, "retrying", "not delivered after 2 attempts, is tried again"],
+    [{ attempts: 2, error: "HTTP 503" }, "retrying", "not delivered after 2 attempts; retrying"],
     [{ attempts: 1, delivered_at: at(1) }, "delivered", "delivered"],
     [{ attempts: 1, delivered_at: at(1), error: "refused: bad@example.com" }, "partial", "delivered, but not to every recipient"],
     [{ attempts: 5, given_up_at: at(9), error: "HTTP 410" }, "failed", "not delivered, given up after 5 attempts"],

@@ -26,10 +26,10 @@ export function incidentHref(tenant: Tenant, id: string): string {
 /** What each metric is called on the other pages. */
 export const METRIC_NAMES: Record<Metric, string> = {
   BACKLOG: "Depth",
-  LATENCY: "Wait",
+  LATENCY: "Wait time",
   ERROR_RATE: "Failure rate",
   OLDEST_AGE: "Oldest job",
-  NO_DATA: "Nothing new",
+  NO_DATA: "No data",
 };
 
 const CONDITION = /^([A-Z_]+)(?: (avg|p\d+))? ([<>]) (.+) over (.+)$/;
@@ -38,16 +38,16 @@ const NO_DATA = /^NO_DATA for (.+)$/;
 /** "LATENCY p95 > 250 ms over 5 min" → "Wait p95 above 250 ms within 5 min". What is not understood stays as it is. */
 export function describeCondition(condition: string): string {
   const silent = NO_DATA.exec(condition);
-  if (silent !== null) return `Nothing new in history for ${silent[1]}`;
+  if (silent !== null) return `No new data for ${silent[1]}`;
   const [, metric, percentile, sign, limit, window] = CONDITION.exec(condition) ?? [];
   if (metric === undefined) return condition;
-  const name = percentile === "avg" ? "Mean wait" : `${METRIC_NAMES[metric as Metric] ?? metric}${percentile === undefined ? "" : ` ${percentile}`}`;
-  return `${name} ${sign === ">" ? "above" : "below"} ${limit} within ${window}`;
+  const name = percentile === "avg" ? "Mean wait time" : `${METRIC_NAMES[metric as Metric] ?? metric}${percentile === undefined ? "" : ` ${percentile}`}`;
+  return `${name} ${sign === ">" ? "above" : "below"} ${limit} over ${window}`;
 }
 
 /** What was measured, in the unit of the condition that it was compared with. */
 export function formatMetricValue(condition: string | null, value: number | null): string {
-  if (value === null) return "nothing measured";
+  if (value === null) return "no data";
   const metric = (condition ?? "").split(" ")[0];
   if (metric === "ERROR_RATE") return formatShare(value);
   if (metric === "LATENCY" || metric === "OLDEST_AGE") return formatDuration(value);
@@ -99,7 +99,7 @@ export interface TimelineEntry {
   note: string;
 }
 
-const SILENCED = "silenced: nobody was told";
+const SILENCED = "silenced: no notification sent";
 
 /** How it came and went, oldest first. */
 export function buildTimeline(incident: IncidentDetail): TimelineEntry[] {
@@ -109,11 +109,11 @@ export function buildTimeline(incident: IncidentDetail): TimelineEntry[] {
     const measured = incident.condition === null ? "" : formatMetricValue(incident.condition, value);
     const notes = [measured, ...(told ? [] : [SILENCED])];
     if (kind === "resolved") entries.push({ id, at, title: "Resolved", note: [incident.reason ?? measured, ...(told ? [] : [SILENCED])].filter(Boolean).join(" · ") });
-    else if (kind === "firing") entries.push({ id, at, title: fired ? "Told: the silence was over" : "Fired", note: notes.filter(Boolean).join(" · ") });
+    else if (kind === "firing") entries.push({ id, at, title: fired ? "Notified after the silence ended" : "Fired", note: notes.filter(Boolean).join(" · ") });
     fired ||= kind === "firing";
   }
   if (incident.acknowledged_at !== null) {
-    entries.push({ id: "acknowledged", at: incident.acknowledged_at, title: "Acknowledged", note: `by ${incident.acknowledged_by ?? "somebody"}` });
+    entries.push({ id: "acknowledged", at: incident.acknowledged_at, title: "Acknowledged", note: `by ${incident.acknowledged_by ?? "unknown"}` });
   }
   return entries.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
 }
@@ -139,7 +139,7 @@ export function describeDelivery(delivery: Delivery): string {
     case "failed":
       return `not delivered, given up after ${attempts}`;
     case "retrying":
-      return `not delivered after ${attempts}, is tried again`;
+      return `not delivered after ${attempts}; retrying`;
     case "waiting":
       return "not sent yet";
   }

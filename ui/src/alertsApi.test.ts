@@ -38,7 +38,7 @@ it("finds them behind any number of others", async () => {
 
 it("tells kindly who comes second", async () => {
   answer({ title: "Conflict", status: 409, detail: "It is over already." }, 409);
-  await expect(acknowledgeIncident("a/b", signal)).rejects.toMatchObject({ title: "Somebody was faster", detail: "It is over already." });
+  await expect(acknowledgeIncident("a/b", signal)).rejects.toMatchObject({ title: "Already handled", detail: "It is over already." });
 });
 
 it("tells any other refusal as it came", async () => {

@@ -44,7 +44,7 @@ async function withConflictMessage(response: Promise<unknown>): Promise<void> {
   try {
     await response;
   } catch (cause) {
-    throw cause instanceof ApiError && cause.status === 409 ? new ApiError("Somebody was faster", cause.detail, 409) : cause;
+    throw cause instanceof ApiError && cause.status === 409 ? new ApiError("Already handled", cause.detail, 409) : cause;
   }
 }
 

@@ -52,7 +52,7 @@ describe("failures", () => {
   });
 
   it("has words for an answer that is no problem document", () => {
-    expect(fromProblemDocument(502, undefined)).toMatchObject({ title: "The server answered 502", detail: "", status: 502 });
+    expect(fromProblemDocument(502, undefined)).toMatchObject({ title: "The server returned status 502", detail: "", status: 502 });
   });
 
   it("refuses an answer of another shape", async () => {
@@ -66,6 +66,6 @@ describe("failures", () => {
 
   it("has words for a server that is away", async () => {
     vi.stubGlobal("fetch", () => Promise.reject(new TypeError("fetch failed")));
-    await expect(listEnvironments(signal)).rejects.toMatchObject({ title: "Headrace cannot be reached", status: null });
+    await expect(listEnvironments(signal)).rejects.toMatchObject({ title: "Cannot reach Headrace", status: null });
   });
 });

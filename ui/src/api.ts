@@ -167,7 +167,7 @@ function projectQuery({ org, project }: Tenant): string {
 /** Browsers resolve "." and ".." segments, percent-encoded or not, before they send: such a name cannot stand in a path. */
 export function pathSegment(name: string): string {
   if (name === "." || name === "..") {
-    throw new ApiError("This cannot be shown", `Browsers rewrite paths that contain “${name}” as a whole segment.`);
+    throw new ApiError("This name cannot be shown", `Browsers rewrite URL paths that contain “${name}” as a segment.`);
   }
   return encodeURIComponent(name);
 }

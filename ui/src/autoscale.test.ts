@@ -9,7 +9,7 @@ function decision(seconds: number, wanted: number, workers: number | null = null
 
 describe("a worker type in words", () => {
   it("says where it looks", () => {
-    expect(describeScope({ org: null, project: null, env: null })).toBe("every organisation");
+    expect(describeScope({ org: null, project: null, env: null })).toBe("all organisations");
     expect(describeScope({ org: "acme", project: "shop", env: null })).toBe("acme / shop");
   });
 

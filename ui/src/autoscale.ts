@@ -1,10 +1,10 @@
 /** Worker types and decisions in words, and as the lines of a small chart. Pure. */
 import type { Decision, WorkerType } from "./apiTypes";
 
-/** Where a type looks: "every organisation", "acme / shop / prod". */
+/** Where a type looks: "all organisations", "acme / shop / prod". */
 export function describeScope({ org, project, env }: Pick<WorkerType, "org" | "project" | "env">): string {
   const parts = [org, project, env].filter((part) => part !== null);
-  return parts.length === 0 ? "every organisation" : parts.join(" / ");
+  return parts.length === 0 ? "all organisations" : parts.join(" / ");
 }
 
 /** What a type works on. */

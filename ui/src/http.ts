@@ -37,7 +37,7 @@ export async function request(method: Method, path: string, signal: AbortSignal,
     text = await response.text();
   } catch (cause) {
     if (signal.aborted) throw cause; // the page moved on: nobody is told
-    if (timeout.aborted) throw new ApiError("Headrace is slow to answer", `No answer within ${timeoutMs / 1000} s.`);
+    if (timeout.aborted) throw new ApiError("Headrace is not responding", `No response within ${timeoutMs / 1000} s.`);
     throw unreachableError();
   }
   const body = parseJson(text);
@@ -57,21 +57,21 @@ export async function getChecked<T>(path: string, signal: AbortSignal, ...lists:
 /** An RFC 9457 problem document, or whatever a proxy in between said, as an ApiError. */
 export function fromProblemDocument(status: number, body: unknown): ApiError {
   const fields = isRecord(body) ? body : {};
-  const title = typeof fields["title"] === "string" && fields["title"] !== "" ? fields["title"] : `The server answered ${status}`;
+  const title = typeof fields["title"] === "string" && fields["title"] !== "" ? fields["title"] : `The server returned status ${status}`;
   const detail = typeof fields["detail"] === "string" ? fields["detail"] : "";
   return new ApiError(title, detail, status);
 }
 
 export function toApiError(cause: unknown): ApiError {
-  return cause instanceof ApiError ? cause : new ApiError("The dashboard failed", String(cause));
+  return cause instanceof ApiError ? cause : new ApiError("Dashboard error", String(cause));
 }
 
 export function unreachableError(): ApiError {
-  return new ApiError("Headrace cannot be reached", "The server does not answer. It may be stopped or restarting.");
+  return new ApiError("Cannot reach Headrace", "The server is not responding. It may be stopped or restarting.");
 }
 
 function unexpectedResponse(path: string): ApiError {
-  return new ApiError("Unexpected answer", `${path} did not return what this dashboard understands. Reload the page after an upgrade.`);
+  return new ApiError("Unexpected response", `The dashboard cannot read the response of ${path}. If Headrace was upgraded, reload the page.`);
 }
 
 function parseJson(text: string): unknown {

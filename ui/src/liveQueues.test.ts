@@ -27,7 +27,7 @@ describe("troubleOf", () => {
   it("tells why nothing runs", () => {
     expect(problem({ paused: true })).toBe("paused");
     expect(problem({ depth: 1, limit: 0, oldest_at: at(119) })).toBe("limit 0");
-    expect(problem({ depth: 1, oldest_at: at(0) })).toBe("nothing runs");
+    expect(problem({ depth: 1, oldest_at: at(0) })).toBe("stalled");
   });
 
   it("is silent where all is well", () => {

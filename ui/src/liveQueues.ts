@@ -107,9 +107,9 @@ function subscribe(tenant: Tenant, listener: Subscriber): () => void {
     source.addEventListener("change", onMessage);
     source.addEventListener("unavailable", (event) => {
       const { detail } = JSON.parse((event as MessageEvent<string>).data) as { detail: string };
-      listener.fail(new ApiError("Live state is not available", detail, 503));
+      listener.fail(new ApiError("Live state unavailable", detail, 503));
     });
-    source.addEventListener("end", () => listener.fail(new ApiError("Signed out", "The key is not valid any more.", 401)));
+    source.addEventListener("end", () => listener.fail(new ApiError("Signed out", "Your key is no longer valid.", 401)));
     source.onerror = () => {
       if (source?.readyState === EventSource.CONNECTING) return void listener.fail(unreachableError());
       close(); // refused: poll for a while
@@ -158,7 +158,7 @@ function subscribe(tenant: Tenant, listener: Subscriber): () => void {
 }
 
 /** Why nothing of it runs although jobs wait, in two words; null where all is well. Pure. */
-export type QueueProblem = "paused" | "limit 0" | "nothing runs";
+export type QueueProblem = "paused" | "limit 0" | "stalled";
 
 const STALLED_MS = 60_000;
 
@@ -166,5 +166,5 @@ export function queueProblem(queue: Pick<QueueState, "paused" | "limit" | "depth
   if (queue.paused) return "paused";
   if (queue.depth === 0 || queue.running > 0) return null;
   if (queue.limit === 0) return "limit 0";
-  return queue.oldest_at !== null && nowMs - Date.parse(queue.oldest_at) > STALLED_MS ? "nothing runs" : null;
+  return queue.oldest_at !== null && nowMs - Date.parse(queue.oldest_at) > STALLED_MS ? "stalled" : null;
 }

@@ -8,9 +8,9 @@ it("names the server and what happened", () => {
 });
 
 it("says how many accepted jobs are missing and that counters may know less", () => {
-  expect(describeLoss(serverEvent())).toBe("12 accepted jobs missing in 1 queue, as far as counters know");
-  expect(describeLoss(serverEvent({ missing: 1 }))).toBe("1 accepted job missing in 1 queue, as far as counters know");
-  expect(describeLoss(serverEvent({ missing: 0, queues: 0, losses: [] }))).toBe("no accepted job is missing, as far as counters know");
+  expect(describeLoss(serverEvent())).toBe("12 accepted jobs missing in 1 queue according to the counters");
+  expect(describeLoss(serverEvent({ missing: 1 }))).toBe("1 accepted job missing in 1 queue according to the counters");
+  expect(describeLoss(serverEvent({ missing: 0, queues: 0, losses: [] }))).toBe("no accepted jobs missing according to the counters");
 });
 
 it("counts the queues that are not listed", () => {

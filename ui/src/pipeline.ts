@@ -11,8 +11,8 @@ export function formatEventTitle({ server, kind }: ServerEvent): string {
 
 /** How many accepted jobs an event cost. Counters do not see jobs that were accepted just before it. */
 export function describeLoss({ missing, queues }: ServerEvent): string {
-  if (missing === 0) return "no accepted job is missing, as far as counters know";
-  return `${formatPlural(missing, "accepted job")} missing in ${formatPlural(queues, "queue")}, as far as counters know`;
+  if (missing === 0) return "no accepted jobs missing according to the counters";
+  return `${formatPlural(missing, "accepted job")} missing in ${formatPlural(queues, "queue")} according to the counters`;
 }
 
 /** Queues that miss jobs and are not listed one by one. */

@@ -52,9 +52,9 @@ export function rangeSeconds(range: Range): number {
   return range.kind === "last" ? range.preset.seconds : range.end - range.start;
 }
 
-/** In words, after "of": "the last 30 minutes". */
+/** Describe the range for screen readers: "last 30 minutes". */
 export function describeRange(range: Range): string {
-  return range.kind === "last" ? `the last ${range.preset.spoken}` : "the chosen range";
+  return range.kind === "last" ? `last ${range.preset.spoken}` : "selected range";
 }
 
 export function rangeLabel(range: Range): string {

@@ -30,8 +30,8 @@ describe("a rule in a form", () => {
   it.each([
     ["a number of jobs", { threshold: "" }],
     ["a number of jobs", { threshold: "many" }],
-    ["a time with its unit", { metric: "OLDEST_AGE" as const, threshold: "30" }],
-    ["in percent", { metric: "ERROR_RATE" as const, threshold: "%" }],
+    ["a duration with a unit", { metric: "OLDEST_AGE" as const, threshold: "30" }],
+    ["a percentage", { metric: "ERROR_RATE" as const, threshold: "%" }],
     ["need a unit", { window: "5" }],
     ["need a unit", { cooldown: "1500 ms" }],
   ])("tells what cannot be read: %s", (words, change) => expect(parseForm({ ...toForm(rule()), ...change }).error).toContain(words));

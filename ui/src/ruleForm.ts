@@ -59,7 +59,7 @@ export function parseForm(form: RuleForm): FormResult {
   const spans = { window_s: parseSeconds(form.window), for_s: parseSeconds(form.holdFor), cooldown_s: parseSeconds(form.cooldown) };
   const threshold = parseThreshold(UNITS[form.metric], form.threshold);
   if (threshold === null) return { fields: null, error: THRESHOLD_HINTS[UNITS[form.metric]] };
-  if (Object.values(spans).some((value) => value === null)) return { fields: null, error: "Window, hold and cooldown need a unit, as in 30 s, 5 min or 1 h." };
+  if (Object.values(spans).some((value) => value === null)) return { fields: null, error: "Window, “Must hold for” and cooldown need a unit, for example 30 s, 5 min or 1 h." };
   const common = { name: form.name.trim(), metric: form.metric, severity: form.severity, auto_resolve: form.autoResolve, channels: form.channels };
   const compared = form.metric === "NO_DATA" ? {} : { operator: form.operator, threshold };
   const queue = form.metric === "NO_DATA" || form.queue.trim() === "" ? null : form.queue;
@@ -68,9 +68,9 @@ export function parseForm(form: RuleForm): FormResult {
 }
 
 const THRESHOLD_HINTS: Record<Unit, string> = {
-  jobs: "The threshold is a number of jobs, as in 1000.",
-  span: "The threshold is a time with its unit, as in 250 ms or 5 min.",
-  share: "The threshold is a share in percent, as in 20 %.",
+  jobs: "Enter a number of jobs, for example 1000.",
+  span: "Enter a duration with a unit, for example 250 ms or 5 min.",
+  share: "Enter a percentage, for example 20 %.",
   none: "",
 };
 

@@ -14,10 +14,10 @@ describe("watched streams", () => {
 
   it("say what is wrong", () => {
     expect(groupProblems(watchedStream("calm"))).toEqual([]);
-    expect(groupProblems(watchedStream("all", { stale: true, reason: "why", stuck: 3 }))).toEqual(["not looked at", "not all is known", "3 stuck"]);
+    expect(groupProblems(watchedStream("all", { stale: true, reason: "why", stuck: 3 }))).toEqual(["stale", "incomplete data", "3 stuck"]);
     expect(explainProblems(watchedStream("calm"))).toBe("");
     expect(explainProblems(watchedStream("odd", { reason: "The server cannot tell." }))).toBe("The server cannot tell.");
-    expect(explainProblems(watchedStream("old", { stale: true, age_ms: 720_000 }))).toMatch(/from 12 min ago.*streams watch/);
+    expect(explainProblems(watchedStream("old", { stale: true, age_ms: 720_000 }))).toMatch(/last measured 12 min ago.*streams watch/);
     expect(explainProblems(watchedStream("never", { stale: true, age_ms: null }))).not.toMatch(/ago/);
   });
 
@@ -29,7 +29,7 @@ describe("watched streams", () => {
 
   it("tell how often entries were delivered, and how many they are", () => {
     expect(describeDeliveries({ "10": 1, "2": 3 })).toBe("2 times: 3, 10 times: 1");
-    expect(describeSummary([watchedStream("a"), watchedStream("b", { stuck: 1 })], 2)).toBe("2 groups, 1 to look at");
+    expect(describeSummary([watchedStream("a"), watchedStream("b", { stuck: 1 })], 2)).toBe("2 groups, 1 needs attention");
     expect(describeSummary([watchedStream("a")], 1)).toBe("1 group");
     expect(describeSummary([watchedStream("a")], 1200)).toBe("1 of 1,200 groups");
   });

@@ -6,8 +6,8 @@ import type { WatchedStream } from "./apiTypes";
 /** Why a group deserves a look, in two words each. */
 export function groupProblems(stream: Pick<WatchedStream, "stale" | "reason" | "stuck">): string[] {
   return [
-    ...(stream.stale ? ["not looked at"] : []),
-    ...(stream.reason === null ? [] : ["not all is known"]),
+    ...(stream.stale ? ["stale"] : []),
+    ...(stream.reason === null ? [] : ["incomplete data"]),
     ...(stream.stuck ? [`${stream.stuck} stuck`] : []),
   ];
 }
@@ -31,7 +31,7 @@ export function oldestAgeMs(stream: Pick<WatchedStream, "oldest_undelivered_age_
 
 /** What stands below a group that is not all well; empty where it is. */
 export function explainProblems({ stale, age_ms, reason }: Pick<WatchedStream, "stale" | "age_ms" | "reason">): string {
-  const staleness = stale ? `Nobody looks at it any more${age_ms === null ? "" : `; these numbers are from ${formatAgo(age_ms)}`}. Does “headrace streams watch” run?` : "";
+  const staleness = stale ? `No watcher updates this group${age_ms === null ? "" : `; last measured ${formatAgo(age_ms)}`}. Is “headrace streams watch” running?` : "";
   return [staleness, reason ?? ""].filter((words) => words !== "").join(" ");
 }
 
@@ -45,9 +45,9 @@ export function describeDeliveries(deliveries: Readonly<Record<string, number>>)
 export function describeSummary(streams: readonly WatchedStream[], total: number): string {
   const shown = total > streams.length ? `${streams.length} of ${formatPlural(total, "group")}` : formatPlural(total, "group");
   const withProblems = streams.filter((each) => groupProblems(each).length > 0).length;
-  return withProblems === 0 ? shown : `${shown}, ${withProblems} to look at`;
+  return withProblems === 0 ? shown : `${shown}, ${withProblems} ${withProblems === 1 ? "needs" : "need"} attention`;
 }
 
 export function formatIdle(idleMs: number): string {
-  return `${formatDuration(idleMs)} without a sign`;
+  return `${formatDuration(idleMs)} idle`;
 }

@@ -20,7 +20,7 @@ interface Props {
   unit: Unit;
   /** Null until the first answer. */
   chart: ChartData | null;
-  /** In words, after "of". */
+  /** The range in words: "last 30 minutes". */
   span: string;
   onZoom: (range: Range) => void;
 }
@@ -50,7 +50,7 @@ export function Chart(props: Props) {
         class={`plot${chart === null ? " waiting" : ""}`}
         role="group"
         aria-roledescription="chart"
-        aria-label={`${title} of ${span}. Arrow keys move the crosshair, plus and minus zoom.`}
+        aria-label={`${title}, ${span}. Use the arrow keys to move the crosshair, plus and minus to zoom.`}
         tabIndex={0}
         data-testid={`chart-${id}`}
         data-points={points}
@@ -65,7 +65,7 @@ export function Chart(props: Props) {
         onBlur={clearCrosshair}
       >
         <div ref={mount} class="canvas" aria-hidden="true" />
-        {chart !== null && points === 0 && <p class="plot-note">Nothing was measured in this range yet</p>}
+        {chart !== null && points === 0 && <p class="plot-note">No data in this range yet</p>}
       </div>
     </section>
   );

@@ -23,7 +23,7 @@ export function DeadLetter({ queueRef, job, operate, onRedriven }: Props) {
     <li class="letter">
       <div class="letter-head">
         <button type="button" class="disclosure" aria-expanded={open} data-testid="letter" onClick={() => setOpen(!open)}>
-          <code class="error-line">{job.error === "" ? "no reason given" : job.error}</code>
+          <code class="error-line">{job.error === "" ? "no error recorded" : job.error}</code>
         </button>
         {operate && (
           <button type="button" class="button small" aria-label={`Redrive ${job.id}`} onClick={() => setConfirming(true)}>
@@ -54,7 +54,7 @@ export function DeadLetter({ queueRef, job, operate, onRedriven }: Props) {
             onRedriven();
           }}
         >
-          {job.id} waits again, with all its attempts.
+          {job.id} is queued again with its attempts reset.
         </Dialog>
       )}
     </li>

@@ -43,7 +43,7 @@ export function EnvironmentTable({ environments, current }: { environments: read
           ))}
         </tbody>
       </table>
-      {sorted.length > MAX_SHOWN && <p class="quiet list-note">{sorted.length - MAX_SHOWN} more hold less.</p>}
+      {sorted.length > MAX_SHOWN && <p class="quiet list-note">{sorted.length - MAX_SHOWN} more with fewer waiting jobs</p>}
     </section>
   );
 }
@@ -71,7 +71,7 @@ function EnvironmentRow({ each, share, here }: { each: Environment; share: numbe
         </span>
         <span class="share">{share === null ? UNKNOWN : formatShare(share)}</span>
       </td>
-      <td class="number wide" title={`${formatExact(each.running)}${each.limit === null ? ", no limit" : ` of at most ${formatExact(each.limit)}`}`}>
+      <td class="number wide" title={`${formatExact(each.running)}${each.limit === null ? " running, no limit" : ` running, limit ${formatExact(each.limit)}`}`}>
         {formatCount(each.running)}
         {each.limit !== null && <small> / {formatCount(each.limit)}</small>}
       </td>
@@ -84,7 +84,7 @@ function EnvironmentRow({ each, share, here }: { each: Environment; share: numbe
           <span class="zero">0</span>
         )}
       </td>
-      <td class="number oldest" title={each.oldest_at === null ? "nothing waits" : `since ${formatUtcTime(Date.parse(each.oldest_at) / 1000)}`}>
+      <td class="number oldest" title={each.oldest_at === null ? "no waiting jobs" : `since ${formatUtcTime(Date.parse(each.oldest_at) / 1000)}`}>
         {age === null ? <span class="zero">{UNKNOWN}</span> : formatDuration(age)}
       </td>
     </tr>

@@ -8,7 +8,7 @@ const LABELS: Record<Condition, string> = {
   live: "live",
   stale: "stale",
   paused: "paused",
-  failing: "cannot refresh",
+  failing: "refresh failing",
 };
 
 /** "updated 3 s ago", and a word and a colour for whether that can be trusted as now. */

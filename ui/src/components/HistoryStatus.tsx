@@ -14,15 +14,15 @@ export function HistoryStatus({ history }: { history: History | null }) {
   return (
     <p class={`history-status${late ? " late" : ""}`} data-testid="provenance">
       {history.watermark === null ? (
-        <span>The pipeline has not finished any part of this range yet; everything drawn may still grow.</span>
+        <span>No part of this range is final yet; all values may still increase.</span>
       ) : (
         <span>
           Final up to <Time iso={history.watermark} />
-          {late && lag !== null && `, ${formatDuration(lag)} behind`}; the shaded part may still grow.
+          {late && lag !== null && `, ${formatDuration(lag)} behind`}; values in the shaded area may still increase.
         </span>
       )}
       <span title={history.source.reason}>
-        One point per {formatResolution(history.resolution)}, from buckets of {formatResolution(history.source.tier)}.
+        One point per {formatResolution(history.resolution)}, from {formatResolution(history.source.tier)} buckets.
       </span>
       <Completeness completeness={history.completeness} />
       <span>Times in {Intl.DateTimeFormat().resolvedOptions().timeZone}.</span>
@@ -32,11 +32,11 @@ export function HistoryStatus({ history }: { history: History | null }) {
 
 function Completeness({ completeness: { pct, missing } }: { completeness: History["completeness"] }) {
   const parts = Object.entries(missing).map(([name, count]) => `${count} ${name}`);
-  const title = parts.length === 0 ? "What was counted, of what the queues' own odometers say" : `Not counted: ${parts.join(", ")}`;
+  const title = parts.length === 0 ? "Share of the operations counted by the queues that history contains" : `Missing from history: ${parts.join(", ")}`;
   const whole = pct === 100;
   return (
     <span class={whole || pct === null ? "" : "incomplete"} title={title} data-testid="completeness">
-      {pct === null ? "Completeness is not known." : `${pct} % complete.`}
+      {pct === null ? "Completeness unknown." : `${pct} % complete.`}
     </span>
   );
 }

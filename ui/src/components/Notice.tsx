@@ -8,10 +8,10 @@ export function ErrorNotice({ error, keepsData, onRetry }: { error: ApiError; ke
       <div>
         <strong>{error.title}</strong>
         {error.detail !== "" && <p>{error.detail}</p>}
-        <p class="quiet">{keepsData ? "What you see is the last answer. Trying again by itself." : "Trying again by itself."}</p>
+        <p class="quiet">{keepsData ? "Showing the last data received. Retrying automatically." : "Retrying automatically."}</p>
       </div>
       <button type="button" class="button" onClick={onRetry}>
-        Try now
+        Retry now
       </button>
     </div>
   );

@@ -11,7 +11,7 @@ export function PayloadView({ payload }: { payload: Payload }) {
         <span class="quiet" title={`${formatExact(payload.bytes)} bytes`}>
           {formatBytes(payload.bytes)}
           {payload.encoding === "base64" && ", shown as base64"}
-          {payload.cut && ", the beginning of it"}
+          {payload.cut && ", truncated"}
         </span>
       </h3>
       {payload.bytes > 0 && (

@@ -20,7 +20,7 @@ export function QueueActions({ state, onDone }: { state: QueueState; onDone: () 
         {state.paused ? "Resume queue" : "Pause queue"}
       </button>
       <button type="button" class="button" onClick={() => setOpen("limit")} data-testid="set-limit">
-        Limit
+        Set limit
       </button>
       {state.dead > 0 && (
         <button type="button" class="button" onClick={() => setOpen("redrive")} data-testid="redrive">
@@ -44,8 +44,8 @@ function PauseDialog({ state, onClose }: { state: QueueState; onClose: () => voi
       onClose={onClose}
     >
       {paused
-        ? "Workers start its jobs again."
-        : "No job of it is started until it is resumed. Jobs that run go on, new ones are accepted and wait."}
+        ? "Workers start its jobs again from now on."
+        : "No jobs start until you resume the queue. Running jobs continue; new jobs are accepted and wait."}
     </Dialog>
   );
 }
@@ -56,17 +56,17 @@ function LimitDialog({ state, onClose }: { state: QueueState; onClose: () => voi
   const valid = limit === null || (Number.isInteger(limit) && limit >= 0);
   return (
     <Dialog
-      title={`Limit of “${state.queue}”`}
+      title={`Concurrency limit for “${state.queue}”`}
       confirm="Set limit"
       disabled={!valid}
       act={(signal) => changeSettings(state, { limit }, signal)}
       onClose={onClose}
     >
       <label class="field">
-        Most jobs that may run at once; empty: no limit
+        Maximum number of running jobs (leave empty for no limit)
         <input type="number" min="0" step="1" inputMode="numeric" value={text} data-testid="limit" onInput={(event) => setText(event.currentTarget.value)} />
       </label>
-      <p class="quiet">{formatCount(state.running)} run now. Jobs that run go on, whatever the limit.</p>
+      <p class="quiet">{formatCount(state.running)} running now. Lowering the limit does not stop running jobs.</p>
     </Dialog>
   );
 }
@@ -74,12 +74,12 @@ function LimitDialog({ state, onClose }: { state: QueueState; onClose: () => voi
 function RedriveDialog({ state, onClose }: { state: QueueState; onClose: () => void }) {
   return (
     <Dialog
-      title={`Redrive all dead jobs of “${state.queue}”?`}
+      title={`Redrive all dead jobs in “${state.queue}”?`}
       confirm={`Redrive ${formatCount(state.dead)}`}
-      act={(signal, progress) => redriveAll(state, {}, signal, (done) => progress(`${done} of about ${state.dead} wait again`))}
+      act={(signal, progress) => redriveAll(state, {}, signal, (done) => progress(`${done} of about ${state.dead} redriven`))}
       onClose={onClose}
     >
-      They wait again, with all their attempts, longest dead first. Stopping in between is safe: what is done is done.
+      The jobs are queued again with their attempts reset, oldest first. You can stop at any time; jobs already redriven stay queued.
     </Dialog>
   );
 }

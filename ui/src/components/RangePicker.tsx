@@ -68,7 +68,7 @@ function CustomRange({ from, onApply }: { from: Interval; onApply: (range: Inter
   const [end, setEnd] = useState(() => localInput(from.end));
   const chosen = { start: Date.parse(start) / 1000, end: Math.min(Date.parse(end), Date.now()) / 1000 };
   const span = chosen.end - chosen.start;
-  const error = !(span >= SHORTEST_S) ? "The start has to lie before the end, and both in the past." : span > LONGEST_S ? "History goes back 400 days." : "";
+  const error = !(span >= SHORTEST_S) ? "Start must be at least 30 s before end, and both must be in the past." : span > LONGEST_S ? "History is kept for 400 days." : "";
   return (
     <form
       id="custom-range"
@@ -83,7 +83,7 @@ function CustomRange({ from, onApply }: { from: Interval; onApply: (range: Inter
         <input type="datetime-local" step="1" required value={start} onInput={(event) => setStart(event.currentTarget.value)} />
       </label>
       <label>
-        to
+        To
         <input type="datetime-local" step="1" required value={end} onInput={(event) => setEnd(event.currentTarget.value)} />
       </label>
       <button type="submit" class="button" disabled={error !== ""}>

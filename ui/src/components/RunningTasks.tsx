@@ -37,7 +37,7 @@ export function RunningTasks({ tenant, open, onToggle }: Props) {
       {open && (
         <div id="running-tasks">
           {tasks.length === 0 ? (
-            <p class="quiet list-note">No worker runs a job of this environment now.</p>
+            <p class="quiet list-note">No jobs are running in this environment.</p>
           ) : (
             <table class="table" data-testid="running">
               <thead>
@@ -46,7 +46,7 @@ export function RunningTasks({ tenant, open, onToggle }: Props) {
                     Job
                   </th>
                   <th scope="col" class="text wide">
-                    Class
+                    Queue
                   </th>
                   <th scope="col" class="text wide">
                     Task

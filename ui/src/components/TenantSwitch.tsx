@@ -12,7 +12,7 @@ const LABELS: Record<TenantPart, string> = { org: "Organisation", project: "Proj
 
 export function TenantSwitch({ environments, tenant, onPick }: Props) {
   return (
-    <div class="tenant" role="group" aria-label="Which environment" data-testid="tenant">
+    <div class="tenant" role="group" aria-label="Environment" data-testid="tenant">
       {(["org", "project", "env"] as const).map((part) => {
         const options = listOptions(environments, tenant, part);
         return (

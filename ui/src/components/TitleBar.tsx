@@ -34,7 +34,7 @@ export function TitleBar({ page, tenant, badges = {}, children }: Props) {
   return (
     <header class="titlebar">
       <a class="skip" href="#main">
-        Skip to the page
+        Skip to content
       </a>
       <div class="titlebar-inner">
         <a class="brand" href={href({ name: "overview" }, tenant)}>

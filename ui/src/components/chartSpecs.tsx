@@ -38,7 +38,7 @@ const THROUGHPUT: ChartSpec = {
 const DEPTH_BY_TIER: ChartSpec = {
   id: "depth",
   title: "Depth by tier",
-  note: "jobs that wait",
+  note: "waiting jobs",
   format: formatCount,
   unit: "count",
   lines: [
@@ -51,7 +51,7 @@ const DEPTH_BY_TIER: ChartSpec = {
 const DEPTH: ChartSpec = {
   id: "depth",
   title: "Depth",
-  note: "jobs that wait",
+  note: "waiting jobs",
   format: formatCount,
   unit: "count",
   lines: [
@@ -62,8 +62,8 @@ const DEPTH: ChartSpec = {
 
 const WAIT: ChartSpec = {
   id: "wait",
-  title: "Wait",
-  note: "eligible until started",
+  title: "Wait time",
+  note: "from eligible to started",
   format: formatDuration,
   unit: "duration",
   lines: [
@@ -75,7 +75,7 @@ const WAIT: ChartSpec = {
 
 const RUN: ChartSpec = {
   id: "run",
-  title: "Run",
+  title: "Run time",
   note: "measured by workers",
   format: formatDuration,
   unit: "duration",
@@ -89,7 +89,7 @@ const RUN: ChartSpec = {
 const CONCURRENCY: ChartSpec = {
   id: "concurrency",
   title: "Concurrency",
-  note: "most jobs that ran at once",
+  note: "peak running jobs",
   format: formatCount,
   unit: "count",
   lines: [
@@ -107,15 +107,15 @@ const FAILURES: ChartSpec = {
   unit: "rate",
   lines: [
     { name: "expired", label: "Expired", colour: "--series-limit", drawn: "expiredTop", bars: true },
-    { name: "retried", label: "Tried again", colour: "--series-running", drawn: "retriedTop", bars: true },
+    { name: "retried", label: "Retried", colour: "--series-running", drawn: "retriedTop", bars: true },
     { name: "buried", label: "Buried", colour: "--series-bad", bars: true },
   ],
 };
 
 const BYTES: ChartSpec = {
   id: "bytes",
-  title: "Bytes",
-  note: "payloads, both tiers",
+  title: "Payload size",
+  note: "warm and cold tier",
   format: formatBytes,
   unit: "bytes",
   lines: [{ name: "bytes", label: "Peak", colour: "--series-in", fill: true }],

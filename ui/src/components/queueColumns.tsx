@@ -38,7 +38,7 @@ export function queueColumns(context: ColumnContext): TableColumn<QueueRow, Colu
   });
   const name: TableColumn<QueueRow, Column> = {
     id: "queue",
-    label: "Class",
+    label: "Queue",
     kind: "text",
     class: "name",
     render: (row) => <QueueCell row={row} tenant={tenant} state={state(row)} plugin={plugins[row.queue]} nowMs={nowMs} grouped={grouped} />,
@@ -92,7 +92,7 @@ function running(): TableColumn<QueueRow, Column> {
     kind: "number",
     class: "wide",
     render: (row) => (
-      <span class={row.running === 0 ? "zero" : ""} title={`${formatExact(row.running)} run${row.limit === null ? "" : `, of at most ${formatExact(row.limit)}`}`}>
+      <span class={row.running === 0 ? "zero" : ""} title={`${formatExact(row.running)} running${row.limit === null ? "" : `, limit ${formatExact(row.limit)}`}`}>
         {formatCount(row.running)}
         {row.limit !== null && <small> / {formatCount(row.limit)}</small>}
       </span>

@@ -25,12 +25,12 @@ export function AutoscalerPage({ tenant, params }: Props) {
     <>
       <div class="heading">
         <h1>Autoscaler</h1>
-        <p class="quiet">How many workers of each type there should be, and why.</p>
+        <p class="quiet">The wanted number of workers per worker type, and the reason.</p>
       </div>
-      {data === null && error === null && <LoadingNotice>Looking for worker types…</LoadingNotice>}
+      {data === null && error === null && <LoadingNotice>Loading worker types…</LoadingNotice>}
       {data !== null && chosen !== null && (
-        <EmptyNotice title="There is no such worker type">
-          Its file does not name “{chosen}” any more, or this key does not reach it. <a href={href({ name: "autoscaler" }, tenant)}>All worker types</a>
+        <EmptyNotice title="Worker type not found">
+          “{chosen}” is no longer in the worker types file, or your key has no access to it. <a href={href({ name: "autoscaler" }, tenant)}>All worker types</a>
         </EmptyNotice>
       )}
       {data !== null && chosen === null && <WorkerTypes tenant={tenant} types={data} />}

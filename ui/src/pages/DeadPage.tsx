@@ -37,11 +37,11 @@ export function DeadPage({ tenant, params, operate }: Props) {
       <div class="heading">
         <h1>Dead letters</h1>
         <p class="quiet" data-testid="dead-total" title={formatExact(total)}>
-          {queues.data === null ? " " : `${formatCount(total)} ${total === 1 ? "job" : "jobs"} whose last attempt failed`}
+          {queues.data === null ? " " : `${formatCount(total)} ${total === 1 ? "job" : "jobs"} that failed permanently`}
         </p>
       </div>
       {queues.data !== null && queuesWithDead.length === 0 && (
-        <EmptyNotice title="No dead letters">Every job of this environment that failed was tried again, or is waiting for it.</EmptyNotice>
+        <EmptyNotice title="No dead letters">No job in this environment has failed permanently. Failed jobs have been retried or are waiting for a retry.</EmptyNotice>
       )}
       {queuesWithDead.length > 0 && queue !== null && (
         <>
@@ -96,11 +96,11 @@ function DeadLetterList({ queueRef, dead, view, operate }: DeadLetterListProps) 
   const filtered = isFiltered(view);
 
   return (
-    <section class="card list" aria-label={`Dead letters of ${queueRef.queue}`}>
+    <section class="card list" aria-label={`Dead letters in ${queueRef.queue}`}>
       <div class="toolbar">
         <SearchBox label="Error contains" placeholder="Error contains" value={view.error} onEnter={(error) => setParams({ error })} testId="dead-error" />
-        <SearchBox label="Task, its whole name" placeholder="Task" value={view.task} onEnter={(task) => setParams({ task })} testId="dead-task" small />
-        <select class="select" aria-label="Buried" value={view.since} onChange={(event) => setParams({ since: event.currentTarget.value })}>
+        <SearchBox label="Task (exact name)" placeholder="Task" value={view.task} onEnter={(task) => setParams({ task })} testId="dead-task" small />
+        <select class="select" aria-label="Buried within" value={view.since} onChange={(event) => setParams({ since: event.currentTarget.value })}>
           {SINCE.map((each) => (
             <option key={each.id} value={each.id} selected={each.id === view.since}>
               {each.label}
@@ -119,22 +119,22 @@ function DeadLetterList({ queueRef, dead, view, operate }: DeadLetterListProps) 
         ))}
       </ul>
       {first.data !== null && jobs.length === 0 && (
-        <EmptyNotice title={filtered ? "None matches" : "None here"}>
-          {filtered ? "Other words, or a longer time, may find more." : "This queue has no dead letters now."}
+        <EmptyNotice title={filtered ? "No matches" : "No dead letters"}>
+          {filtered ? "Try other search terms or a longer time range." : "This queue has no dead letters."}
         </EmptyNotice>
       )}
       <MoreButton more={more}>Show more</MoreButton>
       {redriving && (
         <Dialog
-          title={filtered ? `Redrive the dead jobs of “${queueRef.queue}” that match?` : `Redrive all dead jobs of “${queueRef.queue}”?`}
-          confirm={filtered ? "Redrive them" : `Redrive ${formatCount(dead)}`}
+          title={filtered ? `Redrive the matching dead jobs in “${queueRef.queue}”?` : `Redrive all dead jobs in “${queueRef.queue}”?`}
+          confirm={filtered ? "Redrive matching" : `Redrive ${formatCount(dead)}`}
           act={(signal, progress) => redrive(queueRef, deadFilter(view, Date.now()), dead, signal, progress)}
           onClose={() => {
             setRedriving(false);
             refresh();
           }}
         >
-          They wait again, with all their attempts, longest dead first. Stopping in between is safe: what is done is done.
+          The jobs are queued again with their attempts reset, oldest first. You can stop at any time; jobs already redriven stay queued.
         </Dialog>
       )}
     </section>
@@ -142,5 +142,5 @@ function DeadLetterList({ queueRef, dead, view, operate }: DeadLetterListProps) 
 }
 
 function redrive(ref: QueueRef, which: DeadFilter, dead: number, signal: AbortSignal, progress: (text: string) => void): Promise<void> {
-  return redriveAll(ref, which, signal, (done) => progress(`${formatExact(done)} wait again, of ${formatExact(dead)} dead`));
+  return redriveAll(ref, which, signal, (done) => progress(`${formatExact(done)} of ${formatExact(dead)} redriven`));
 }

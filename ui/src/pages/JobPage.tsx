@@ -16,12 +16,12 @@ import { Traceback } from "../components/Traceback";
 const REFRESH_MS = 2000;
 
 const STATE_DESCRIPTIONS: Record<JobState, string> = {
-  cold: "waits in PostgreSQL",
-  scheduled: "is not due yet",
-  ready: "waits in Valkey",
-  running: "a worker holds it",
-  dead: "its last attempt failed",
-  done: "acknowledged; nothing else is kept of it",
+  cold: "waiting in PostgreSQL",
+  scheduled: "not due yet",
+  ready: "waiting in Valkey",
+  running: "leased by a worker",
+  dead: "failed permanently",
+  done: "finished; only the id is kept",
 };
 
 interface Props {
@@ -40,7 +40,7 @@ export function JobPage({ tenant, id, operate }: Props) {
         <h1 class="job-id">{id}</h1>
         {job !== null && operate && <JobActions job={job} onDone={found.refresh} />}
       </div>
-      {found.data !== null && job === null && <EmptyNotice title="There is no such job">{found.data.reason}</EmptyNotice>}
+      {found.data !== null && job === null && <EmptyNotice title="Job not found">{found.data.reason}</EmptyNotice>}
       {job !== null && <JobFields job={job} />}
       {job?.error && (
         <section class="card">
@@ -115,7 +115,7 @@ function JobActions({ job, onDone }: { job: Job; onDone: () => void }) {
             }}
             onClose={close}
           >
-            It waits again, with all its attempts.
+            The job is queued again with its attempts reset.
           </Dialog>
         )}
       </div>
@@ -128,8 +128,8 @@ function JobActions({ job, onDone }: { job: Job; onDone: () => void }) {
         Cancel job
       </button>
       {confirming && (
-        <Dialog title="Cancel this job?" confirm="Cancel the job" danger act={(signal) => cancelJob(job, job.id, signal)} onClose={close}>
-          It is taken back and never runs. One that a worker has started meanwhile goes on.
+        <Dialog title="Cancel this job?" confirm="Cancel job" cancel="Keep job" danger act={(signal) => cancelJob(job, job.id, signal)} onClose={close}>
+          The job will not run. If a worker has already started it, it continues.
         </Dialog>
       )}
     </div>

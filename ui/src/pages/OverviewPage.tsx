@@ -51,14 +51,14 @@ export function OverviewPage({ tenant, params, environments, open, health }: Pro
       <OpenAlerts tenant={tenant} incidents={open.data === null ? null : [...health, ...open.data.incidents]} more={open.data !== null && open.data.next !== null} />
       <EnvironmentStats queues={queues.data} limit={environment?.limit ?? null} history={loaded?.history ?? null} chart={loaded?.chart ?? null} range={range} />
       {loaded?.history === null ? (
-        <EmptyNotice title="No history yet">The pipeline has not reported anything of this environment. It follows within seconds of the first job.</EmptyNotice>
+        <EmptyNotice title="No history yet">The pipeline has not recorded anything for this environment yet. History appears within seconds of the first job.</EmptyNotice>
       ) : (
         <Charts specs={ENVIRONMENT_CHARTS} chart={loaded?.chart ?? null} range={range} onZoom={zoom} />
       )}
       <div class="rankings">
-        <Ranking title="Deepest" note="jobs that wait, now" tenant={tenant} top={ranked.data?.depth ?? null} queues={queues.data} format={formatCount} />
-        <Ranking title="Slowest to start" note="wait p95, 30 min" tenant={tenant} top={ranked.data?.wait ?? null} queues={queues.data} format={formatDuration} />
-        <Ranking title="Failing most" note="failures, 30 min" tenant={tenant} top={ranked.data?.failures ?? null} queues={queues.data} format={formatCount} bad />
+        <Ranking title="Deepest" note="waiting jobs, now" tenant={tenant} top={ranked.data?.depth ?? null} queues={queues.data} format={formatCount} />
+        <Ranking title="Slowest to start" note="wait p95, last 30 min" tenant={tenant} top={ranked.data?.wait ?? null} queues={queues.data} format={formatDuration} />
+        <Ranking title="Most failures" note="last 30 min" tenant={tenant} top={ranked.data?.failures ?? null} queues={queues.data} format={formatCount} bad />
       </div>
       {environments !== null && environments.length > 1 && <EnvironmentTable environments={environments} current={tenant} />}
       <HistoryStatus history={loaded?.history ?? null} />
@@ -102,7 +102,7 @@ function EnvironmentStats({ queues, limit, history, chart, range }: EnvironmentS
   const failures = history?.headline.failure_rate ?? null;
   const utilization = now === null || limit === null ? null : now.running / Math.max(1, limit);
   return (
-    <StatRow label="Headline numbers of the environment">
+    <StatRow label="Environment summary">
       <Stat
         name="depth"
         label="Depth"
@@ -110,24 +110,24 @@ function EnvironmentStats({ queues, limit, history, chart, range }: EnvironmentS
         title={`${formatExact(now?.depth ?? null)} jobs`}
         trend={<Sparkline values={chart?.lines.depth.final} colour="--series-depth" />}
       >
-        {now === null ? "jobs that wait" : `${formatCount(now.warm)} warm, ${formatCount(now.cold)} cold`}
+        {now === null ? "waiting jobs" : `${formatCount(now.warm)} warm, ${formatCount(now.cold)} cold`}
       </Stat>
       <Stat
         name="oldest"
         label="Oldest"
         value={now !== null && age === null ? "none" : formatDuration(age)}
-        title={now?.oldestAt ? `since ${formatUtcTime(Date.parse(now.oldestAt) / 1000)}` : "nothing waits"}
+        title={now?.oldestAt ? `since ${formatUtcTime(Date.parse(now.oldestAt) / 1000)}` : "no waiting jobs"}
       >
-        {now !== null && age === null ? "nothing waits" : "of the waiting jobs"}
+        {now !== null && age === null ? "no waiting jobs" : "oldest waiting job"}
       </Stat>
       <Stat
         name="wait"
         label="Wait p95"
         value={formatDuration(wait)}
-        title={wait === null ? "nothing was started" : `${formatExact(wait)} ms`}
+        title={wait === null ? "no jobs started" : `${formatExact(wait)} ms`}
         trend={<Sparkline values={chart?.lines.waitP95.final} colour="--series-p95" />}
       >
-        {`of started, ${rangeLabel(range)}`}
+        {`jobs started, ${rangeLabel(range)}`}
       </Stat>
       <Stat
         name="throughput"
@@ -137,26 +137,26 @@ function EnvironmentStats({ queues, limit, history, chart, range }: EnvironmentS
         title={`${formatExact(throughput)} completed per second`}
         trend={<Sparkline values={chart?.lines.completed.final} colour="--series-out" />}
       >
-        completed, 1 min
+        completed, last minute
       </Stat>
       <Stat
         name="failures"
         label="Failure rate"
         value={formatShare(failures)}
-        title={failures === null ? "unknown: nothing was started" : `${formatExact(failures * 100)} %`}
+        title={failures === null ? "unknown: no jobs started" : `${formatExact(failures * 100)} %`}
         tone={failures !== null && failures >= 0.05 ? "bad" : "plain"}
         trend={<Sparkline values={chart?.lines.failureRate.final} colour="--series-bad" />}
       >
-        {history !== null && failures === null ? "nothing started" : `of started, ${rangeLabel(range)}`}
+        {history !== null && failures === null ? "no jobs started" : `of jobs started, ${rangeLabel(range)}`}
       </Stat>
       <Stat
         name="utilization"
         label={limit === null ? "Running" : "Utilisation"}
         value={limit === null ? formatCount(now?.running ?? null) : formatShare(utilization)}
-        title={`${formatExact(now?.running ?? null)} run${limit === null ? "" : ` of at most ${formatExact(limit)}`}`}
+        title={`${formatExact(now?.running ?? null)} running${limit === null ? "" : `, limit ${formatExact(limit)}`}`}
         trend={<Sparkline values={chart?.lines[limit === null ? "running" : "utilization"].final} colour="--series-running" />}
       >
-        {limit === null ? "no limit" : `${formatCount(now?.running ?? null)} of ${formatCount(limit)} run`}
+        {limit === null ? "no limit" : `${formatCount(now?.running ?? null)} of ${formatCount(limit)} running`}
       </Stat>
     </StatRow>
   );

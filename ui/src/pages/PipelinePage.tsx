@@ -21,13 +21,13 @@ export function PipelinePage() {
     <>
       <div class="heading">
         <h1>Pipeline</h1>
-        <p class="quiet">From the queues' metric streams to history, batch by batch; of all tenants together.</p>
+        <p class="quiet">Micro-batches that turn metric events into history, for all tenants.</p>
       </div>
       <PipelineStats health={data} />
       {data !== null && <ServerEvents events={data.server_events} />}
       <Gaps gaps={data?.gaps ?? []} />
       {data !== null && data.batches.length === 0 ? (
-        <EmptyNotice title="No batch yet">The pipeline has not finished one. It needs half a minute after its start.</EmptyNotice>
+        <EmptyNotice title="No batches yet">The pipeline has not finished a batch. The first one takes about 30 seconds after start-up.</EmptyNotice>
       ) : (
         <BatchTable batches={data?.batches ?? []} />
       )}
@@ -42,30 +42,30 @@ function PipelineStats({ health }: { health: PipelineHealth | null }) {
   const trend = (colour: `--${string}`, read: (batch: PipelineBatch) => number | null) => <Sparkline values={oldestFirst.map(read)} colour={colour} />;
   const loss = (count: number | undefined) => ((count ?? 0) > 0 ? "bad" : "plain");
   return (
-    <StatRow label="The pipeline, over the last hour">
+    <StatRow label="Pipeline summary, last hour">
       <Stat name="lag" label="Lag" value={formatDuration(lag)} title={`${formatExact(lag)} ms`} tone={lag !== null && lag > LAG_WARNING_MS ? "warn" : "plain"}>
         {health?.watermark ? (
           <>
-            final to <Time iso={health.watermark} />
+            final up to <Time iso={health.watermark} />
           </>
         ) : (
-          "behind now"
+          "behind real time"
         )}
       </Stat>
-      <Stat name="freshness" label="Freshness p99" value={formatDuration(hour?.freshness_p99_ms ?? null)} title={`${formatExact(hour?.freshness_p99_ms ?? null)} ms from an event until it can be read`} trend={trend("--series-p99", (batch) => batch.fresh_after_ms)}>
-        p50 {formatDuration(hour?.freshness_p50_ms ?? null)}, 1 h
+      <Stat name="freshness" label="Freshness p99" value={formatDuration(hour?.freshness_p99_ms ?? null)} title={`${formatExact(hour?.freshness_p99_ms ?? null)} ms from event to readable row`} trend={trend("--series-p99", (batch) => batch.fresh_after_ms)}>
+        p50 {formatDuration(hour?.freshness_p50_ms ?? null)}, last hour
       </Stat>
       <Stat name="batch" label="Batch time p99" value={formatDuration(hour?.duration_p99_ms ?? null)} title={`${formatExact(hour?.duration_p99_ms ?? null)} ms`} trend={trend("--series-p95", (batch) => batch.duration_ms)}>
-        p50 {formatDuration(hour?.duration_p50_ms ?? null)}, 1 h
+        p50 {formatDuration(hour?.duration_p50_ms ?? null)}, last hour
       </Stat>
       <Stat name="events" label="Events" value={formatCount(hour?.events ?? null)} title={formatExact(hour?.events ?? null)} trend={trend("--series-out", (batch) => batch.events)}>
-        {hour === null ? "last hour" : `${formatCount(hour.batches)} batches, 1 h`}
+        {hour === null ? "last hour" : `${formatCount(hour.batches)} batches, last hour`}
       </Stat>
       <Stat name="lost" label="Lost" value={formatCount(hour?.lost_events ?? null)} title={`${formatExact(hour?.lost_events ?? null)} events`} tone={loss(hour?.lost_events)}>
-        not read in time
+        missing from history
       </Stat>
-      <Stat name="set-aside" label="Set aside" value={formatCount(hour?.set_aside ?? null)} title={`${formatExact(hour?.set_aside ?? null)} entries`} tone={loss(hour?.set_aside)}>
-        not understood
+      <Stat name="set-aside" label="Unreadable" value={formatCount(hour?.set_aside ?? null)} title={`${formatExact(hour?.set_aside ?? null)} entries`} tone={loss(hour?.set_aside)}>
+        could not be decoded
       </Stat>
       <Stat name="rewinds" label="Rewinds" value={formatCount(hour?.rewinds ?? null)} title={formatExact(hour?.rewinds ?? null)} tone={loss(hour?.rewinds)}>
         Valkey lost data
@@ -78,7 +78,7 @@ function BatchTable({ batches }: { batches: readonly PipelineBatch[] }) {
   return (
     <section class="card list" aria-labelledby="batches-title">
       <header class="list-head">
-        <h2 id="batches-title">Last batches</h2>
+        <h2 id="batches-title">Recent batches</h2>
         <span class="quiet">newest first</span>
       </header>
       <table class="table batches" data-testid="batches" data-rows={batches.length}>
@@ -97,13 +97,13 @@ function BatchTable({ batches }: { batches: readonly PipelineBatch[] }) {
               Rows
             </th>
             <th scope="col" class="number">
-              Took
+              Duration
             </th>
             <th scope="col" class="number">
-              Fresh after
+              Freshness
             </th>
             <th scope="col" class="number wide">
-              Lost
+              Lost or unreadable
             </th>
           </tr>
         </thead>

@@ -57,16 +57,16 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
         {operate && state !== null && <QueueActions state={state} onDone={queues.refresh} />}
       </div>
       {absent && stream.data !== null && watched === null && (
-        <EmptyNotice title="This queue holds nothing now">
-          It has no jobs, or it does not exist under this name. History that is still kept is shown below.
+        <EmptyNotice title="No live state for this queue">
+          It has no jobs, or no queue has this name. Any history still kept is shown below.
         </EmptyNotice>
       )}
-      {watched !== null && explainProblems(watched) !== "" && <EmptyNotice title="Not all is known">{explainProblems(watched)}</EmptyNotice>}
-      <StatRow label="Headline numbers">
+      {watched !== null && explainProblems(watched) !== "" && <EmptyNotice title="Incomplete data">{explainProblems(watched)}</EmptyNotice>}
+      <StatRow label="Queue summary">
         {watched !== null ? <StreamStats stream={watched} /> : <LiveStats state={state} queues={queues.data} now={now} />}
         <HistoryStats state={state} history={loaded?.history ?? null} range={range} failuresKnown={watched === null || watched.counted === true} />
         {watched === null && (
-          <Stat name="bytes" label="Payloads" value={state === null ? UNKNOWN : formatBytes(state.bytes)} title={`${formatExact(state?.bytes ?? null)} bytes`}>
+          <Stat name="bytes" label="Payload size" value={state === null ? UNKNOWN : formatBytes(state.bytes)} title={`${formatExact(state?.bytes ?? null)} bytes`}>
             {state === null ? "both tiers" : `${formatCount(state.scheduled)} scheduled`}
           </Stat>
         )}
@@ -74,10 +74,10 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
       <div class="controls">
         <h2 class="sr-only">History</h2>
         <RangePicker range={range} onPick={zoom} />
-        <p class="quiet hint">Drag over a chart to zoom in; “back” returns.</p>
+        <p class="quiet hint">Drag across a chart to zoom in. The browser’s Back button zooms out.</p>
       </div>
       {loaded?.history === null ? (
-        <EmptyNotice title="No history yet">The pipeline has not reported anything of this queue. It follows within seconds of the first job.</EmptyNotice>
+        <EmptyNotice title="No history yet">The pipeline has not recorded anything for this queue yet. History appears within seconds of the first job.</EmptyNotice>
       ) : (
         <Charts specs={watched === null ? QUEUE_CHARTS : watched.counted === true ? STREAM_CHARTS : EXTERNAL_WORKER_CHARTS} chart={loaded?.chart ?? null} range={range} onZoom={zoom} />
       )}
@@ -111,7 +111,7 @@ function Tags({ state, queues, now }: { state: QueueState | null; queues: LiveQu
       {problem !== null && <em class="tag">{problem}</em>}
       {state.closed && <em class="tag">closed</em>}
       {state.cold_mode && (
-        <em class="tag cool" title="New jobs wait in PostgreSQL, behind those that wait there">
+        <em class="tag cool" title="New jobs go to PostgreSQL, behind the jobs already waiting there">
           cold mode
         </em>
       )}
@@ -128,7 +128,7 @@ function StreamTags({ stream, tenant }: { stream: WatchedStream; tenant: Tenant 
           {problem}
         </em>
       ))}
-      <a href={href({ name: "streams" }, tenant, { open: queueKey(stream) })}>Its consumers</a>
+      <a href={href({ name: "streams" }, tenant, { open: queueKey(stream) })}>View consumers</a>
     </p>
   );
 }
@@ -139,25 +139,25 @@ function LiveStats({ state, queues, now }: { state: QueueState | null; queues: L
   return (
     <>
       <Stat name="depth" label="Depth" value={formatCount(state?.depth ?? null)} title={`${formatExact(state?.depth ?? null)} jobs`}>
-        {state === null ? "jobs that wait" : `${formatCount(state.warm)} warm, ${formatCount(state.cold)} cold`}
+        {state === null ? "waiting jobs" : `${formatCount(state.warm)} warm, ${formatCount(state.cold)} cold`}
       </Stat>
       <Stat
         name="oldest"
         label="Oldest"
         value={state !== null && age === null ? "none" : formatDuration(age)}
-        title={state?.oldest_at ? `since ${formatUtcTime(Date.parse(state.oldest_at) / 1000)}` : "nothing waits"}
+        title={state?.oldest_at ? `since ${formatUtcTime(Date.parse(state.oldest_at) / 1000)}` : "no waiting jobs"}
         tone={age !== null && state !== null && state.running === 0 && age > 60_000 ? "warn" : "plain"}
       >
-        {state !== null && age === null ? "nothing waits" : "of the waiting jobs"}
+        {state !== null && age === null ? "no waiting jobs" : "oldest waiting job"}
       </Stat>
       <Stat
         name="running"
         label="Running"
         value={formatCount(state?.running ?? null)}
         suffix={limit === null ? "" : `/ ${formatCount(limit)}`}
-        title={`${formatExact(state?.running ?? null)} jobs${limit === null ? "" : ` of at most ${formatExact(limit)}`}`}
+        title={`${formatExact(state?.running ?? null)} jobs${limit === null ? "" : `, limit ${formatExact(limit)}`}`}
       >
-        {limit === null ? "no limit" : `${formatShare((state?.running ?? 0) / Math.max(1, limit))} of the limit`}
+        {limit === null ? "no limit" : `${formatShare((state?.running ?? 0) / Math.max(1, limit))} of limit`}
       </Stat>
     </>
   );
@@ -177,8 +177,8 @@ function HistoryStats({ state, history, range, failuresKnown }: HistoryStatsProp
   const wait = history?.percentiles.wait_ms.p95 ?? null;
   return (
     <>
-      <Stat name="wait" label="Wait p95" value={formatDuration(wait)} title={wait === null ? "nothing was started" : `${formatExact(wait)} ms`}>
-        {`started, ${rangeLabel(range)}`}
+      <Stat name="wait" label="Wait p95" value={formatDuration(wait)} title={wait === null ? "no jobs started" : `${formatExact(wait)} ms`}>
+        {`jobs started, ${rangeLabel(range)}`}
       </Stat>
       <Stat
         name="throughput"
@@ -187,23 +187,23 @@ function HistoryStats({ state, history, range, failuresKnown }: HistoryStatsProp
         suffix={throughput === null ? "" : "/s"}
         title={`${formatExact(throughput)} completed per second`}
       >
-        {range.kind === "between" ? "completed, its last minute" : "completed, 1 min"}
+        {range.kind === "between" ? "completed, last minute of range" : "completed, last minute"}
       </Stat>
       <Stat
         name="failures"
         label="Failure rate"
         value={formatShare(failures)}
-        title={!failuresKnown ? "unknown: only Headrace's own workers tell" : failures === null ? "unknown: nothing was started" : `${formatExact(failures * 100)} %`}
+        title={!failuresKnown ? "unknown: only Headrace workers report failures" : failures === null ? "unknown: no jobs started" : `${formatExact(failures * 100)} %`}
         tone={failures !== null && failures >= 0.05 ? "bad" : "plain"}
       >
         {state !== null && state.dead > 0 ? (
           <a href={href({ name: "dead" }, state, { queue: state.queue })}>{formatCount(state.dead)} dead letters</a>
         ) : !failuresKnown ? (
-          "its workers do not tell"
+          "not reported by these workers"
         ) : history !== null && failures === null ? (
-          "nothing started"
+          "no jobs started"
         ) : (
-          `of started, ${rangeLabel(range)}`
+          `of jobs started, ${rangeLabel(range)}`
         )}
       </Stat>
     </>

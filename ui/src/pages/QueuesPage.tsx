@@ -48,18 +48,18 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
       <div class="heading">
         <h1>Queues</h1>
         <p class="quiet" data-testid="queues-summary">
-          {all === null ? " " : `${formatPlural(shown.length, grouped ? "class" : "row")}, ${formatCount(total)} waiting`}
-          {details.data?.truncated === true && " · the largest are shown"}
+          {all === null ? " " : `${formatPlural(shown.length, grouped ? "queue" : "row")}, ${formatCount(total)} waiting`}
+          {details.data?.truncated === true && " · showing only the largest"}
         </p>
       </div>
       <RunningTasks tenant={tenant} open={params.get("running") === "open"} onToggle={(open) => setParams({ running: open ? "open" : null }, "replace")} />
-      <section class="card list" aria-label="What waits">
+      <section class="card list" aria-label="Waiting jobs">
         <div class="toolbar">
           <input
             type="search"
             class="search"
-            placeholder="Search flow, task or class"
-            aria-label="Search flow, task or class"
+            placeholder="Search by flow, task or queue"
+            aria-label="Search by flow, task or queue"
             value={filter.text}
             data-testid="search"
             onInput={(event) => setParams({ q: event.currentTarget.value }, "replace")}
@@ -83,11 +83,11 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
               data-testid="group"
               onChange={(event) => setParams({ group: event.currentTarget.checked ? "class" : null })}
             />
-            Group by class
+            Group by queue
           </label>
         </div>
         <VirtualTable<QueueRow, Column>
-          label={grouped ? "Queues by class" : "Queues by flow and task"}
+          label={grouped ? "Queues" : "Waiting jobs by flow and task"}
           testId="queues"
           columns={columns}
           rows={shown}
@@ -96,8 +96,8 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
           onSort={(column) => setParams({ sort: orderParam(toggleSort(order, column)) }, "replace")}
         />
         {all !== null && shown.length === 0 && (
-          <EmptyNotice title={all.length === 0 ? "Nothing waits" : "Nothing matches"}>
-            {all.length === 0 ? "Every job of this environment has been started. “Group by class” shows its queues." : "Other words, or fewer filters, may find more."}
+          <EmptyNotice title={all.length === 0 ? "No waiting jobs" : "No matches"}>
+            {all.length === 0 ? "Every job in this environment has been started. Select “Group by queue” to see its queues." : "Try other search terms or remove a filter."}
           </EmptyNotice>
         )}
       </section>

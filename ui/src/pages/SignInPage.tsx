@@ -31,7 +31,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
       <main id="main" class="page" tabIndex={-1}>
         <form class="notice sign-in" onSubmit={(event) => void submit(event)}>
           <h1>Sign in</h1>
-          <label for="key">Your key</label>
+          <label for="key">API key</label>
           <input
             id="key"
             type="password"
@@ -51,7 +51,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
             </p>
           )}
           <p class="quiet">
-            <code>headrace keys create</code> makes keys, <code>headrace keys link</code> a link that signs in by itself.
+            <code>headrace keys create</code> creates a key; <code>headrace keys link</code> prints a one-time sign-in link.
           </p>
         </form>
       </main>

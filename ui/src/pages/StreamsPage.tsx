@@ -20,10 +20,10 @@ export function StreamsPage({ params }: { params: URLSearchParams }) {
       <div class="heading">
         <h1>Streams</h1>
         <p class="quiet" data-testid="streams-summary">
-          {data === null || data.total === 0 ? "Jobs on plain Redis Streams, as they were last measured." : describeSummary(streams, data.total)}
+          {data === null || data.total === 0 ? "Consumer groups on Redis Streams, as last measured." : describeSummary(streams, data.total)}
         </p>
       </div>
-      {data === null && error === null && <LoadingNotice>Looking for streams…</LoadingNotice>}
+      {data === null && error === null && <LoadingNotice>Loading streams…</LoadingNotice>}
       {data !== null && streams.length === 0 && <NoStreams />}
       {streams.length > 0 && (
         <StreamTable streams={streams} open={open} onToggle={(each) => setParams({ open: open === queueKey(each) ? null : queueKey(each) }, "replace")} />
@@ -34,10 +34,10 @@ export function StreamsPage({ params }: { params: URLSearchParams }) {
 
 function NoStreams() {
   return (
-    <EmptyNotice title="No stream is watched">
-      <code>headrace streams watch --stream browser:jobs --group workers</code> watches one, whoever fills and reads it; <code>headrace streams list</code> shows
-      which there are. For several, set <code>streams.watch</code>; for a server of their own, <code>streams.url</code>. A group appears here with the first look at
-      it.
+    <EmptyNotice title="No watched streams">
+      <code>headrace streams watch --stream browser:jobs --group workers</code> starts watching a stream; its producers and consumers need no change.{" "}
+      <code>headrace streams list</code> shows the streams on the server. To watch several, set <code>streams.watch</code>; for streams on another server, set{" "}
+      <code>streams.url</code>. A group appears here after its first measurement.
     </EmptyNotice>
   );
 }

@@ -7,7 +7,7 @@ import { CheckField, SelectField, TextField } from "../Field";
 
 const TYPES: readonly [ChannelType, string][] = [
   ["slack", "Slack"],
-  ["email", "Mail"],
+  ["email", "Email"],
   ["webhook", "Webhook"],
   ["apprise", "Apprise"],
 ];
@@ -37,7 +37,7 @@ export function ChannelDialog({ tenant, fullScope, onCreated, onClose }: Props) 
   return (
     <Dialog
       title="New channel"
-      confirm="Make the channel"
+      confirm="Create channel"
       disabled={name.trim() === "" || (type === "email" ? addresses.length === 0 : url.trim() === "")}
       act={async (signal) => onCreated(await addChannel(tenant, { name: name.trim(), type, health, ...where }, signal))}
       onClose={onClose}
@@ -48,10 +48,10 @@ export function ChannelDialog({ tenant, fullScope, onCreated, onClose }: Props) 
         {type === "email" ? (
           <TextField label="Addresses" wide required placeholder="ops@example.com, ann@example.com" value={to} onInput={setTo} testId="field-to" />
         ) : (
-          <TextField label="URL; never shown again" wide required placeholder={URL_HINTS[type]} value={url} onInput={setUrl} testId="field-url" />
+          <TextField label="URL (not shown again)" wide required placeholder={URL_HINTS[type]} value={url} onInput={setUrl} testId="field-url" />
         )}
-        {type === "webhook" && <TextField label="Secret that messages are signed with; empty: one is made" wide value={secret} onInput={setSecret} testId="field-secret" />}
-        {fullScope && <CheckField label="Is told too of incidents of Headrace itself" checked={health} onCheck={setHealth} />}
+        {type === "webhook" && <TextField label="Signing secret (leave empty to generate one)" wide value={secret} onInput={setSecret} testId="field-secret" />}
+        {fullScope && <CheckField label="Also notify about incidents of Headrace itself" checked={health} onCheck={setHealth} />}
       </div>
     </Dialog>
   );

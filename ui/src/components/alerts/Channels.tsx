@@ -27,7 +27,7 @@ export function Channels({ tenant, channels, operate, administer, fullScope, onD
     <section class="card list" aria-labelledby="channels-title">
       <header class="list-head">
         <h2 id="channels-title">Channels</h2>
-        <span class="quiet">whom rules tell</span>
+        <span class="quiet">where notifications are sent</span>
         {administer && (
           <button type="button" class="button small end" data-testid="new-channel" onClick={() => setCreating(true)}>
             New channel
@@ -41,7 +41,7 @@ export function Channels({ tenant, channels, operate, administer, fullScope, onD
       </ul>
       {channels.length === 0 && (
         <EmptyNotice title="No channels yet">
-          Incidents are seen on this page alone. {administer ? "A channel tells Slack, mail, a webhook, or any service that Apprise knows." : "A key of level admin can make channels."}
+          Incidents appear only on this page. {administer ? "Create a channel to notify Slack, email, a webhook or any service that Apprise supports." : "Only an admin key can create channels."}
         </EmptyNotice>
       )}
       {creating && (
@@ -70,7 +70,7 @@ function ChannelItem({ channel, operate, administer, fullScope, onDone }: Omit<P
         <>
           <em class="tag cool">{channel.type}</em>
           <span>{channel.name}</span>
-          {!channel.enabled && <em class="tag off">switched off</em>}
+          {!channel.enabled && <em class="tag off">disabled</em>}
         </>
       }
       actions={
@@ -85,7 +85,7 @@ function ChannelItem({ channel, operate, administer, fullScope, onDone }: Omit<P
       }
     >
       <code>{channel.target}</code>
-      {channel.health && <span>told too of incidents of Headrace itself</span>}
+      {channel.health && <span>also notified about incidents of Headrace itself</span>}
       <span>
         {channel.last_sent_at === null ? (
           "nothing sent yet"
@@ -97,18 +97,18 @@ function ChannelItem({ channel, operate, administer, fullScope, onDone }: Omit<P
       </span>
       {channel.failures > 0 && (
         <span class="bad" data-testid="channel-failures">
-          {formatPlural(channel.failures, "failure")} in a row{channel.last_error !== null && `: ${channel.last_error}`}
+          {formatPlural(channel.failures, "consecutive failure")}{channel.last_error !== null && `: ${channel.last_error}`}
           {channel.retry_at !== null && (
             <>
               {" "}
-              · next try <Time iso={channel.retry_at} />
+              · next attempt <Time iso={channel.retry_at} />
             </>
           )}
         </span>
       )}
       {removing && (
         <Dialog
-          title={`Remove the channel “${channel.name}”?`}
+          title={`Remove channel “${channel.name}”?`}
           confirm="Remove"
           danger
           act={(signal) => removeChannel(channel.id, signal)}
@@ -117,7 +117,7 @@ function ChannelItem({ channel, operate, administer, fullScope, onDone }: Omit<P
             onDone();
           }}
         >
-          Nobody is told there any more, and what still waits to be sent is dropped. Rules that name it go on without it.
+          No more notifications are sent there, and unsent messages are dropped. Rules that use the channel keep working without it.
         </Dialog>
       )}
     </ListItem>
@@ -133,7 +133,7 @@ function TestButton({ channel, onDone }: { channel: Channel; onDone: () => void 
     setOutcome(null);
     try {
       const { delivered, error } = await testChannel(channel.id, new AbortController().signal);
-      setOutcome({ good: delivered, text: delivered ? "The test arrived." : `Not delivered: ${error ?? "nobody knows why"}` });
+      setOutcome({ good: delivered, text: delivered ? "Test message delivered." : `Not delivered: ${error ?? "reason unknown"}` });
     } catch (cause) {
       const { title, detail } = toApiError(cause);
       setOutcome({ good: false, text: `${title}. ${detail}` });

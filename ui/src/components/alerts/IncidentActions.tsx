@@ -30,12 +30,13 @@ export function IncidentActions({ incident, small = false, onDone }: Props) {
       </button>
       {confirming === "acknowledge" && (
         <Dialog title={`Acknowledge “${label}”?`} confirm="Acknowledge" act={(signal) => acknowledgeIncident(incident.id, signal)} onClose={close}>
-          Everybody sees that you take care. Nothing else changes: it ends when its condition does.
+          Others see that you are handling it. Nothing else changes: the incident ends when its condition clears.
         </Dialog>
       )}
       {confirming === "resolve" && (
         <Dialog title={`Resolve “${label}”?`} confirm="Resolve" act={(signal) => resolveIncident(incident.id, signal)} onClose={close}>
-          It ends now, whatever is measured, and whoever was told of it is told so. While its condition is met still, its rule fires again after the cooldown.
+          The incident ends now, whatever the current value, and the notified channels receive a “resolved” message. If the condition still holds, the rule fires again
+          after its cooldown.
         </Dialog>
       )}
     </>

@@ -36,13 +36,13 @@ export function IncidentItem({ incident, tenant, clock, operate, onDone }: Props
     >
       {chart !== null && <a href={chart}>{queue}</a>}
       {condition !== null && (
-        <span title={`${condition}; measured: ${formatExact(incident.value)}`}>
+        <span title={`${condition}; value: ${formatExact(incident.value)}`}>
           <strong>{formatMetricValue(condition, incident.value)}</strong> · {describeCondition(condition)}
         </span>
       )}
       <span>
         since <Time iso={incident.fired_at} />
-        {resolvedAt === null ? <OngoingDuration since={incident.fired_at} clock={clock} /> : `, ${formatDuration(ageMs(incident.fired_at, Date.parse(resolvedAt)))} long`}
+        {resolvedAt === null ? <OngoingDuration since={incident.fired_at} clock={clock} /> : `, lasted ${formatDuration(ageMs(incident.fired_at, Date.parse(resolvedAt)))}`}
       </span>
       <IncidentState incident={incident} />
     </ListItem>
@@ -51,7 +51,7 @@ export function IncidentItem({ incident, tenant, clock, operate, onDone }: Props
 
 export function IncidentState({ incident }: { incident: Incident }) {
   const { state, acknowledged_by: by, reason } = incident;
-  const text = state === "acknowledged" ? `acknowledged by ${by ?? "somebody"}` : state === "resolved" ? (reason ?? "resolved by itself") : "firing";
+  const text = state === "acknowledged" ? `acknowledged by ${by ?? "unknown"}` : state === "resolved" ? (reason ?? "resolved automatically") : "firing";
   return (
     <span class={state === "firing" ? "bad" : ""} data-testid="incident-state" data-state={state}>
       {text}

@@ -52,7 +52,7 @@ export function IncidentView({ tenant, id, rules, clock, operate, onDone }: Prop
           </div>
         )}
       </div>
-      {found.data?.reason && <EmptyNotice title="There is no such alert">{found.data.reason}</EmptyNotice>}
+      {found.data?.reason && <EmptyNotice title="Incident not found">{found.data.reason}</EmptyNotice>}
       {incident !== null && <IncidentFields incident={incident} clock={clock} />}
       {incident !== null && <IncidentTimeline incident={incident} />}
       {incident !== null && <Deliveries deliveries={incident.deliveries} />}
@@ -80,9 +80,9 @@ function IncidentFields({ incident, clock }: { incident: IncidentDetail; clock: 
         </FieldItem>
         <FieldItem label="Queue">{chart === null ? UNKNOWN : <a href={chart}>{queue}</a>}</FieldItem>
         <FieldItem label="Condition">
-          <span title={condition ?? ""}>{condition === null ? "Headrace's own health" : describeCondition(condition)}</span>
+          <span title={condition ?? ""}>{condition === null ? "Headrace health" : describeCondition(condition)}</span>
         </FieldItem>
-        <FieldItem label="Measured when it fired">
+        <FieldItem label="Value when fired">
           <span title={formatExact(incident.value)}>{condition === null ? UNKNOWN : formatMetricValue(condition, incident.value)}</span>
         </FieldItem>
         <FieldItem label="Fired">
@@ -97,7 +97,7 @@ function IncidentFields({ incident, clock }: { incident: IncidentDetail; clock: 
 function IncidentTimeline({ incident }: { incident: IncidentDetail }) {
   return (
     <section class="card" aria-labelledby="timeline-title">
-      <h2 id="timeline-title">How it came and went</h2>
+      <h2 id="timeline-title">Timeline</h2>
       <ol class="timeline" data-testid="story">
         {buildTimeline(incident).map((step) => (
           <li key={step.id}>

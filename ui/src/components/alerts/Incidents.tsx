@@ -43,7 +43,7 @@ function OpenIncidents({ tenant, open, health, rules, clock, operate }: Props) {
     <section class="card list" aria-labelledby="open-title">
       <header class="list-head">
         <h2 id="open-title">Open</h2>
-        <span class="quiet">worst first</span>
+        <span class="quiet">most severe first</span>
       </header>
       <ul data-testid="open-incidents" data-count={incidents.length}>
         {incidents.map((incident) => (
@@ -58,10 +58,10 @@ function OpenIncidents({ tenant, open, health, rules, clock, operate }: Props) {
 
 function NoOpenIncidents({ tenant, rules }: { tenant: Tenant; rules: readonly Rule[] }) {
   const enabled = rules.filter((rule) => rule.enabled).length;
-  if (enabled > 0) return <EmptyNotice title="Nothing is wrong">{`${enabled === 1 ? "One rule watches" : `${enabled} rules watch`} this environment, and no condition is met.`}</EmptyNotice>;
+  if (enabled > 0) return <EmptyNotice title="No open incidents">{`${enabled === 1 ? "1 rule is" : `${enabled} rules are`} enabled in this environment; none is firing.`}</EmptyNotice>;
   return (
-    <EmptyNotice title="Nobody watches">
-      No rule of this environment is enabled. <a href={href({ name: "alerts" }, tenant, { show: "rules" })}>Rules</a> say what is worth an alert.
+    <EmptyNotice title="No rules enabled">
+      No alert rule is enabled in this environment. Add or enable one under <a href={href({ name: "alerts" }, tenant, { show: "rules" })}>Rules</a>.
     </EmptyNotice>
   );
 }
@@ -83,7 +83,7 @@ function ResolvedIncidents({ tenant, clock }: Props) {
           <IncidentItem key={incident.id} incident={incident} tenant={tenant} clock={clock} operate={false} onDone={first.refresh} />
         ))}
       </ul>
-      {first.data !== null && incidents.length === 0 && <p class="quiet list-note">None yet, or none that is still kept.</p>}
+      {first.data !== null && incidents.length === 0 && <p class="quiet list-note">No resolved incidents within the retention period.</p>}
       <MoreButton more={more}>Show older</MoreButton>
     </section>
   );

@@ -8,11 +8,11 @@ import { CheckField, SelectField, TextField } from "../Field";
 import { QueueField } from "./QueueField";
 
 const METRICS: readonly [Metric, string][] = [
-  ["BACKLOG", "Depth: jobs that wait"],
-  ["OLDEST_AGE", "Oldest job: how long it has waited"],
-  ["LATENCY", "Wait: of jobs that were started"],
-  ["ERROR_RATE", "Failure rate: failed of started"],
-  ["NO_DATA", "Nothing new in history"],
+  ["BACKLOG", "Depth: waiting jobs"],
+  ["OLDEST_AGE", "Oldest job: age of the longest-waiting job"],
+  ["LATENCY", "Wait time: of jobs that were started"],
+  ["ERROR_RATE", "Failure rate: failed / started jobs"],
+  ["NO_DATA", "No data: no new events in history"],
 ];
 const OPERATORS: readonly [Operator, string][] = [
   ["GREATER_THAN", "is above"],
@@ -48,8 +48,8 @@ export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
   const blank = form.name.trim() === "" || (unit !== "none" && form.threshold.trim() === "");
   return (
     <Dialog
-      title={rule === null ? "New rule" : `Change “${rule.name}”`}
-      confirm={rule === null ? "Make the rule" : "Change it"}
+      title={rule === null ? "New rule" : `Edit “${rule.name}”`}
+      confirm={rule === null ? "Create rule" : "Save changes"}
       disabled={fields === null || blank}
       act={async (signal) => {
         if (fields === null) return;
@@ -59,20 +59,20 @@ export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
     >
       <div class="fields">
         <TextField label="Name" wide required value={form.name} onInput={(name) => change({ name })} testId="field-name" />
-        <SelectField label="What is watched" wide value={form.metric} options={METRICS} onPick={(metric) => change({ metric })} testId="field-metric" />
+        <SelectField label="Metric" wide value={form.metric} options={METRICS} onPick={(metric) => change({ metric })} testId="field-metric" />
         {unit !== "none" && (
           <>
-            {form.metric === "LATENCY" && <SelectField label="Which" value={form.percentile} options={PERCENTILES} onPick={(percentile) => change({ percentile })} testId="field-percentile" />}
-            <SelectField label="Fires when it" value={form.operator} options={OPERATORS} onPick={(operator) => change({ operator })} testId="field-operator" />
+            {form.metric === "LATENCY" && <SelectField label="Statistic" value={form.percentile} options={PERCENTILES} onPick={(percentile) => change({ percentile })} testId="field-percentile" />}
+            <SelectField label="Fires when the value" value={form.operator} options={OPERATORS} onPick={(operator) => change({ operator })} testId="field-operator" />
             <TextField label="Threshold" required placeholder={EXAMPLES[unit]} value={form.threshold} onInput={(threshold) => change({ threshold })} testId="field-threshold" />
             <QueueField tenant={tenant} value={form.queue} onInput={(queue) => change({ queue })} />
           </>
         )}
-        <TextField label={unit === "none" ? "For" : "Within the last"} required value={form.window} onInput={(window) => change({ window })} testId="field-window" />
+        <TextField label={unit === "none" ? "No data for" : "Window"} required value={form.window} onInput={(window) => change({ window })} testId="field-window" />
         <TextField label="Must hold for" required value={form.holdFor} onInput={(holdFor) => change({ holdFor })} testId="field-held" />
         <TextField label="Cooldown" required value={form.cooldown} onInput={(cooldown) => change({ cooldown })} testId="field-cooldown" />
         <SelectField label="Severity" value={form.severity} options={SEVERITIES} onPick={(severity) => change({ severity })} testId="field-severity" />
-        <CheckField label="Incidents end by themselves" checked={form.autoResolve} onCheck={(autoResolve) => change({ autoResolve })} />
+        <CheckField label="Resolve incidents automatically" checked={form.autoResolve} onCheck={(autoResolve) => change({ autoResolve })} />
         <NotifyChannels channels={channels} chosen={form.channels} onChoose={(chosen) => change({ channels: chosen })} />
       </div>
       {error !== null && (
@@ -87,8 +87,8 @@ export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
 function NotifyChannels({ channels, chosen, onChoose }: { channels: readonly Channel[]; chosen: readonly string[]; onChoose: (ids: string[]) => void }) {
   return (
     <fieldset class="across notify">
-      <legend>Tells</legend>
-      {channels.length === 0 && <p class="quiet">Nobody: there are no channels yet. Incidents are seen here.</p>}
+      <legend>Notify</legend>
+      {channels.length === 0 && <p class="quiet">No channels yet. Incidents appear only on this page.</p>}
       {channels.map(({ id, name, type }) => (
         <CheckField
           key={id}

@@ -25,7 +25,7 @@ export function Rules({ tenant, rules, channels, operate, onDone }: Props) {
     <section class="card list" aria-labelledby="rules-title">
       <header class="list-head">
         <h2 id="rules-title">Rules</h2>
-        <span class="quiet">what is worth an alert</span>
+        <span class="quiet">conditions that raise an alert</span>
         {operate && (
           <button type="button" class="button small end" data-testid="new-rule" onClick={() => setCreating(true)}>
             New rule
@@ -39,7 +39,7 @@ export function Rules({ tenant, rules, channels, operate, onDone }: Props) {
       </ul>
       {rules.length === 0 && (
         <EmptyNotice title="No rules yet">
-          A rule watches depth, waits, failures or the oldest job of one queue or of each. <code>headrace alerts apply</code> makes them from a file.
+          A rule watches the depth, wait time, failure rate or oldest job of one queue, or of every queue. <code>headrace alerts apply</code> creates rules from a file.
         </EmptyNotice>
       )}
       {creating && (
@@ -73,15 +73,15 @@ function RuleItem({ rule, tenant, channels, operate, onDone }: Omit<Props, "rule
         <>
           <SeverityTag severity={rule.severity} />
           <span>{rule.name}</span>
-          {!rule.enabled && <em class="tag off">switched off</em>}
+          {!rule.enabled && <em class="tag off">disabled</em>}
         </>
       }
       actions={
         operate && (
           <>
-            <button type="button" class="toggle" role="switch" aria-checked={rule.enabled} aria-label={`${rule.name} is enabled`} data-testid="switch-rule" onClick={() => setConfirming("switch")} />
-            <button type="button" class="button small" aria-label={`Change ${rule.name}`} data-testid="change-rule" onClick={() => setConfirming("change")}>
-              Change
+            <button type="button" class="toggle" role="switch" aria-checked={rule.enabled} aria-label={`Enable ${rule.name}`} data-testid="switch-rule" onClick={() => setConfirming("switch")} />
+            <button type="button" class="button small" aria-label={`Edit ${rule.name}`} data-testid="change-rule" onClick={() => setConfirming("change")}>
+              Edit
             </button>
             <button type="button" class="button small" aria-label={`Remove ${rule.name}`} data-testid="remove-rule" onClick={() => setConfirming("remove")}>
               Remove
@@ -91,25 +91,25 @@ function RuleItem({ rule, tenant, channels, operate, onDone }: Omit<Props, "rule
       }
     >
       <span title={rule.condition}>{describeCondition(rule.condition)}</span>
-      {rule.metric !== "NO_DATA" && (rule.queue === null ? <span>each queue</span> : <a href={queueHref({ ...tenant, queue: rule.queue })}>{rule.queue}</a>)}
-      {rule.for_s > 0 && <span>held for {formatExactDuration(rule.for_s * 1000)}</span>}
+      {rule.metric !== "NO_DATA" && (rule.queue === null ? <span>every queue</span> : <a href={queueHref({ ...tenant, queue: rule.queue })}>{rule.queue}</a>)}
+      {rule.for_s > 0 && <span>must hold for {formatExactDuration(rule.for_s * 1000)}</span>}
       <span>cooldown {formatExactDuration(rule.cooldown_s * 1000)}</span>
-      {!rule.auto_resolve && <span>ends by hand</span>}
+      {!rule.auto_resolve && <span>resolved manually</span>}
       <span>{describeChannels(rule, channels)}</span>
       {confirming === "change" && <RuleDialog tenant={tenant} rule={rule} channels={channels} onClose={close} />}
       {confirming === "remove" && (
-        <Dialog title={`Remove the rule “${rule.name}”?`} confirm="Remove" danger act={(signal) => removeRule(rule.id, signal)} onClose={close}>
-          It watches no more, and its open incidents are resolved. Those that are over are kept.
+        <Dialog title={`Remove rule “${rule.name}”?`} confirm="Remove" danger act={(signal) => removeRule(rule.id, signal)} onClose={close}>
+          The rule is deleted and its open incidents are resolved. Resolved incidents are kept.
         </Dialog>
       )}
       {confirming === "switch" && (
         <Dialog
-          title={rule.enabled ? `Switch “${rule.name}” off?` : `Switch “${rule.name}” on?`}
-          confirm={rule.enabled ? "Switch off" : "Switch on"}
+          title={rule.enabled ? `Disable “${rule.name}”?` : `Enable “${rule.name}”?`}
+          confirm={rule.enabled ? "Disable" : "Enable"}
           act={(signal) => changeRule(rule.id, { enabled: !rule.enabled }, signal)}
           onClose={close}
         >
-          {rule.enabled ? "It watches no more until it is switched on again, and its open incidents are resolved." : "It watches again, with the next round."}
+          {rule.enabled ? "The rule is not evaluated until you enable it again, and its open incidents are resolved." : "The rule is evaluated again from the next round."}
         </Dialog>
       )}
     </ListItem>
@@ -117,6 +117,6 @@ function RuleItem({ rule, tenant, channels, operate, onDone }: Omit<Props, "rule
 }
 
 function describeChannels(rule: Rule, channels: readonly Channel[]): string {
-  const names = rule.channels.map((id) => channels.find((channel) => channel.id === id)?.name ?? "a channel that is gone");
-  return names.length === 0 ? "tells nobody: seen here only" : `tells ${names.join(", ")}`;
+  const names = rule.channels.map((id) => channels.find((channel) => channel.id === id)?.name ?? "a deleted channel");
+  return names.length === 0 ? "no notifications" : `notifies ${names.join(", ")}`;
 }

@@ -13,7 +13,7 @@ const LENGTHS: readonly [string, string][] = [
   ["4 h", "4 hours"],
   ["1 d", "1 day"],
   ["7 d", "7 days"],
-  ["until", "until …"],
+  ["until", "until a date…"],
 ];
 
 interface Props {
@@ -35,16 +35,18 @@ export function SilenceDialog({ tenant, rules, ruleId = "", queue: firstQueue = 
   return (
     <Dialog
       title="New silence"
-      confirm="Make the silence"
+      confirm="Create silence"
       disabled={!Number.isFinite(chosen)}
       act={(signal) => addSilence(tenant, { ends_at: new Date(chosen).toISOString(), rule_id: rule === "" ? null : rule, queue: queue === "" ? null : queue, reason: reason.trim() }, signal)}
       onClose={onClose}
     >
-      <p class="quiet">Nobody is told of incidents that begin while it lasts. They are recorded and seen here, and those that are still open at its end are told then.</p>
+      <p class="quiet">
+        No notifications are sent for incidents that begin during the silence. They are still recorded, and those still open when it ends are notified then.
+      </p>
       <div class="fields">
-        <SelectField label="Rule" value={rule} options={[["", "Every rule"], ...rules.map(({ id, name }) => [id, name] as const)]} onPick={setRule} testId="field-rule" />
+        <SelectField label="Rule" value={rule} options={[["", "All rules"], ...rules.map(({ id, name }) => [id, name] as const)]} onPick={setRule} testId="field-rule" />
         <QueueField tenant={tenant} value={queue} onInput={setQueue} />
-        <SelectField label="For" value={length} options={LENGTHS} onPick={setLength} testId="field-length" />
+        <SelectField label="Duration" value={length} options={LENGTHS} onPick={setLength} testId="field-length" />
         {length === "until" && (
           <Field label="Ends at">
             <input type="datetime-local" required value={until} data-testid="field-until" onInput={(event) => setUntil(event.currentTarget.value)} />

@@ -22,7 +22,7 @@ export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
     <section class="card list" aria-labelledby="silences-title">
       <header class="list-head">
         <h2 id="silences-title">Silences</h2>
-        <span class="quiet">of what nobody is told</span>
+        <span class="quiet">when notifications are held back</span>
         {operate && (
           <button type="button" class="button small end" data-testid="new-silence" onClick={() => setCreating(true)}>
             New silence
@@ -34,7 +34,7 @@ export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
           <SilenceItem key={silence.id} silence={silence} rules={rules} operate={operate} onDone={onDone} />
         ))}
       </ul>
-      {silences.length === 0 && <EmptyNotice title="No silences">Channels are told of every incident. A silence keeps them quiet for a while, as during a deployment.</EmptyNotice>}
+      {silences.length === 0 && <EmptyNotice title="No silences">Every incident is notified. Create a silence to hold back notifications, for example during a deployment.</EmptyNotice>}
       {creating && (
         <SilenceDialog
           tenant={tenant}
@@ -51,15 +51,15 @@ export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
 
 function SilenceItem({ silence, rules, operate, onDone }: { silence: Silence; rules: readonly Rule[]; operate: boolean; onDone: () => void }) {
   const [ending, setEnding] = useState(false);
-  const rule = silence.rule_id === null ? "Every rule" : (rules.find((each) => each.id === silence.rule_id)?.name ?? "A rule that is gone");
-  const label = `${rule}, ${silence.queue ?? "every queue"}`;
+  const rule = silence.rule_id === null ? "All rules" : (rules.find((each) => each.id === silence.rule_id)?.name ?? "A deleted rule");
+  const label = `${rule}, ${silence.queue ?? "all queues"}`;
   return (
     <ListItem
       testId="silence"
       title={<span>{label}</span>}
       actions={
         operate && (
-          <button type="button" class="button small" aria-label={`End the silence of ${label}`} data-testid="end-silence" onClick={() => setEnding(true)}>
+          <button type="button" class="button small" aria-label={`End the silence for ${label}`} data-testid="end-silence" onClick={() => setEnding(true)}>
             End now
           </button>
         )
@@ -68,19 +68,19 @@ function SilenceItem({ silence, rules, operate, onDone }: { silence: Silence; ru
       <span>
         from <Time iso={silence.starts_at} /> until <Time iso={silence.ends_at} />
       </span>
-      <span>by {silence.made_by}</span>
+      <span>created by {silence.made_by}</span>
       {silence.reason !== "" && <span>{silence.reason}</span>}
       {ending && (
         <Dialog
           title="End this silence now?"
-          confirm="End it"
+          confirm="End silence"
           act={(signal) => endSilence(silence.id, signal)}
           onClose={() => {
             setEnding(false);
             onDone();
           }}
         >
-          Channels are told again, also of incidents that began during it and are still open.
+          Notifications resume, including for incidents that began during the silence and are still open.
         </Dialog>
       )}
     </ListItem>

@@ -17,7 +17,7 @@ export function DecisionItem({ decision }: { decision: Decision }) {
       <p class="quiet facts">
         <Time iso={decision.decided_at} />
         {decision.verb !== "hold" && <strong>{`${decision.current} → ${decision.wanted}`}</strong>}
-        {!decision.known && <em class="tag">not all was known</em>}
+        {!decision.known && <em class="tag">incomplete data</em>}
       </p>
       {open && <Inputs decision={decision} />}
     </li>
@@ -29,7 +29,7 @@ function Inputs({ decision }: { decision: Decision }) {
   const workers = readWorkerCount(decision);
   return (
     <div class="letter-detail" data-testid="inputs">
-      <p class="quiet">{workers === null ? "Headrace does not start these workers, and cannot tell how many run." : `${formatPlural(workers, "worker")} ran.`}</p>
+      <p class="quiet">{workers === null ? "Running workers unknown: Headrace does not start them." : `${formatPlural(workers, "worker")} running.`}</p>
       {sources.length > 0 && (
         <table class="table">
           <thead>
@@ -61,7 +61,7 @@ function Inputs({ decision }: { decision: Decision }) {
           </tbody>
         </table>
       )}
-      {sources.length > MAX_SHOWN && <p class="quiet">{sources.length - MAX_SHOWN} more are not shown.</p>}
+      {sources.length > MAX_SHOWN && <p class="quiet">{sources.length - MAX_SHOWN} more not shown.</p>}
     </div>
   );
 }

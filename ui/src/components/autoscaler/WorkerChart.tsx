@@ -10,20 +10,20 @@ export function WorkerChart({ decisions }: { decisions: readonly Decision[] }) {
     <section class="card chart steps" aria-labelledby="steps-title">
       <header>
         <h2 id="steps-title">Workers</h2>
-        <span class="quiet">of the decisions below</span>
+        <span class="quiet">from the decisions below</span>
       </header>
       <dl class="legend">
         <LegendEntry colour="--series-depth" label="Wanted" value={formatExact(decisions[0]?.wanted ?? null)} />
         {steps !== null && steps.workers !== "" && <LegendEntry colour="--series-running" label="Running" value={formatExact(decisions[0] === undefined ? null : readWorkerCount(decisions[0]))} />}
       </dl>
       {steps === null ? (
-        <p class="quiet">A line needs two decisions.</p>
+        <p class="quiet">The chart needs at least two decisions.</p>
       ) : (
         <>
           <div class="steps-box">
             <span class="steps-top quiet">{formatExact(steps.top)}</span>
             <span class="steps-zero quiet">0</span>
-            <svg viewBox={`0 -4 ${STEPS_WIDTH} ${STEPS_HEIGHT + 8}`} preserveAspectRatio="none" role="img" aria-label={`Wanted workers; at most ${formatExact(steps.top)}`} data-testid="steps">
+            <svg viewBox={`0 -4 ${STEPS_WIDTH} ${STEPS_HEIGHT + 8}`} preserveAspectRatio="none" role="img" aria-label={`Wanted workers, maximum ${formatExact(steps.top)}`} data-testid="steps">
               <path d={steps.workers} stroke="var(--series-running)" stroke-dasharray="5 4" />
               <path d={steps.wanted} stroke="var(--series-depth)" />
             </svg>

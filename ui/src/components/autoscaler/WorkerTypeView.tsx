@@ -57,7 +57,7 @@ export function WorkerTypeView({ tenant, type, changes }: Props) {
           <span class="quiet">newest first</span>
           <label class="switch end">
             <input type="checkbox" checked={changes} data-testid="changes" onChange={(event) => setParams({ changes: event.currentTarget.checked ? "only" : null })} />
-            Only changes
+            Changes only
           </label>
         </header>
         <ul data-testid="decisions" data-count={shown.length}>
@@ -65,7 +65,7 @@ export function WorkerTypeView({ tenant, type, changes }: Props) {
             <DecisionItem key={decision.id} decision={decision} />
           ))}
         </ul>
-        {first.data !== null && shown.length === 0 && <p class="quiet list-note">{changes ? "The number was never changed." : "None is kept."}</p>}
+        {first.data !== null && shown.length === 0 && <p class="quiet list-note">{changes ? "No changes recorded." : "No decisions recorded."}</p>}
         <MoreButton more={more}>Show older</MoreButton>
       </section>
     </>
@@ -76,18 +76,18 @@ function WorkerTypeStats({ type }: { type: WorkerType }) {
   return (
     <StatRow label={`Workers of type ${type.name}`}>
       <Stat name="wanted" label="Wanted" value={formatCount(type.wanted)} title={formatExact(type.wanted)}>
-        {`from ${formatCount(type.min)} to ${formatCount(type.max)}`}
+        {`min ${formatCount(type.min)}, max ${formatCount(type.max)}`}
       </Stat>
       <Stat name="current" label="Running" value={type.current === null ? UNKNOWN : formatCount(type.current)} title={formatExact(type.current)}>
-        {`${type.current === null ? "started elsewhere; " : ""}${formatCount(type.per_worker)} jobs at a time each`}
+        {`${type.current === null ? "not started by Headrace; " : ""}${formatCount(type.per_worker)} concurrent jobs each`}
       </Stat>
-      <Stat name="work" label="Works on" value={type.stream !== null ? "a stream" : type.all_queues ? "all queues" : `${type.queues.length} ${type.queues.length === 1 ? "queue" : "queues"}`} title={describeWork(type)}>
+      <Stat name="work" label="Serves" value={type.stream !== null ? "a stream" : type.all_queues ? "all queues" : `${type.queues.length} ${type.queues.length === 1 ? "queue" : "queues"}`} title={describeWork(type)}>
         <span title={`${describeWork(type)}; ${describeScope(type)}`}>
           {type.all_queues ? "" : `${describeWork(type)}; `}
           {describeScope(type)}
         </span>
       </Stat>
-      <Stat name="decided" label="Last decision" value={type.fresh ? "fresh" : "old"} title={type.sentence} tone={type.fresh ? "plain" : "warn"}>
+      <Stat name="decided" label="Last decision" value={type.fresh ? "current" : "stale"} title={type.sentence} tone={type.fresh ? "plain" : "warn"}>
         <Time iso={type.decided_at} />
       </Stat>
     </StatRow>

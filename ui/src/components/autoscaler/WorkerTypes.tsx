@@ -42,11 +42,11 @@ export function WorkerTypes({ tenant, types }: { tenant: Tenant | null; types: r
 export function TypeTags({ type }: { type: WorkerType }) {
   return (
     <>
-      {!type.enabled && <em class="tag off">switched off</em>}
-      {!type.known && <em class="tag">not all is known</em>}
+      {!type.enabled && <em class="tag off">disabled</em>}
+      {!type.known && <em class="tag">incomplete data</em>}
       {!type.fresh && (
-        <em class="tag" title="Does `headrace autoscale run` run?">
-          nobody decides
+        <em class="tag" title="Is `headrace autoscale run` running?">
+          no recent decision
         </em>
       )}
     </>
@@ -55,9 +55,9 @@ export function TypeTags({ type }: { type: WorkerType }) {
 
 function NoTypes() {
   return (
-    <EmptyNotice title="Nothing is scaled">
-      Worker types are the <code>[[worker]]</code> tables of a file that the setting <code>autoscale.types</code> names; <code>headrace autoscale run</code>{" "}
-      decides about them. A type appears here with its first decision.
+    <EmptyNotice title="No worker types">
+      Define worker types as <code>[[worker]]</code> tables in the file named by <code>autoscale.types</code>, then start <code>headrace autoscale run</code>. A type
+      appears here after its first decision.
     </EmptyNotice>
   );
 }

@@ -12,7 +12,7 @@ export function Gaps({ gaps }: { gaps: readonly PipelineGap[] }) {
     <section class="card list" aria-labelledby="gaps-title">
       <header class="list-head">
         <h2 id="gaps-title">Gaps in history</h2>
-        <span class="quiet">last day; charts show these times as unknown, for every queue</span>
+        <span class="quiet">last day; charts show these times as unknown for every queue</span>
       </header>
       <table class="table" data-testid="gaps" data-rows={gaps.length}>
         <thead>

@@ -9,7 +9,7 @@ import { Time } from "../Time";
 
 /** Null: PostgreSQL, which keeps the events, did not answer. */
 export function ServerEvents({ events }: { events: readonly ServerEvent[] | null }) {
-  if (events === null) return <EmptyNotice title="Events of servers are unknown">PostgreSQL, which keeps them, did not answer.</EmptyNotice>;
+  if (events === null) return <EmptyNotice title="Server events unavailable">PostgreSQL, which stores them, did not respond.</EmptyNotice>;
   if (events.length === 0) return null;
   return (
     <section class="card list" aria-labelledby="server-events-title">

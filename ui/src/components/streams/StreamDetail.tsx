@@ -15,32 +15,32 @@ export function StreamDetail({ stream }: { stream: WatchedStream }) {
       <FieldList testId="stream-facts">
         <FieldItem label="Undelivered">{count(stream.undelivered)}</FieldItem>
         <FieldItem label="Pending">{count(stream.pending)}</FieldItem>
-        <FieldItem label="To be tried again">
+        <FieldItem label="Awaiting retry">
           {count(stream.retrying)}
           {stream.in_backoff !== null && stream.in_backoff > 0 && ` (${formatExact(stream.in_backoff)} not due yet)`}
         </FieldItem>
         <FieldItem label="Oldest undelivered">{formatDuration(stream.oldest_undelivered_age_ms)}</FieldItem>
         <FieldItem label="Oldest pending">{formatDuration(stream.oldest_pending_age_ms)}</FieldItem>
-        <FieldItem label="Longest without a sign">{formatDuration(stream.longest_idle_ms)}</FieldItem>
-        <FieldItem label="Deliveries of the oldest pending">{deliveries === null ? <UnknownValue reason={reason} /> : describeDeliveries(deliveries) || "none is pending"}</FieldItem>
+        <FieldItem label="Longest idle">{formatDuration(stream.longest_idle_ms)}</FieldItem>
+        <FieldItem label="Deliveries (oldest pending entries)">{deliveries === null ? <UnknownValue reason={reason} /> : describeDeliveries(deliveries) || "no pending entries"}</FieldItem>
         <FieldItem label="Dead letters">{count(stream.dead)}</FieldItem>
         <FieldItem label="Measured">
           {stream.measured_at === null ? "never" : <Time iso={stream.measured_at} />}
           {stream.unknown_since !== null && (
             <>
-              {" · not all is known since "}
+              {" · incomplete since "}
               <Time iso={stream.unknown_since} />
             </>
           )}
         </FieldItem>
       </FieldList>
       {stream.consumers === null ? null : stream.consumers.length === 0 ? (
-        <p class="quiet">Nobody reads with this group now.</p>
+        <p class="quiet">This group has no consumers.</p>
       ) : (
         <Consumers consumers={stream.consumers} total={stream.consumers_total ?? stream.consumers.length} />
       )}
       <p>
-        <a href={queueHref(stream)}>History and charts of {stream.queue}</a>
+        <a href={queueHref(stream)}>History and charts for {stream.queue}</a>
       </p>
     </div>
   );
@@ -85,7 +85,7 @@ function Consumers({ consumers, total }: { consumers: readonly StreamConsumer[];
           ))}
         </tbody>
       </table>
-      {total > consumers.length && <p class="quiet">{formatExact(total - consumers.length)} more hold less.</p>}
+      {total > consumers.length && <p class="quiet">{formatExact(total - consumers.length)} more with fewer pending entries</p>}
     </>
   );
 }

@@ -33,7 +33,7 @@ export function StreamTable({ streams, open, onToggle }: Props) {
               Pending
             </th>
             <th scope="col" class="number">
-              To do
+              Load
             </th>
             <th scope="col" class="number oldest">
               Oldest
@@ -69,8 +69,8 @@ function StreamRows({ stream, open, onToggle }: { stream: WatchedStream; open: b
           <NameCell stream={stream} open={open} onToggle={onToggle} />
         </td>
         <Count value={stream.undelivered} reason={stream.reason} description="entries not delivered yet" wide />
-        <Count value={stream.pending} reason={stream.reason} description="entries delivered and not acknowledged" wide />
-        <Count value={stream.load} reason={stream.reason} description="entries to do" total />
+        <Count value={stream.pending} reason={stream.reason} description="entries delivered but not acknowledged" wide />
+        <Count value={stream.load} reason={stream.reason} description="entries left to process" total />
         <OldestCell stream={stream} />
         <td class="number wide">
           {stream.consumers_total === null ? (
@@ -82,9 +82,9 @@ function StreamRows({ stream, open, onToggle }: { stream: WatchedStream; open: b
             </span>
           )}
         </td>
-        <Count value={stream.dead} reason={stream.reason} description="dead letters; “headrace streams dead” lists them" wide />
+        <Count value={stream.dead} reason={stream.reason} description="dead letters (list them with “headrace streams dead”)" wide />
         <td class="number wide">
-          <a href={queueHref(stream)} aria-label={`Charts of ${stream.queue}`}>
+          <a href={queueHref(stream)} aria-label={`Charts for ${stream.queue}`}>
             Charts
           </a>
         </td>
@@ -157,11 +157,11 @@ function OldestCell({ stream }: { stream: WatchedStream }) {
       {stream.pending === null ? (
         <UnknownValue reason={stream.reason} />
       ) : age === null ? (
-        <span class="zero" title="nothing is to do, or ids that are no times">
+        <span class="zero" title="no entries left, or entry ids without a timestamp">
           {UNKNOWN}
         </span>
       ) : (
-        <span title={`when it was measured: ${parts}`}>{formatDuration(age)}</span>
+        <span title={`when measured: ${parts}`}>{formatDuration(age)}</span>
       )}
     </td>
   );
