@@ -1,4 +1,4 @@
-/** The shell around every page: who looks, which environment, what is fresh. Pages get these and hold the rest themselves. */
+/** Shell around every page: session, selected environment, refresh status. Pages receive these and keep the rest of their state. */
 import { useEffect } from "preact/hooks";
 import { describeOpenCount } from "./alerts";
 import { listHealthIncidents, listIncidents } from "./alertsApi";
@@ -47,7 +47,7 @@ function Shell({ currentKey, onSignedOut }: { currentKey: CurrentKey | null; onS
   useDefaultTenant(route, environments);
   useFocusOnPage(route.page);
   useEffect(() => {
-    if (refreshStatus.error?.status === 401) onSignedOut(); // the session is over
+    if (refreshStatus.error?.status === 401) onSignedOut(); // the session has ended
   }, [refreshStatus.error]);
 
   const needsTenant = TENANT_PAGES.includes(route.page.name);
@@ -89,7 +89,7 @@ function Content({ route, environments, currentKey, alerts, clock }: ContentProp
   if (page.name === "autoscaler") return <AutoscalerPage tenant={route.tenant} params={params} />;
   if (page.name === "streams") return <StreamsPage params={params} />;
   if (page.name === "notFound" || route.tenant === null) return <NotFoundPage tenant={route.tenant} />;
-  // Another environment is another page: nothing of the one before may linger.
+  // Keyed by environment, so that no state of the previous one remains.
   const common = { key: tenantKey(route.tenant), tenant: route.tenant, params };
   if (page.name === "queues") return <QueuesPage {...common} />;
   if (page.name === "queue") return <QueuePage {...common} key={`${common.key} ${page.queue}`} queue={page.queue} operate={operate} />;
@@ -127,7 +127,7 @@ function NotFoundPage({ tenant }: { tenant: Tenant | null }) {
   );
 }
 
-/** The same page of another environment; what named one queue or job there means nothing here. */
+/** Build the link to the same page in another environment; pages of one queue or job lead to the list of queues. */
 function hrefInTenant(route: Route, tenant: Tenant): string {
   const { page } = route;
   if (page.name === "queue" || page.name === "job") return href({ name: "queues" }, tenant);
@@ -136,9 +136,9 @@ function hrefInTenant(route: Route, tenant: Tenant): string {
 }
 
 interface OpenIncidents {
-  /** Of the environment. */
+  /** Open incidents of the environment. */
   open: Polled<IncidentList>;
-  /** Of Headrace's own health. */
+  /** Open incidents of Headrace's own health. */
   health: readonly Incident[];
 }
 
@@ -170,7 +170,7 @@ function useDefaultTenant(route: Route, environments: readonly Environment[] | n
   }, [route, environments]);
 }
 
-/** After a link was followed the keyboard goes on at the new page, not at the link that is gone. */
+/** Move focus to the page after navigation, because the link that had it may be gone. */
 function useFocusOnPage(page: Page): void {
   const name = JSON.stringify(page);
   useEffect(() => {

@@ -3,12 +3,12 @@ import { countBySeverity, chartHref, describeCondition, deliveryState, describeD
 import { at, incident, START } from "./fixtures";
 import type { Delivery, Transition } from "./apiTypes";
 
-it("keeps in the URL what is looked at", () => {
+it("stores the view in the URL", () => {
   expect(parseAlertsView(new URLSearchParams("show=rules"))).toEqual({ show: "rules", incident: null });
   expect(parseAlertsView(new URLSearchParams("show=nonsense&incident=i-1"))).toEqual({ show: "incidents", incident: "i-1" });
 });
 
-describe("in words", () => {
+describe("texts", () => {
   it.each([
     ["OLDEST_AGE > 30 s over 30 s", "Oldest job above 30 s over 30 s"],
     ["LATENCY p95 > 250 ms over 5 min", "Wait time p95 above 250 ms over 5 min"],
@@ -37,7 +37,7 @@ describe("incidents", () => {
   const taken = incident({ id: "t", severity: "critical", state: "acknowledged", fired_at: at(60) });
   const newer = incident({ id: "n", fired_at: at(60) });
 
-  it("come worst first, then those without anybody, then the newest", () => {
+  it("are sorted by severity, then unacknowledged first, then newest first", () => {
     expect(sortBySeverity([warning, taken, newer, critical]).map((each) => each.id)).toEqual(["c", "t", "n", "w"]);
     expect(countBySeverity([warning, taken, newer, critical])).toEqual([
       { severity: "critical", count: 2 },
@@ -45,7 +45,7 @@ describe("incidents", () => {
     ]);
   });
 
-  it("lead to the chart of now, or of then", () => {
+  it("link to the chart up to now while open, else to the time of the incident", () => {
     const nowMs = (START + 600) * 1000;
     expect(chartHref(warning, nowMs)).toBe("/queues/reports?org=acme&project=shop&env=prod&range=30m");
     const over = incident({ resolved_at: at(300), state: "resolved" });
@@ -53,7 +53,7 @@ describe("incidents", () => {
     expect(chartHref(incident({ queue: null }), nowMs)).toBeNull();
   });
 
-  it("tell how they came and went", () => {
+  it("have a timeline", () => {
     const step = (kind: Transition["kind"], seconds: number, told: boolean): Transition => ({ id: `${kind} ${seconds}`, kind, at: at(seconds), value: 45_000, told });
     const timeline = buildTimeline(
       incident({

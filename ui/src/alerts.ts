@@ -1,4 +1,4 @@
-/** Alerts in words, in order, and as kept in the URL. Pure. */
+/** Texts, order and URL parameters of alerts. Pure. */
 import { formatCount, formatDuration, formatShare, formatPlural } from "./format";
 import { href } from "./router";
 import { PRESETS } from "./range";
@@ -9,7 +9,7 @@ export type AlertTab = (typeof ALERT_TABS)[number];
 
 export interface AlertsView {
   show: AlertTab;
-  /** The id of the one that is looked at. */
+  /** Id of the incident shown; null shows the lists. */
   incident: string | null;
 }
 
@@ -21,9 +21,9 @@ export function incidentHref(tenant: Tenant, id: string): string {
   return href({ name: "alerts" }, tenant, { incident: id });
 }
 
-// ---- In words ----------------------------------------------------------------------------------------
+// ---- Texts -------------------------------------------------------------------------------------------
 
-/** What each metric is called on the other pages. */
+/** Names of metrics, as used on the other pages. */
 export const METRIC_NAMES: Record<Metric, string> = {
   BACKLOG: "Depth",
   LATENCY: "Wait time",
@@ -35,7 +35,7 @@ export const METRIC_NAMES: Record<Metric, string> = {
 const CONDITION = /^([A-Z_]+)(?: (avg|p\d+))? ([<>]) (.+) over (.+)$/;
 const NO_DATA = /^NO_DATA for (.+)$/;
 
-/** "LATENCY p95 > 250 ms over 5 min" → "Wait p95 above 250 ms within 5 min". What is not understood stays as it is. */
+/** Describe a condition: "LATENCY p95 > 250 ms over 5 min" → "Wait time p95 above 250 ms over 5 min". Unknown conditions are returned unchanged. */
 export function describeCondition(condition: string): string {
   const silent = NO_DATA.exec(condition);
   if (silent !== null) return `No new data for ${silent[1]}`;
@@ -45,7 +45,7 @@ export function describeCondition(condition: string): string {
   return `${name} ${sign === ">" ? "above" : "below"} ${limit} over ${window}`;
 }
 
-/** What was measured, in the unit of the condition that it was compared with. */
+/** Format a measured value in the unit of its condition. */
 export function formatMetricValue(condition: string | null, value: number | null): string {
   if (value === null) return "no data";
   const metric = (condition ?? "").split(" ")[0];
@@ -59,7 +59,7 @@ export function formatMetricValue(condition: string | null, value: number | null
 
 const SEVERITY_ORDER: readonly Severity[] = ["critical", "warning", "info"];
 
-/** Worst first, then those that nobody takes care of, then the newest. */
+/** Sort incidents by severity, then unacknowledged ones first, then newest first. */
 export function sortBySeverity(incidents: readonly Incident[]): Incident[] {
   return [...incidents].sort(
     (a, b) =>
@@ -69,7 +69,7 @@ export function sortBySeverity(incidents: readonly Incident[]): Incident[] {
   );
 }
 
-/** Severities that there are, worst first. */
+/** Count incidents per severity, most severe first, without zeros. */
 export function countBySeverity(incidents: readonly Incident[]): { severity: Severity; count: number }[] {
   return SEVERITY_ORDER.map((severity) => ({ severity, count: incidents.filter((each) => each.severity === severity).length })).filter(({ count }) => count > 0);
 }
@@ -80,7 +80,7 @@ export function describeOpenCount(count: number, more: boolean): string {
 
 const MARGIN_MS = 15 * 60_000;
 
-/** The chart of its queue, with what came before it: up to now of one that is open, else of then. Null: about no queue. */
+/** Link to the charts of the queue around the incident; up to now while it is open. Null for incidents without a queue. */
 export function chartHref(incident: Incident, nowMs: number): string | null {
   if (incident.queue === null) return null;
   const page = { name: "queue", queue: incident.queue } as const;
@@ -95,13 +95,13 @@ export interface TimelineEntry {
   id: string;
   at: string;
   title: string;
-  /** What is to be said beside it. */
+  /** Text beside the title. */
   note: string;
 }
 
 const SILENCED = "silenced: no notification sent";
 
-/** How it came and went, oldest first. */
+/** Build the timeline of an incident, oldest first. */
 export function buildTimeline(incident: IncidentDetail): TimelineEntry[] {
   const entries: TimelineEntry[] = [];
   let fired = false;
@@ -120,7 +120,7 @@ export function buildTimeline(incident: IncidentDetail): TimelineEntry[] {
 
 // ---- Messages ----------------------------------------------------------------------------------------
 
-/** What became of a message: "partial" if some recipients refused it, "failed" if it is not tried again. */
+/** State of a message: "partial" if some recipients refused it, "failed" if it is not retried. */
 export type DeliveryState = "delivered" | "partial" | "failed" | "retrying" | "waiting";
 
 export function deliveryState({ delivered_at, given_up_at, attempts, error }: Delivery): DeliveryState {

@@ -6,7 +6,7 @@ const signal = new AbortController().signal;
 
 afterEach(() => vi.unstubAllGlobals());
 
-/** The addresses that were asked. */
+/** Answer every request with this body. Returns the requested URLs, as they are made. */
 function answer(body: unknown, status = 200): string[] {
   const requests: string[] = [];
   vi.stubGlobal("fetch", async (url: string) => {
@@ -16,7 +16,7 @@ function answer(body: unknown, status = 200): string[] {
   return requests;
 }
 
-it("asks for incidents of one environment, page by page", async () => {
+it("lists incidents of one environment page by page", async () => {
   const requests = answer({ incidents: [], next: null });
   await listIncidents(TENANT, "resolved", "a=b&c", signal);
   const url = new URL(requests[0] ?? "", "http://localhost");
@@ -24,24 +24,24 @@ it("asks for incidents of one environment, page by page", async () => {
   expect(Object.fromEntries(url.searchParams)).toEqual({ ...TENANT, state: "resolved", limit: "50", cursor: "a=b&c" });
 });
 
-it("finds the incidents of Headrace's own health among all", async () => {
+it("selects the incidents of Headrace's own health", async () => {
   answer({ incidents: [incident(), incident({ id: "h", org: "", project: "", env: "", queue: null, condition: null })], next: null });
   expect((await listHealthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
 });
 
-it("finds them behind any number of others", async () => {
+it("reads all pages to find health incidents", async () => {
   const health = incident({ id: "h", org: "", project: "", env: "", queue: null, condition: null });
   const pages: Record<string, unknown> = { "": { incidents: [incident()], next: "a=b&c" }, "a=b&c": { incidents: [health], next: null } };
   vi.stubGlobal("fetch", async (url: string) => new Response(JSON.stringify(pages[new URL(url, "http://localhost").searchParams.get("cursor") ?? ""])));
   expect((await listHealthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
 });
 
-it("tells kindly who comes second", async () => {
+it("gives a conflict a friendly title", async () => {
   answer({ title: "Conflict", status: 409, detail: "It is over already." }, 409);
   await expect(acknowledgeIncident("a/b", signal)).rejects.toMatchObject({ title: "Already handled", detail: "It is over already." });
 });
 
-it("tells any other refusal as it came", async () => {
+it("passes other errors on unchanged", async () => {
   answer({ title: "Forbidden", status: 403, detail: "This key may only read." }, 403);
   await expect(acknowledgeIncident("i", signal)).rejects.toMatchObject({ title: "Forbidden", detail: "This key may only read." });
 });

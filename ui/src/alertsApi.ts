@@ -1,10 +1,10 @@
-/** One function per endpoint of alerts. Imports nothing of the page. */
+/** One function per alert endpoint. Does not depend on components or hooks. */
 import { pathSegment, tenantQuery } from "./api";
 import { ApiError, getChecked, request, REQUEST_TIMEOUT_MS } from "./http";
 import type { Channel, ChannelType, Incident, IncidentDetail, IncidentList, CreatedChannel, Rule, RuleFields, Silence, Tenant, TestResult } from "./apiTypes";
 
 const ALERTS = "/api/v1/alerts";
-/** The server waits for a test message; the answer comes after that. */
+/** The server responds only after the test message was sent, or timed out. */
 const TEST_TIMEOUT_MS = REQUEST_TIMEOUT_MS + 5000;
 
 export function listIncidents(tenant: Tenant, state: "open" | "resolved", cursor: string | null, signal: AbortSignal): Promise<IncidentList> {
@@ -15,7 +15,7 @@ function cursorParam(cursor: string | null): string {
   return cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
 }
 
-/** Those of Headrace's own health that are open. They stand among those of all tenants, for keys that reach them all. */
+/** List open incidents of Headrace's own health. The API lists them among those of all tenants, for keys with full scope. */
 export async function listHealthIncidents(signal: AbortSignal): Promise<Incident[]> {
   const incidents: Incident[] = [];
   let cursor: string | null = null;
@@ -39,7 +39,7 @@ export async function resolveIncident(id: string, signal: AbortSignal): Promise<
   await withConflictMessage(request("POST", `${ALERTS}/incidents/${pathSegment(id)}/resolve`, signal));
 }
 
-/** Another person, or the evaluator, did it first: no failure of anybody. */
+/** Give a conflict (409) a friendlier title: another user or the evaluator was first. */
 async function withConflictMessage(response: Promise<unknown>): Promise<void> {
   try {
     await response;

@@ -1,4 +1,4 @@
-/** One function per endpoint. Imports nothing of the page. */
+/** One function per endpoint. Does not depend on components or hooks. */
 import { ApiError, getChecked, request } from "./http";
 import type {
   DeadJobDetail,
@@ -32,7 +32,7 @@ export function listEnvironments(signal: AbortSignal): Promise<EnvironmentList> 
   return getChecked("/api/v1/environments", signal, "environments");
 }
 
-/** Every queue of an environment; pages are put together. */
+/** List all queues of an environment, up to MAX_PAGES pages. */
 export async function listQueues(tenant: Tenant, signal: AbortSignal): Promise<QueueList> {
   const queues: QueueState[] = [];
   let cursor: string | null = null;
@@ -74,7 +74,7 @@ export function getRunningTasks(tenant: Tenant, signal: AbortSignal): Promise<Ru
   return getChecked(`/api/v2/metrics/queues/running?${tenantQuery(tenant)}`, signal, "tasks");
 }
 
-/** Queue → the plugin that provides its tasks. */
+/** Map queue names to the plugins that provide their tasks. */
 export function getActionPlugins(tenant: Tenant, signal: AbortSignal): Promise<Record<string, string>> {
   return getChecked(`/api/v2/metrics/queues/action-plugins?${tenantQuery(tenant)}`, signal);
 }
@@ -87,7 +87,7 @@ export async function cancelJob(tenant: Tenant, id: string, signal: AbortSignal)
   await request("DELETE", `/api/v1/jobs/${pathSegment(id)}?${tenantQuery(tenant)}`, signal);
 }
 
-/** Which dead jobs: fields of the API, left out where they say nothing. */
+/** Filter for dead jobs, with the field names of the API. Absent fields do not filter. */
 export interface DeadFilter {
   ids?: string[];
   task?: string;
@@ -107,7 +107,7 @@ export function getDeadJob(ref: QueueRef, id: string, signal: AbortSignal): Prom
   return getChecked(`/api/v1/queues/${pathSegment(ref.queue)}/dead/${pathSegment(id)}?${tenantQuery(ref)}`, signal);
 }
 
-/** One step; the answer says whether there is more to do. */
+/** Redrive one batch of dead jobs. `next` in the response is null after the last batch. */
 export async function redriveBatch(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<Redriven> {
   const path = `/api/v1/queues/${pathSegment(ref.queue)}/dead/redrive?${tenantQuery(ref)}`;
   return (await request("POST", path, signal, { ...which, limit: 200, ...(cursor === null ? {} : { cursor }) })) as Redriven;
@@ -126,7 +126,7 @@ export function getPipeline(signal: AbortSignal): Promise<PipelineHealth> {
   return getChecked("/api/v1/pipeline?limit=120", signal, "batches");
 }
 
-/** Worker types are not of one environment each: all that the key reaches. */
+/** List all worker types within the key's scope; they may span environments. */
 export async function listWorkerTypes(signal: AbortSignal): Promise<WorkerType[]> {
   return (await getChecked<{ types: WorkerType[] }>("/api/v1/autoscale", signal, "types")).types;
 }
@@ -136,7 +136,7 @@ export function listDecisions(type: string, changes: boolean, cursor: string | n
   return getChecked(`/api/v1/autoscale/${pathSegment(type)}/decisions?limit=60${changes ? "&changes=true" : ""}${next}`, signal, "decisions");
 }
 
-/** Streams are watched where their settings say, mostly in an environment without queues: all that the key reaches. */
+/** List all watched streams within the key's scope. Their environments usually have no queues. */
 export async function listStreams(signal: AbortSignal): Promise<WatchedStreamList> {
   const streams: WatchedStream[] = [];
   let cursor: string | null = null;
@@ -149,7 +149,7 @@ export async function listStreams(signal: AbortSignal): Promise<WatchedStreamLis
   }
 }
 
-/** The stream that has its history as this queue; null: no stream has. */
+/** Return the watched stream whose history is stored under this queue name; null if there is none. */
 export async function getStreamForQueue(ref: QueueRef, signal: AbortSignal): Promise<WatchedStream | null> {
   const path = `/api/v1/streams?${tenantQuery(ref)}&name=${encodeURIComponent(ref.queue)}`;
   const { streams } = await getChecked<WatchedStreamList>(path, signal, "streams");
@@ -164,7 +164,7 @@ function projectQuery({ org, project }: Tenant): string {
   return `org=${encodeURIComponent(org)}&project=${encodeURIComponent(project)}`;
 }
 
-/** Browsers resolve "." and ".." segments, percent-encoded or not, before they send: such a name cannot stand in a path. */
+/** Encode a name as a path segment. Throws ApiError for "." and "..", which browsers resolve even when percent-encoded. */
 export function pathSegment(name: string): string {
   if (name === "." || name === "..") {
     throw new ApiError("This name cannot be shown", `Browsers rewrite URL paths that contain “${name}” as a segment.`);

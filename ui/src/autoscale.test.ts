@@ -7,13 +7,13 @@ function decision(seconds: number, wanted: number, workers: number | null = null
   return { id: seconds, verb: "hold", current: 0, wanted, known: true, sentence: "", inputs: { workers }, decided_at: at(seconds) };
 }
 
-describe("a worker type in words", () => {
-  it("says where it looks", () => {
+describe("describing a worker type", () => {
+  it("describes its scope", () => {
     expect(describeScope({ org: null, project: null, env: null })).toBe("all organisations");
     expect(describeScope({ org: "acme", project: "shop", env: null })).toBe("acme / shop");
   });
 
-  it("says what it works on", () => {
+  it("describes what it serves", () => {
     const none = { queues: [], all_queues: false, stream: null, group: null };
     expect(describeWork({ ...none, queues: ["emails", "a/b"] })).toBe("emails, a/b");
     expect(describeWork({ ...none, all_queues: true })).toBe("all queues");
@@ -21,7 +21,7 @@ describe("a worker type in words", () => {
   });
 });
 
-it("reads what a decision is based on, and no more than it understands", () => {
+it("reads the inputs of a decision and ignores unknown ones", () => {
   const source = { name: "emails", depth: 3, running: null, arrivals_per_s: 0.5, service_s: 0.25, age_s: null, paused: true, unknown: "Valkey", later: 1 };
   expect(readSources({ inputs: { sources: [source, "nonsense"] } })).toEqual([
     { name: "emails", depth: 3, running: null, arrivalsPerS: 0.5, serviceMs: 250, ageMs: null, paused: true, unknown: "Valkey" },
@@ -34,7 +34,7 @@ describe("the chart of decisions", () => {
     expect(toSteps([decision(60, 1), decision(30, 4), decision(0, 2)])).toEqual({ wanted: "M0 60H300V0H600V90", workers: "", top: 4, from: at(0), until: at(60) });
   });
 
-  it("leaves gaps where nobody could tell", () => {
+  it("leaves gaps where the number is unknown", () => {
     expect(toSteps([decision(30, 2, 1), decision(20, 2), decision(10, 2, 2), decision(0, 2, 2)])?.workers).toBe("M0 0H200V0H400M600 60");
   });
 

@@ -1,19 +1,19 @@
-/** Worker types and decisions in words, and as the lines of a small chart. Pure. */
+/** Texts for worker types and decisions, and paths of the worker chart. Pure. */
 import type { Decision, WorkerType } from "./apiTypes";
 
-/** Where a type looks: "all organisations", "acme / shop / prod". */
+/** Describe the scope of a worker type: "all organisations", "acme / shop / prod". */
 export function describeScope({ org, project, env }: Pick<WorkerType, "org" | "project" | "env">): string {
   const parts = [org, project, env].filter((part) => part !== null);
   return parts.length === 0 ? "all organisations" : parts.join(" / ");
 }
 
-/** What a type works on. */
+/** Describe the queues or the stream that a worker type serves. */
 export function describeWork(type: Pick<WorkerType, "queues" | "all_queues" | "stream" | "group">): string {
   if (type.stream !== null) return `stream ${type.stream}, group ${type.group ?? ""}`;
   return type.all_queues ? "all queues" : type.queues.join(", ");
 }
 
-/** A queue, or a group of a stream, as it was seen; null is not known. */
+/** State of a queue or consumer group when a decision was made; null means unknown. */
 export interface Source {
   name: string;
   depth: number | null;
@@ -41,7 +41,7 @@ export function readSources({ inputs }: Pick<Decision, "inputs">): Source[] {
     }));
 }
 
-/** Workers that really ran then; null: nobody could tell. */
+/** Return the number of running workers when the decision was made; null if unknown. */
 export function readWorkerCount({ inputs }: Pick<Decision, "inputs">): number | null {
   return toNumber(inputs["workers"]);
 }
@@ -61,7 +61,7 @@ export const STEPS_WIDTH = 600;
 export const STEPS_HEIGHT = 120;
 
 export interface Steps {
-  /** Paths of an SVG of this width and height. */
+  /** SVG paths in a box of STEPS_WIDTH by STEPS_HEIGHT. */
   wanted: string;
   workers: string;
   top: number;
@@ -70,7 +70,7 @@ export interface Steps {
   until: string;
 }
 
-/** A number holds until the next decision; what is not known is a gap. Null: two decisions at least make a line. */
+/** Build step lines: a number holds until the next decision, an unknown one is a gap. Null with fewer than two decisions. */
 export function toSteps(newestFirst: readonly Decision[]): Steps | null {
   const decisions = [...newestFirst].reverse();
   const [first, last] = [decisions[0], decisions.at(-1)];

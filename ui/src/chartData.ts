@@ -1,10 +1,10 @@
 /**
- * From the API's answer to what the charts draw. Pure: takes data, returns data, knows neither uPlot nor the page.
+ * Converts history from the API to the data of the charts. Pure; independent of uPlot and of components.
  *
- * What it promises about truth:
- * - a null stays a null, and a missing step of the grid becomes one, so gaps are drawn as gaps;
- * - a point that the pipeline has not finished never mixes with final ones: each line comes as two arrays, `settled` and `unfinished`;
- * - past the watermark a counter of zero means "nothing known yet", so it is dropped instead of drawn as a dive to zero.
+ * Guarantees:
+ * - a null stays a null, and missing points become nulls, so gaps are drawn as gaps;
+ * - final and provisional points never mix: each line has two arrays, `final` and `provisional`;
+ * - a zero count after the watermark means "not known yet", so it is dropped instead of drawn as zero.
  */
 import type { History, MetricPoint } from "./apiTypes";
 
@@ -13,7 +13,7 @@ export type Values = (number | null)[];
 export interface Line {
   /** Final values; null where there is none. */
   final: Values;
-  /** Values still growing, with the last final one repeated so that both strokes meet. */
+  /** Values that may still increase, preceded by the last final one so that both strokes meet. */
   provisional: Values;
 }
 
@@ -24,7 +24,7 @@ const RATES = {
   buried: (p: MetricPoint) => p.failures.dlq,
   retried: (p: MetricPoint) => p.failures.nack,
   expired: (p: MetricPoint) => p.failures.ttl_expired,
-  // Bars that stand on each other: each is drawn behind the one below it.
+  // Stacked bars: each is drawn behind the one below it.
   retriedTop: (p: MetricPoint) => sum(p.failures.dlq, p.failures.nack),
   expiredTop: (p: MetricPoint) => sum(p.failures.dlq, p.failures.nack, p.failures.ttl_expired),
 };
@@ -50,7 +50,7 @@ const GAUGES = {
   },
 };
 
-/** Null if a count is unknown. */
+/** Add counts; null if one is unknown. */
 function sum(...counts: (number | null)[]): number | null {
   return counts.reduce((total, count) => (total === null || count === null ? null : total + count), 0);
 }
@@ -71,7 +71,7 @@ export interface ChartData {
 const RESOLUTION = /^(\d+)(s|m|h|d)$/;
 const UNIT_S = { s: 1, m: 60, h: 3600, d: 86_400 } as const;
 
-/** "5s" → 5, "1m" → 60; throws RangeError on anything else, because every rate would be wrong. */
+/** Parse a resolution: "5s" → 5, "1m" → 60. Throws RangeError on anything else, because every rate would be wrong. */
 export function resolutionSeconds(resolution: string): number {
   const match = RESOLUTION.exec(resolution);
   const seconds = match ? Number(match[1]) * UNIT_S[match[2] as keyof typeof UNIT_S] : 0;
@@ -115,12 +115,12 @@ export function toChartData(history: History): ChartData {
   };
 }
 
-/** The value of a line at a point: the final one, else the unfinished one. */
+/** Return the value of a line at a point: the final one, else the provisional one. */
 export function valueAt(line: Line, index: number): number | null {
   return line.final[index] ?? line.provisional[index] ?? null;
 }
 
-/** Index of the newest point at which any of the lines has a value; -1 when none has. */
+/** Return the index of the newest point at which any of the lines has a value; -1 if none has. */
 export function lastIndex(lines: readonly Line[], kind: "final" | "any" = "any"): number {
   const length = lines[0]?.final.length ?? 0;
   for (let index = length - 1; index >= 0; index -= 1) {
@@ -134,7 +134,7 @@ export function hasValues(line: Line): boolean {
   return line.final.some((v) => v !== null) || line.provisional.some((v) => v !== null);
 }
 
-/** Points with nothing on either side: a line cannot show them, so the chart marks them with a dot. */
+/** Return the points without neighbours. A line cannot show them, so the chart draws dots. */
 export function isolatedIndexes(values: ArrayLike<number | null | undefined>): number[] {
   const indexes: number[] = [];
   for (let index = 0; index < values.length; index += 1) {
@@ -149,14 +149,14 @@ interface GridPoint {
   point: MetricPoint | null;
 }
 
-/** Puts the points in order and fills missing steps with "unknown", so that a line never bridges a hole. */
+/** Sort the points, and insert an unknown point into each gap, so that no line bridges it. */
 function fillGaps(timeseries: readonly MetricPoint[], resolutionS: number): GridPoint[] {
   const sorted = timeseries.map((point) => ({ at: epochSeconds(point.timestamp), point })).sort((a, b) => a.at - b.at);
   const filled: GridPoint[] = [];
   for (const entry of sorted) {
     const previous = filled.at(-1);
     if (previous !== undefined && entry.at - previous.at > resolutionS * 1.5) {
-      // One unknown point breaks the line, however long the hole: no need to fill it step by step.
+      // One unknown point breaks the line, however long the gap.
       filled.push({ at: previous.at + resolutionS, point: null });
     }
     filled.push(entry);

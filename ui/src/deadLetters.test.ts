@@ -3,10 +3,10 @@ import { at, queueState, START, TENANT } from "./fixtures";
 import { deadFilter, deadQueues, isFiltered, parseDeadView } from "./deadLetters";
 import { redriveAll } from "./redrive";
 
-describe("which dead letters", () => {
+describe("dead letter filters", () => {
   const view = (given: Record<string, string>) => parseDeadView(new URLSearchParams(given));
 
-  it("is told by the URL", () => {
+  it("are read from the URL", () => {
     expect(deadFilter(view({ task: "post", error: "no answer", since: "1h" }), START * 1000)).toEqual({
       task: "post",
       error: "no answer",
@@ -18,7 +18,7 @@ describe("which dead letters", () => {
     expect(view({ since: "ever" }).since).toBe("");
   });
 
-  it("are those of the queue with the most, unless one is chosen", () => {
+  it("list queues with the most dead letters first, and always the chosen one", () => {
     const queues = [queueState("few", { dead: 1 }), queueState("many", { dead: 9 }), queueState("none")];
     expect(deadQueues(queues, null).map((each) => each.queue)).toEqual(["many", "few"]);
     expect(deadQueues(queues, "none").map((each) => each.queue)).toEqual(["many", "few", "none"]);
@@ -29,7 +29,7 @@ describe("which dead letters", () => {
 describe("redriving", () => {
   const ref = { ...TENANT, queue: "q" };
 
-  it("goes on until all is done, and says how far it is", async () => {
+  it("continues to the last batch and reports progress", async () => {
     const left = ["a", "b", null];
     const cursors: (string | null)[] = [];
     const progress: number[] = [];
@@ -41,7 +41,7 @@ describe("redriving", () => {
     expect(progress).toEqual([200, 400, 600]);
   });
 
-  it("stops when it is told to", async () => {
+  it("stops when aborted", async () => {
     const stop = new AbortController();
     let steps = 0;
     await redriveAll(ref, {}, stop.signal, () => stop.abort(), async () => {

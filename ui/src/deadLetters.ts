@@ -1,13 +1,13 @@
-/** Which dead letters are shown, as kept in the URL. Pure. */
+/** Filters of the dead letters page, stored in the URL. Pure. */
 import type { DeadFilter } from "./api";
 import type { QueueState } from "./apiTypes";
 
 export interface DeadView {
-  /** Null: the queue with the most. */
+  /** Null selects the queue with the most dead letters. */
   queue: string | null;
   task: string;
   error: string;
-  /** How long ago, as one of SINCE; "" is ever. */
+  /** Id of an entry of SINCE; "" means any time. */
   since: string;
 }
 
@@ -42,7 +42,7 @@ export function isFiltered(view: DeadView): boolean {
   return view.task !== "" || view.error !== "" || view.since !== "";
 }
 
-/** Queues that have any, most first; the chosen one is among them in any case. */
+/** List the queues with dead letters, most first; the chosen queue is always included. */
 export function deadQueues(queues: Iterable<QueueState>, chosen: string | null): { queue: string; dead: number }[] {
   const found = [...queues]
     .filter((state) => state.dead > 0 || state.queue === chosen)

@@ -14,12 +14,12 @@ it.each<[string, number | null]>([
   ["", null],
   ["5 parsecs", null],
   ["-5 s", null],
-])("reads “%s”", (text, ms) => expect(parseDuration(text)).toBe(ms));
+])("parses “%s”", (text, ms) => expect(parseDuration(text)).toBe(ms));
 
-it.each([0, 1, 250, 1500, 30_000, 90_000, 300_000, 5_400_000, 86_400_000, 90_000_000])("writes %i ms as it is read", (ms) =>
+it.each([0, 1, 250, 1500, 30_000, 90_000, 300_000, 5_400_000, 86_400_000, 90_000_000])("formats %i ms so that it parses back", (ms) =>
   expect(parseDuration(formatExactDuration(ms))).toBe(ms),
 );
 
-it("writes the largest whole unit", () => {
+it("uses the largest whole unit", () => {
   expect([formatExactDuration(300_000), formatExactDuration(90_000), formatExactDuration(1500)]).toEqual(["5 min", "90 s", "1500 ms"]);
 });

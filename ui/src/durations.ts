@@ -1,4 +1,4 @@
-/** Lengths of time as people type them: "30 s", "5 min", "1 h 30 min". Pure. */
+/** Durations as typed in forms: "30 s", "5 min", "1 h 30 min". Pure. */
 
 const UNITS: readonly (readonly [name: string, ms: number])[] = [
   ["d", 86_400_000],
@@ -10,14 +10,14 @@ const UNITS: readonly (readonly [name: string, ms: number])[] = [
 const UNIT_MS: Record<string, number> = { ...Object.fromEntries(UNITS), m: 60_000 };
 const PART = /(\d+(?:\.\d+)?)\s*(ms|min|[smhd])/gi;
 
-/** In ms; null where it is none. A number without a unit is none: nobody could tell whether s or ms were meant. */
+/** Parse a duration into ms; null if it is invalid. A number without a unit is invalid, because it is ambiguous. */
 export function parseDuration(text: string): number | null {
   const parts = [...text.matchAll(PART)];
   if (parts.length === 0 || text.replace(PART, "").trim() !== "") return null;
   return parts.reduce((sum, [, amount, unit]) => sum + Number(amount) * (UNIT_MS[(unit ?? "").toLowerCase()] ?? 0), 0);
 }
 
-/** Exact: in the largest unit that needs no fraction. */
+/** Format a duration without rounding, in the largest unit that needs no fraction. */
 export function formatExactDuration(ms: number): string {
   const [name, size] = UNITS.find(([, length]) => ms >= length && ms % length === 0) ?? (ms === 0 ? ["s", 1] : ["ms", 1]);
   return `${ms / size} ${name}`;

@@ -1,4 +1,4 @@
-/** Answers of the API for tests: a calm queue, changed by what the test is about. */
+/** API responses for tests: an idle queue, with the given values changed. */
 import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule, ServerEvent, WatchedStream } from "./apiTypes";
 
 export const START = Date.parse("2026-11-15T20:00:00Z") / 1000;
@@ -46,7 +46,7 @@ export function point(seconds: number, values: PointValues = {}, resolutionS = 5
   };
 }
 
-/** A window that ends with its last point; final as a whole unless told. */
+/** History that ends with its last point; all of it is final unless `watermark` is given. */
 export function history(timeseries: MetricPoint[], watermark: string | null = at(3600)): History {
   const until = watermark === null ? Number.NEGATIVE_INFINITY : Date.parse(watermark);
   return {
@@ -144,7 +144,7 @@ export function rule(values: Partial<Rule> = {}): Rule {
   };
 }
 
-/** A group that is all well and has nothing to do. */
+/** A consumer group without problems and without entries. */
 export function watchedStream(stream: string, values: Partial<WatchedStream> = {}): WatchedStream {
   return {
     ...{ org: "default", project: "default", env: "streams", queue: `${stream}/workers`, stream, group: "workers" },

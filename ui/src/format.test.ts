@@ -87,16 +87,16 @@ describe("formatBytes", () => {
   ])("%s reads %s", (value, text) => expect(formatBytes(value)).toBe(text));
 });
 
-it("names the day only where it is another", () => {
+it("omits the day if it is today", () => {
   const now = new Date(2026, 10, 15, 20, 0, 5).getTime() / 1000;
   expect(formatDayTime(now, now)).not.toContain("15");
   expect(formatDayTime(now - 3 * 86_400, now)).toContain("12");
 });
 
-it("counts things", () => {
+it("forms plurals", () => {
   expect([formatPlural(1, "row"), formatPlural(2, "row"), formatPlural(3, "class")]).toEqual(["1 row", "2 rows", "3 classes"]);
 });
 
-it("tells UTC for the hover text", () => {
+it("formats UTC for hover texts", () => {
   expect(formatUtcTime(Date.parse("2026-11-15T20:00:05Z") / 1000)).toBe("2026-11-15 20:00:05 UTC");
 });

@@ -1,6 +1,6 @@
 /**
  * Numbers and times in human units. Pure; an unknown value is a dash, never a zero.
- * Short forms are for reading, `exact` is for the hover text.
+ * Short forms are for display, `formatExact` is for hover texts.
  */
 
 export const UNKNOWN = "–";
@@ -8,7 +8,7 @@ export const UNKNOWN = "–";
 const COUNT_UNITS = ["", "k", "M", "G", "T"] as const;
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"] as const;
 
-/** 0.4, 12, 950, 1.2k, 34k, 5.6M: at most four characters before the unit. */
+/** Format a count: 0.4, 12, 950, 1.2k, 34k, 5.6M: at most four characters before the unit. */
 export function formatCount(value: number | null): string {
   if (value === null || !Number.isFinite(value)) return UNKNOWN;
   const sign = value < 0 ? "−" : "";
@@ -22,7 +22,7 @@ export function formatCount(value: number | null): string {
   return `${sign}${shortNumber(size)}${COUNT_UNITS[unit] ?? ""}`;
 }
 
-/** A rate per second: 0, <0.01, 0.25, 3.1, 42, 1.2k. */
+/** Format a rate per second: 0, <0.01, 0.25, 3.1, 42, 1.2k. */
 export function formatRate(perSecond: number | null): string {
   if (perSecond === null || !Number.isFinite(perSecond)) return UNKNOWN;
   if (perSecond > 0 && perSecond < 0.01) return "<0.01";
@@ -30,7 +30,7 @@ export function formatRate(perSecond: number | null): string {
   return formatCount(perSecond);
 }
 
-/** 0 B, 512 B, 1.5 KiB, 34 MiB: powers of 1024, as limits are given. */
+/** Format a size: 0 B, 512 B, 1.5 KiB, 34 MiB: powers of 1024, as limits are given. */
 export function formatBytes(bytes: number | null): string {
   if (bytes === null || !Number.isFinite(bytes)) return UNKNOWN;
   let size = Math.max(0, bytes);
@@ -42,17 +42,17 @@ export function formatBytes(bytes: number | null): string {
   return `${unit === 0 ? Math.round(size) : shortNumber(size)} ${BYTE_UNITS[unit] ?? ""}`;
 }
 
-/** A share between 0 and 1 as a percentage; small but present shares never read as 0 %. */
+/** Format a share between 0 and 1 as a percentage. A small share above zero never reads 0 %. */
 export function formatShare(share: number | null): string {
   if (share === null || !Number.isFinite(share)) return UNKNOWN;
   const percent = share * 100;
   if (percent > 0 && percent < 0.1) return "<0.1 %";
   if (percent < 10) return `${trimZeros(percent.toFixed(1))} %`;
-  // 99.7 % failing is not all failing.
+  // 99.7 % must not read as 100 %.
   return `${percent < 100 && percent > 99 ? trimZeros((Math.floor(percent * 10) / 10).toFixed(1)) : Math.round(percent)} %`;
 }
 
-/** 340 ms, 1.5 s, 42 s, 3 min 20 s, 2 h 5 min, 4 d 6 h. */
+/** Format a duration: 340 ms, 1.5 s, 42 s, 3 min 20 s, 2 h 5 min, 4 d 6 h. */
 export function formatDuration(ms: number | null): string {
   if (ms === null || !Number.isFinite(ms)) return UNKNOWN;
   const clamped = Math.max(0, ms);
@@ -65,7 +65,7 @@ export function formatDuration(ms: number | null): string {
   return twoUnits(Math.floor(seconds / 3600), 24, "d", "h");
 }
 
-/** Whole steps only, for a text that changes every second: "just now", "12 s ago", "3 min ago". */
+/** Format an age in whole units, for a text that changes every second: "just now", "12 s ago", "3 min ago". */
 export function formatAgo(ms: number): string {
   const seconds = Math.floor(Math.max(0, ms) / 1000);
   if (seconds < 1) return "just now";
@@ -74,28 +74,28 @@ export function formatAgo(ms: number): string {
   return `${Math.floor(seconds / 3600)} h ago`;
 }
 
-// Made once: a formatter costs more than a table full of what it formats.
+// Created once: constructing a formatter is expensive.
 const EXACT = new Intl.NumberFormat(undefined, { maximumFractionDigits: 3 });
 const MINUTES = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const SECONDS = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAYS = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
-/** The exact number with grouped digits, for hover texts. */
+/** Format an exact number with grouped digits, for hover texts. */
 export function formatExact(value: number | null): string {
   return value === null || !Number.isFinite(value) ? "unknown" : EXACT.format(value);
 }
 
-/** "1 row", "2 rows", "3 classes". */
+/** Format a count with its noun: "1 row", "2 rows", "3 classes". */
 export function formatPlural(count: number, word: string): string {
   return `${formatExact(count)} ${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
 }
 
-/** A time of day in the viewer's zone and locale. */
+/** Format a time of day in the viewer's zone and locale. */
 export function formatTimeOfDay(epochSeconds: number, withSeconds: boolean): string {
   return (withSeconds ? SECONDS : MINUTES).format(epochSeconds * 1000);
 }
 
-/** The day and the time of day in the viewer's zone; the day is left out where it is today. */
+/** Format day and time in the viewer's zone; the day is omitted if it is today. */
 export function formatDayTime(epochSeconds: number, now: number = Date.now() / 1000): string {
   const at = new Date(epochSeconds * 1000);
   const time = formatTimeOfDay(epochSeconds, true);
@@ -106,7 +106,7 @@ export function formatMonthDay(epochSeconds: number): string {
   return DAYS.format(epochSeconds * 1000);
 }
 
-/** The same instant in UTC, for hover texts: "2026-11-15 20:00:05 UTC". */
+/** Format a time in UTC, for hover texts: "2026-11-15 20:00:05 UTC". */
 export function formatUtcTime(epochSeconds: number): string {
   return `${new Date(epochSeconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }

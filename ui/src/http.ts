@@ -1,6 +1,6 @@
 /**
- * Requests to the API, and the one way they fail: every failure (network, timeout, problem document, foreign answer) becomes an
- * ApiError with words fit for people. Knows no endpoint.
+ * Requests to the API. Every failure (network, timeout, problem document, unexpected response) becomes an ApiError with a readable
+ * message. Independent of endpoints.
  */
 
 export class ApiError extends Error {
@@ -9,7 +9,7 @@ export class ApiError extends Error {
   constructor(
     readonly title: string,
     readonly detail: string,
-    /** The HTTP status, or null when no answer came. */
+    /** HTTP status; null without a response. */
     readonly status: number | null = null,
   ) {
     super(detail === "" ? title : `${title}: ${detail}`);
@@ -20,7 +20,7 @@ export type Method = "GET" | "POST" | "PATCH" | "DELETE";
 
 export const REQUEST_TIMEOUT_MS = 10_000;
 
-/** The JSON answer; null where there is none to give (204). */
+/** Send a request and return the JSON of the response; null for 204. */
 export async function request(method: Method, path: string, signal: AbortSignal, requestBody?: unknown, timeoutMs = REQUEST_TIMEOUT_MS): Promise<unknown> {
   const timeout = AbortSignal.timeout(timeoutMs);
   const headers: Record<string, string> = { accept: "application/json, application/problem+json" };
@@ -36,7 +36,7 @@ export async function request(method: Method, path: string, signal: AbortSignal,
     });
     text = await response.text();
   } catch (cause) {
-    if (signal.aborted) throw cause; // the page moved on: nobody is told
+    if (signal.aborted) throw cause; // the caller has aborted
     if (timeout.aborted) throw new ApiError("Headrace is not responding", `No response within ${timeoutMs / 1000} s.`);
     throw unreachableError();
   }
@@ -47,14 +47,14 @@ export async function request(method: Method, path: string, signal: AbortSignal,
   return body;
 }
 
-/** An answer with these lists in it; anything else comes from another release, or from somebody in between. */
+/** Get an object that contains these lists. Anything else comes from another release or from a proxy, and throws ApiError. */
 export async function getChecked<T>(path: string, signal: AbortSignal, ...lists: string[]): Promise<T> {
   const body = await request("GET", path, signal);
   if (!isRecord(body) || lists.some((name) => !Array.isArray(body[name]))) throw unexpectedResponse(path);
   return body as T;
 }
 
-/** An RFC 9457 problem document, or whatever a proxy in between said, as an ApiError. */
+/** Convert an RFC 9457 problem document, or any error body of a proxy, to an ApiError. */
 export function fromProblemDocument(status: number, body: unknown): ApiError {
   const fields = isRecord(body) ? body : {};
   const title = typeof fields["title"] === "string" && fields["title"] !== "" ? fields["title"] : `The server returned status ${status}`;

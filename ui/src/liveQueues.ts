@@ -1,6 +1,6 @@
 /**
- * The queues of an environment as they are now, told by the server as they change. Where the stream is refused (too many are open)
- * they are polled. A stream that is silent is probed, since a dead connection and a quiet environment look the same.
+ * Live state of the queues of an environment, streamed by the server. If the stream is refused (too many are open), they are polled.
+ * A silent stream is probed, because a dead connection and an idle environment look the same.
  */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { listQueues, streamPath } from "./api";
@@ -10,7 +10,7 @@ import { queueKey, tenantKey } from "./router";
 import { usePaused } from "./refreshStatus";
 import type { QueueRef, QueueState, Tenant } from "./apiTypes";
 
-/** The server's clock, in ms, and performance.now() when it was read. */
+/** Time of the server's clock, in ms, and performance.now() when it was received. */
 export interface ServerClock {
   serverMs: number;
   at: number;
@@ -30,12 +30,12 @@ interface QueueUpdate {
   timestamp: string;
 }
 
-/** The server's time now. Between answers the viewer's monotonic clock goes on from it. */
+/** Return the current server time in ms, extrapolated with the viewer's monotonic clock. */
 export function serverNow(clock: ServerClock, now: number): number {
   return clock.serverMs + Math.max(0, now - clock.at);
 }
 
-/** Pure: what was known, with what is told now. */
+/** Merge an update into the previous state. Pure. */
 export function applyUpdate(before: LiveQueues | null, update: QueueUpdate, at: number): LiveQueues {
   const byKey = new Map(before?.byKey ?? []);
   for (const queue of update.queues) byKey.set(queueKey(queue), queue);
@@ -75,7 +75,7 @@ interface Subscriber {
   fail: (error: ApiError) => void;
 }
 
-/** For a page that is paused, after something was done on it. */
+/** Fetch the queues once, for a paused page after an action. */
 function fetchOnce(tenant: Tenant, listener: Subscriber): () => void {
   const stop = new AbortController();
   listQueues(tenant, stop.signal).then(
@@ -87,7 +87,7 @@ function fetchOnce(tenant: Tenant, listener: Subscriber): () => void {
   return () => stop.abort();
 }
 
-/** Listens until the returned function is called; only while somebody looks. */
+/** Subscribe to updates while the page is visible. Returns the function that unsubscribes. */
 function subscribe(tenant: Tenant, listener: Subscriber): () => void {
   const stop = new AbortController();
   let source: EventSource | null = null;
@@ -130,7 +130,7 @@ function subscribe(tenant: Tenant, listener: Subscriber): () => void {
     const before = events;
     try {
       const list = await listQueues(tenant, stop.signal);
-      if (events === before) listener.update((_, at) => applyUpdate(null, list, at)); // else the stream has told newer things
+      if (events === before) listener.update((_, at) => applyUpdate(null, list, at)); // else the stream has sent newer data
     } catch (cause) {
       if (stop.signal.aborted) return;
       listener.fail(toApiError(cause));
@@ -157,7 +157,7 @@ function subscribe(tenant: Tenant, listener: Subscriber): () => void {
   };
 }
 
-/** Why nothing of it runs although jobs wait, in two words; null where all is well. Pure. */
+/** Why no job of a queue is running. */
 export type QueueProblem = "paused" | "limit 0" | "stalled";
 
 const STALLED_MS = 60_000;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { loadPages, mergeFirstPage, uniqueById } from "./pagination";
 
-it("keeps the first of what pages have in common, where it stood", () => {
+it("keeps the first of duplicate items, in order", () => {
   const pages = [
     { id: "b", from: "the fresh page" },
     { id: "a", from: "the fresh page" },
@@ -21,15 +21,15 @@ describe("pages after the first", () => {
     ["1", 2, ["b", "c"], "3"],
     ["2", 9, ["c", "d"], null],
     [null, 9, [], null],
-  ])("are followed from %s, %i of them", async (cursor, count, ids, next) => expect(await loadPages(page, cursor, count, signal)).toEqual({ items: ids.map((id) => ({ id })), next }));
+  ])("are loaded from %s, %i of them", async (cursor, count, ids, next) => expect(await loadPages(page, cursor, count, signal)).toEqual({ items: ids.map((id) => ({ id })), next }));
 
-  it("keep what newer ones push off the first", () => {
+  it("keep items that newer ones push off the first page", () => {
     const merged = mergeFirstPage([{ id: "f" }, { id: "e" }], { items: [{ id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
     expect(merged).toEqual({ items: [{ id: "f" }, { id: "e" }, { id: "d" }, { id: "c" }], next: "2" });
     expect(merged && mergeFirstPage([{ id: "g" }, { id: "f" }], merged)?.items.map(({ id }) => id)).toEqual(["g", "f", "e", "d", "c"]);
   });
 
-  it("are given up where nothing joins them to the first", () => {
+  it("are dropped if they do not overlap the first page", () => {
     expect(mergeFirstPage([{ id: "z" }, { id: "y" }], { items: [{ id: "d" }, { id: "c" }], next: "2" })).toBeNull();
   });
 });

@@ -1,4 +1,4 @@
-/** Pages of a list after the first, which is the one that is kept fresh. */
+/** Load further pages of a list whose first page is polled. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { toApiError, type ApiError } from "./http";
 import { usePolled } from "./polling";
@@ -22,7 +22,7 @@ interface HasId {
 
 const EMPTY: readonly never[] = [];
 
-/** A new `key` is another list. `keep`: what of the first page has to stay although newer ones push it off. */
+/** Load further pages on demand. A new `key` resets them. `keep` is the first page, whose items stay listed when newer ones push them off it. */
 export function usePages<T extends HasId>(key: string, firstNext: string | null, page: LoadPage<T>, keep: readonly T[] = EMPTY): PageLoader<T> {
   const [pages, setPages] = useState<ListPage<T> | null>(null);
   const [busy, setBusy] = useState(false);
@@ -30,7 +30,7 @@ export function usePages<T extends HasId>(key: string, firstNext: string | null,
   const inFlight = useRef<AbortController | null>(null);
   useEffect(
     () => () => {
-      inFlight.current?.abort(); // of another list: it is of no use any more
+      inFlight.current?.abort(); // a request for the previous list
       setPages(null);
       setBusy(false);
       setError(null);
@@ -57,10 +57,10 @@ export function usePages<T extends HasId>(key: string, firstNext: string | null,
   return { items: pages?.items ?? [], next, busy, error, load: () => void load() };
 }
 
-/** Pages of a list whose items may end: they are asked for again every `intervalMs`, as the first one is. */
+/** Load further pages of a list whose items may disappear, and load them again every `intervalMs`, like the first page. */
 export function useRefreshedPages<T>(key: string, firstNext: string | null, page: LoadPage<T>, intervalMs: number): PageLoader<T> & { refresh: () => void } {
   const [pageCount, setPageCount] = useState(0);
-  useEffect(() => () => setPageCount(0), [key]); // another list begins with its first page
+  useEffect(() => () => setPageCount(0), [key]); // a new list starts with its first page
   const { data, refresh } = usePolled(
     pageCount === 0 ? null : key,
     async (signal) => ({ ...(await loadPages(page, firstNext, pageCount, signal)), count: pageCount }),
@@ -73,7 +73,7 @@ export function useRefreshedPages<T>(key: string, firstNext: string | null, page
   return { items: data?.items ?? [], next: data === null ? firstNext : data.next, busy: pageCount > (data?.count ?? 0), error: null, load, refresh };
 }
 
-/** So many pages from this cursor on; fewer where the list ends. */
+/** Load up to `count` pages from a cursor. */
 export async function loadPages<T>(page: LoadPage<T>, cursor: string | null, count: number, signal: AbortSignal): Promise<ListPage<T>> {
   const all: ListPage<T> = { items: [], next: cursor };
   for (let loaded = 0; loaded < count && all.next !== null; loaded += 1) {
@@ -84,7 +84,7 @@ export async function loadPages<T>(page: LoadPage<T>, cursor: string | null, cou
   return all;
 }
 
-/** Pages with what is on the first one now. Null where nothing joins them: nobody knows what came in between. */
+/** Put the current first page before the loaded pages. Null if they do not overlap, because items in between would be missing. */
 export function mergeFirstPage<T extends HasId>(first: readonly T[], pages: ListPage<T>): ListPage<T> | null {
   if (first.length === 0) return pages;
   const known = new Set(pages.items.map(({ id }) => id));
@@ -92,7 +92,7 @@ export function mergeFirstPage<T extends HasId>(first: readonly T[], pages: List
   return { ...pages, items: uniqueById([...first, ...pages.items]) };
 }
 
-/** By id, the first of each: pages may overlap while the list changes. */
+/** Remove duplicates by id and keep the first of each: pages may overlap while the list changes. */
 export function uniqueById<T extends HasId>(items: readonly T[]): T[] {
   const byId = new Map<string | number, T>();
   for (const item of items) if (!byId.has(item.id)) byId.set(item.id, item);

@@ -1,6 +1,6 @@
 import type { Payload } from "./apiTypes";
 
-/** Whole JSON with line breaks; what is cut, or is none, as it came. */
+/** Indent a complete JSON payload; return truncated or other payloads unchanged. */
 export function formatPayload(payload: Payload): string {
   if (payload.encoding !== "text" || payload.cut) return payload.preview;
   try {

@@ -7,7 +7,7 @@ it("names the server and what happened", () => {
   expect(formatEventTitle(serverEvent({ server: "postgres", kind: "promoted" }))).toBe("PostgreSQL: promoted");
 });
 
-it("says how many accepted jobs are missing and that counters may know less", () => {
+it("describes how many accepted jobs are missing according to the counters", () => {
   expect(describeLoss(serverEvent())).toBe("12 accepted jobs missing in 1 queue according to the counters");
   expect(describeLoss(serverEvent({ missing: 1 }))).toBe("1 accepted job missing in 1 queue according to the counters");
   expect(describeLoss(serverEvent({ missing: 0, queues: 0, losses: [] }))).toBe("no accepted jobs missing according to the counters");

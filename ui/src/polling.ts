@@ -1,4 +1,4 @@
-/** Hooks that keep data fresh: poll, back off on failure, rest while paused or while nobody looks. */
+/** Polling hooks: back off on failure, stop while the page is paused or hidden. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { toApiError, type ApiError } from "./http";
 import { reportFeed, usePaused } from "./refreshStatus";
@@ -6,7 +6,7 @@ import { reportFeed, usePaused } from "./refreshStatus";
 export interface Polled<T> {
   data: T | null;
   error: ApiError | null;
-  /** performance.now() of the last good answer. */
+  /** performance.now() of the last successful response. */
   receivedAt: number | null;
   refresh: () => void;
 }
@@ -21,9 +21,9 @@ export interface PollResult<T> {
 }
 
 /**
- * Loads now and then every `intervalMs`, one request at a time. A new `key` means other data: the old answer is dropped
- * at once, so numbers never stand under another queue's name. After a failure the last data stays, beside the error.
- * While the page is paused it loads once: what is new, and what `refresh` asks for.
+ * Load immediately and then every `intervalMs`, one request at a time. A new `key` means other data: the previous result is dropped
+ * at once, so that numbers never appear under another queue's name. After a failure the last data stays, with the error beside it.
+ * While the page is paused, only a new `key` and `refresh` load, once.
  */
 export function usePolled<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>, intervalMs: number): Polled<T> {
   const paused = usePaused();
@@ -81,7 +81,7 @@ export function usePolled<T>(key: string | null, load: (signal: AbortSignal) => 
   return useFeed(key !== null, current, intervalMs, refresh);
 }
 
-/** Tells the pulse of the page how this data is. */
+/** Report the age and error of this data to the refresh status of the page. */
 export function useFeed<T>(active: boolean, result: PollResult<T> | null, refreshMs: number, refresh: () => void): Polled<T> {
   const id = useRef(Symbol("feed"));
   const receivedAt = result?.receivedAt ?? null;
@@ -93,7 +93,7 @@ export function useFeed<T>(active: boolean, result: PollResult<T> | null, refres
   return { data: result?.data ?? null, error, receivedAt, refresh };
 }
 
-/** performance.now(), renewed every second, for texts such as "updated 3 s ago". */
+/** Return performance.now(), updated every second, for texts such as "updated 3 s ago". */
 export function useClock(): number {
   const [now, setNow] = useState(() => performance.now());
   useEffect(() => {
@@ -103,7 +103,7 @@ export function useClock(): number {
   return now;
 }
 
-/** Whether a media query matches, kept up to date. */
+/** Return whether a media query matches, and re-render when that changes. */
 export function useMedia(query: string): boolean {
   const [matches, setMatches] = useState(() => matchMedia(query).matches);
   useEffect(() => {

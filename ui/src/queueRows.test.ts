@@ -25,18 +25,18 @@ const names = (rows: readonly QueueRow[]) => rows.map((row) => `${row.queue}/${r
 const sorted = (column: Column, direction: Direction) => names(sortRows(ROWS, { column, direction }));
 
 describe("joinTiers", () => {
-  it("makes one row of what waits in both tiers", () => {
+  it("adds up both tiers in one row", () => {
     const images = ROWS.find((row) => row.queue === "images");
     expect(images).toMatchObject({ warm: 5, cold: 100, total: 105, oldestMs: (START + 5) * 1000, task: "resize", type: "TRANSFORM" });
     expect(ROWS).toHaveLength(4);
   });
 
-  it("keeps flows apart, whatever their names hold", () => {
+  it("keeps flows separate, whatever their names contain", () => {
     const tricky = joinTiers(details([waiting('a","b', "c", 1), waiting("a", 'b","c', 1), waiting("a", "b", 1, { flowName: "c" })]));
     expect(new Set(tricky.map((row) => row.key)).size).toBe(3);
   });
 
-  it("does not know an age where nobody said one", () => {
+  it("has no age if none is given", () => {
     expect(ROWS.find((row) => row.queue === "reports")?.oldestMs).toBeNull();
   });
 });
@@ -44,7 +44,7 @@ describe("joinTiers", () => {
 describe("groupByClass", () => {
   const grouped = groupByQueue([queueState("emails", { depth: 9, warm: 9, running: 3, limit: 5 }), queueState("idle")], ROWS);
 
-  it("is a row per queue, empty ones too, with the live numbers", () => {
+  it("builds a row per queue with live numbers, idle queues included", () => {
     expect(grouped).toHaveLength(2);
     expect(grouped[0]).toMatchObject({ queue: "emails", total: 9, running: 3, limit: 5, flow: "orders, signup", task: "send" });
     expect(grouped[1]).toMatchObject({ queue: "idle", total: 0, task: "" });
@@ -52,19 +52,19 @@ describe("groupByClass", () => {
 });
 
 describe("sortRows", () => {
-  it("sorts numbers and names both ways", () => {
+  it("sorts numbers and names in both directions", () => {
     expect(sorted("total", "desc")).toEqual(["images/", "emails/orders", "emails/signup", "reports/"]);
     expect(sorted("total", "asc")).toEqual(["reports/", "emails/signup", "emails/orders", "images/"]);
     expect(sorted("flow", "asc").at(-1)).toBe("emails/signup");
     expect(sorted("queue", "desc")[0]).toBe("reports/");
   });
 
-  it("puts the oldest first, and what is not known last, whichever way", () => {
+  it("sorts by age, with unknown ages last in both directions", () => {
     expect(sorted("oldest", "desc")).toEqual(["images/", "emails/signup", "emails/orders", "reports/"]);
     expect(sorted("oldest", "asc")).toEqual(["emails/orders", "emails/signup", "images/", "reports/"]);
   });
 
-  it("reads numbers in names as numbers, and leaves its input alone", () => {
+  it("sorts numbers in names numerically, and does not change its input", () => {
     const rows = joinTiers(details([waiting("q10", "t", 1), waiting("q9", "t", 1)]));
     expect(names(sortRows(rows, { column: "queue", direction: "asc" }))).toEqual(["q9/", "q10/"]);
     expect(names(rows)).toEqual(["q10/", "q9/"]);
@@ -74,12 +74,12 @@ describe("sortRows", () => {
 describe("filterRows", () => {
   const found = (text: string, type = "", coldOnly = false) => names(filterRows(ROWS, { text, type, coldOnly }));
 
-  it("finds words anywhere, all of them", () => {
+  it("requires all words, anywhere in the row", () => {
     expect(found("SEND orders")).toEqual(["emails/orders"]);
     expect(found("nothing")).toEqual([]);
   });
 
-  it("narrows by type and tier", () => {
+  it("filters by type and tier", () => {
     expect(found("", "SINK")).toEqual(["emails/signup", "emails/orders"]);
     expect(found("", "", true)).toEqual(["images/", "reports/"]);
     expect(flowTypes(ROWS)).toEqual(["SINK", "TRANSFORM"]);
@@ -94,7 +94,7 @@ describe("in the URL", () => {
     expect(parseOrder(new URLSearchParams({ sort: "nonsense" }))).toEqual(DEFAULT_ORDER);
   });
 
-  it("turns round on the second click", () => {
+  it("reverses on the second click", () => {
     expect(toggleSort(DEFAULT_ORDER, "total")).toEqual({ column: "total", direction: "asc" });
     expect(toggleSort(DEFAULT_ORDER, "task")).toEqual({ column: "task", direction: "asc" });
     expect(toggleSort(DEFAULT_ORDER, "cold")).toEqual({ column: "cold", direction: "desc" });

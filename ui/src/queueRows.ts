@@ -1,4 +1,4 @@
-/** The rows of the queues page: joined from both tiers, grouped, filtered, sorted. Pure; a thousand rows are nothing to it. */
+/** Rows of the queues page: join both tiers, group, filter, sort. Pure, and fast enough for thousands of rows. */
 import type { ActionQueue, DetailedQueues, QueueState } from "./apiTypes";
 
 export interface QueueRow {
@@ -10,9 +10,9 @@ export interface QueueRow {
   warm: number;
   cold: number;
   total: number;
-  /** Epoch ms of the job that waits longest; null: nothing waits. */
+  /** When the oldest waiting job became eligible, in epoch ms; null if no job is waiting. */
   oldestMs: number | null;
-  /** Of rows that stand for a whole queue. */
+  /** Null in rows that are only a part of a queue. */
   running: number | null;
   dead: number | null;
   limit: number | null;
@@ -33,7 +33,7 @@ export interface Filter {
   coldOnly: boolean;
 }
 
-/** One row per flow, type, task and queue, whatever tier its jobs wait in. */
+/** Build one row per flow, type, task and queue, adding up both tiers. */
 export function joinTiers(details: DetailedQueues): QueueRow[] {
   const rows = new Map<string, QueueRow>();
   const add = (entries: readonly ActionQueue[], tier: "warm" | "cold") => {
@@ -56,7 +56,7 @@ function emptyRow(key: string, entry: ActionQueue): QueueRow {
   return { key, queue, flow, type, task, warm: 0, cold: 0, total: 0, oldestMs: null, running: null, dead: null, limit: null };
 }
 
-/** One row per queue, from its live state; flows, types and tasks of what waits in it are named together. */
+/** Build one row per queue from its live state, listing the flows, types and tasks of its waiting jobs. */
 export function groupByQueue(queues: Iterable<QueueState>, rows: readonly QueueRow[]): QueueRow[] {
   const parts = new Map<string, QueueRow[]>();
   for (const row of rows) parts.set(row.queue, [...(parts.get(row.queue) ?? []), row]);
@@ -92,7 +92,7 @@ export function filterRows(rows: readonly QueueRow[], filter: Filter): QueueRow[
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 
-/** What is not known comes last, whichever way; names decide between equals, so that rows do not jump about. */
+/** Sort rows. Unknown values come last in either direction; ties are sorted by name, so that the order is stable. */
 export function sortRows(rows: readonly QueueRow[], { column, direction }: Order): QueueRow[] {
   const sign = direction === "asc" ? 1 : -1;
   return [...rows].sort((a, b) => sign * compare(a, b, column, sign) || collator.compare(a.queue, b.queue) || collator.compare(a.key, b.key));
@@ -106,7 +106,7 @@ function compare(a: QueueRow, b: QueueRow, column: Column, sign: number): number
 }
 
 function numericValue(row: QueueRow, column: "running" | "dead" | "warm" | "cold" | "total" | "oldest"): number | null {
-  if (column === "oldest") return row.oldestMs === null ? null : -row.oldestMs; // the highest age is the lowest time
+  if (column === "oldest") return row.oldestMs === null ? null : -row.oldestMs; // the oldest job has the earliest time
   return row[column];
 }
 
@@ -134,7 +134,7 @@ export function orderParam({ column, direction }: Order): string | null {
 
 const TEXT_COLUMNS: readonly Column[] = ["flow", "type", "task", "queue"];
 
-/** A click on a heading: the other way round if it is sorted by already, else names from A and numbers from the highest. */
+/** Return the order after a click on a column heading: reversed if it is the sort column, else names ascending and numbers descending. */
 export function toggleSort(order: Order, column: Column): Order {
   if (order.column === column) return { column, direction: order.direction === "asc" ? "desc" : "asc" };
   return { column, direction: TEXT_COLUMNS.includes(column) ? "asc" : "desc" };

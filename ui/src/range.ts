@@ -1,8 +1,8 @@
-/** Which stretch of time the charts show: the last so-and-so long, or from one moment to another. Pure. */
+/** Time range of the charts: a preset such as the last 30 minutes, or a fixed interval. Pure. */
 import type { Params } from "./router";
 
 export interface Preset {
-  /** The value in the URL, and the API's `period`. */
+  /** Value in the URL and of the API parameter `period`. */
   id: string;
   label: string;
   spoken: string;
@@ -61,14 +61,14 @@ export function rangeLabel(range: Range): string {
   return range.kind === "last" ? range.preset.label : "this range";
 }
 
-/** Long ranges are larger answers, and a pixel of them is more than a refresh. */
+/** Return the refresh interval. Long ranges have larger responses, and a pixel covers more than a refresh. */
 export function refreshIntervalMs(range: Range): number {
   const seconds = rangeSeconds(range);
   if (seconds <= 1800) return 2000;
   return seconds <= 7200 ? 5000 : 30_000;
 }
 
-/** A range made by dragging: never shorter than a few points, never ahead of what was drawn. */
+/** Build a fixed range from two times in any order, at least SHORTEST_S long. It is extended at its start, never at its end. */
 export function customRange(a: number, b: number): Range {
   const start = Math.floor(Math.min(a, b));
   const end = Math.ceil(Math.max(a, b));
@@ -76,7 +76,7 @@ export function customRange(a: number, b: number): Range {
   return { kind: "between", start: start - missing, end };
 }
 
-/** Twice, or half, as long, around the same moment; never beyond `now`. */
+/** Scale an interval by `factor` around a time that keeps its relative position; the end is at most `now`. */
 export function zoomRange(interval: Interval, factor: number, around: number, now: number): Range {
   const span = Math.min(LONGEST_S / 2, Math.max(SHORTEST_S, (interval.end - interval.start) * factor));
   const share = (around - interval.start) / Math.max(1, interval.end - interval.start);
@@ -85,7 +85,7 @@ export function zoomRange(interval: Interval, factor: number, around: number, no
 }
 
 const MAX_POINTS = 730;
-/** Steps the API offers, with how long their tier is kept: a finer one would be refused for what is older. */
+/** Resolutions of the API, and how long their tier is kept: the API refuses a finer one for older data. */
 const STEPS: readonly (readonly [seconds: number, text: string, keptS: number])[] = [
   [5, "5s", 2 * 86_400],
   [10, "10s", 2 * 86_400],
@@ -104,7 +104,7 @@ const STEPS: readonly (readonly [seconds: number, text: string, keptS: number])[
 ];
 const MARGIN_S = 3600;
 
-/** The finest step that fills a chart without more points than it has pixels for. */
+/** Pick the finest resolution with at most MAX_POINTS points that is kept for the whole range. */
 export function pickResolution(range: Range, now: number): string {
   const seconds = rangeSeconds(range);
   const age = (range.kind === "last" ? seconds : now - range.start) + MARGIN_S;
@@ -112,7 +112,7 @@ export function pickResolution(range: Range, now: number): string {
   return step?.[1] ?? "1d";
 }
 
-/** The parameters of a question about history. */
+/** Build the query parameters of a history request. */
 export function rangeQuery(range: Range, now: number): string {
   const when = range.kind === "last" ? `period=${range.preset.id}` : `start=${iso(range.start)}&end=${iso(Math.min(range.end, now))}`;
   return `${when}&resolution=${pickResolution(range, now)}`;

@@ -1,4 +1,4 @@
-/** Redriving many dead jobs: a step at a time, so that it can be watched and stopped. */
+/** Redrive many dead jobs in batches, so that progress can be shown and the redrive can be stopped. */
 import { redriveBatch, type DeadFilter } from "./api";
 import type { QueueRef, Redriven } from "./apiTypes";
 

@@ -1,12 +1,12 @@
 /**
- * The pulse of the page: whether it is paused, and how fresh each thing is that it shows. Everything that keeps data fresh reports
- * here, so that the title bar can say "updated 3 s ago", tell of failures and try again, whatever page is open.
+ * Refresh status of the page: whether it is paused, and how old its data is. Each feed (polled or streamed data) reports here, so
+ * that the title bar can show "updated 3 s ago", show errors and retry on every page.
  */
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "./http";
 
 export interface Feed {
-  /** performance.now() of the last good answer: monotonic, so a changed wall clock does not matter. */
+  /** performance.now() of the last successful response: monotonic, so changes of the wall clock do not matter. */
   receivedAt: number | null;
   error: ApiError | null;
   refreshMs: number;
@@ -14,7 +14,7 @@ export interface Feed {
 }
 
 export interface RefreshStatus {
-  /** Of the feed that is furthest behind its own pace. */
+  /** Time of the last response of the feed that is most overdue. */
   receivedAt: number | null;
   refreshMs: number;
   error: ApiError | null;
@@ -40,7 +40,7 @@ export function refreshAll(): void {
   for (const feed of feeds.values()) feed.refresh();
 }
 
-/** Once per turn, however many feeds changed in it. */
+/** Notify listeners once per microtask, however many feeds changed. */
 function notifyListeners(): void {
   if (notifyPending) return;
   notifyPending = true;
@@ -72,7 +72,7 @@ export function useRefreshStatus(): RefreshStatus {
   );
 }
 
-/** Pure: the worst of all. What has not come at all yet is not late; that is "loading" as long as nothing else came. */
+/** Return the status of the most overdue feed, and any error. Feeds without a response yet are not overdue. Pure. */
 export function worstStatus(feedList: readonly Feed[]): RefreshStatus {
   const error = feedList.find((feed) => feed.error !== null)?.error ?? null;
   const due = (feed: Feed) => (feed.receivedAt ?? 0) + feed.refreshMs;

@@ -4,7 +4,7 @@ import { href, parseRoute, type Page } from "./router";
 const tenant = { org: "a&b", project: "x/y", env: "é" };
 const odd = "a/b:*{c} 100% 🐟?#";
 
-describe("an address", () => {
+describe("routes", () => {
   it.each<[string, Page]>([
     ["/", { name: "overview" }],
     ["/queue-metrics", { name: "queues" }],
@@ -19,9 +19,9 @@ describe("an address", () => {
     ["/queues/a/b", { name: "notFound" }],
     ["/queues/%E0%A4%A", { name: "notFound" }],
     ["/something", { name: "notFound" }],
-  ])("%s is a page", (path, page) => expect(parseRoute(path, "").page).toEqual(page));
+  ])("parses %s", (path, page) => expect(parseRoute(path, "").page).toEqual(page));
 
-  it.each<Page>([{ name: "overview" }, { name: "queue", queue: odd }, { name: "job", id: odd }, { name: "dead" }])("keeps any name: %j", (page) => {
+  it.each<Page>([{ name: "overview" }, { name: "queue", queue: odd }, { name: "job", id: odd }, { name: "dead" }])("keep any name: %j", (page) => {
     const url = new URL(href(page, tenant, { q: odd, sort: null, type: "" }), "http://localhost");
     const route = parseRoute(url.pathname, url.search);
     expect(route.page).toEqual(page);
@@ -29,7 +29,7 @@ describe("an address", () => {
     expect(Object.fromEntries(route.params)).toEqual({ q: odd });
   });
 
-  it("names an environment as a whole or not at all", () => {
+  it("have a complete environment or none", () => {
     expect(parseRoute("/", "?org=acme&project=shop").tenant).toBeNull();
     expect(href({ name: "pipeline" }, null)).toBe("/pipeline");
   });

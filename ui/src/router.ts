@@ -1,4 +1,4 @@
-/** Where the viewer is: the page and the environment, as kept in the URL. Pure apart from the hooks at the end. */
+/** Routes: the page, the environment and the page's parameters, stored in the URL. Pure apart from navigation and hooks. */
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 import type { QueueRef, Tenant } from "./apiTypes";
 
@@ -17,7 +17,7 @@ export type Page =
 export interface Route {
   page: Page;
   tenant: Tenant | null;
-  /** What a page keeps in the URL for itself: filters, order, range. */
+  /** Parameters of the page: filters, order, range. */
   params: URLSearchParams;
 }
 
@@ -81,7 +81,7 @@ export function jobHref(tenant: Tenant, id: string): string {
   return href({ name: "job", id }, tenant);
 }
 
-/** A stable text for a name of several parts: parts may hold any separator, so JSON does the quoting. */
+/** Return a unique string for a tenant. Names may contain any separator, so JSON does the quoting. */
 export function tenantKey({ org, project, env }: Tenant): string {
   return JSON.stringify([org, project, env]);
 }
@@ -102,7 +102,7 @@ export function navigate(to: string, mode: HistoryMode = "push"): void {
   if (!samePage && mode === "push") scrollTo(0, 0);
 }
 
-/** Plain clicks on the dashboard's own links change the page without loading it anew; every other click is the browser's. */
+/** Handle plain clicks on links to dashboard pages without reloading; leave all other clicks to the browser. */
 export function interceptLinks(): void {
   document.addEventListener("click", (event) => {
     const link = event.target instanceof Element ? event.target.closest("a") : null;
@@ -129,7 +129,7 @@ export function useRoute(): Route {
 
 export type SetParams = (change: Params, mode?: HistoryMode) => void;
 
-/** Changes what this page keeps in the URL; null takes a parameter out. */
+/** Return a function that changes parameters of the current page; null removes a parameter. */
 export function useSetParams(): SetParams {
   return useCallback<SetParams>((change, mode = "push") => {
     const { page, tenant, params } = parseRoute(location.pathname, location.search);

@@ -14,13 +14,13 @@ describe("a rule in a form", () => {
     rule({ metric: "LATENCY", percentile: "avg", threshold: 0.5 }),
     rule({ metric: "ERROR_RATE", threshold: 0.07, operator: "LESS_THAN", for_s: 90, auto_resolve: false }),
     rule({ metric: "OLDEST_AGE", threshold: 5_400_000, window_s: 7200, channels: ["channel_1"], severity: "critical" }),
-  ])("comes back as it was: $metric $threshold", (before) => expect(parseForm(toForm(before)).fields).toEqual(chosen(before)));
+  ])("survives a round trip: $metric $threshold", (before) => expect(parseForm(toForm(before)).fields).toEqual(chosen(before)));
 
-  it("names no channel that is gone", () => {
+  it("omits deleted channels", () => {
     expect(parseForm(toForm(withoutDeletedChannels(rule({ channels: ["gone", "kept"] }), [{ id: "kept" }]))).fields?.channels).toEqual(["kept"]);
   });
 
-  it("leaves out what a rule about silence does not have", () => {
+  it("omits the fields that a NO_DATA rule does not have", () => {
     const { fields } = parseForm({ ...toForm(rule({ queue: "emails", threshold: 7 })), metric: "NO_DATA" });
     expect(fields).toMatchObject({ metric: "NO_DATA", queue: null, percentile: "avg" });
     expect(fields).not.toHaveProperty("threshold");
@@ -34,5 +34,5 @@ describe("a rule in a form", () => {
     ["a percentage", { metric: "ERROR_RATE" as const, threshold: "%" }],
     ["need a unit", { window: "5" }],
     ["need a unit", { cooldown: "1500 ms" }],
-  ])("tells what cannot be read: %s", (words, change) => expect(parseForm({ ...toForm(rule()), ...change }).error).toContain(words));
+  ])("reports what cannot be parsed: %s", (words, change) => expect(parseForm({ ...toForm(rule()), ...change }).error).toContain(words));
 });

@@ -1,11 +1,11 @@
-/** A rule as it is typed, and back. What is possible is decided by the server; here only what cannot be read is told. Pure. */
+/** Convert rules to form values and back. Reports only values that cannot be parsed; the server validates the rest. Pure. */
 import type { Channel, Metric, Operator, Percentile, Rule, RuleFields, Severity } from "./apiTypes";
 import { parseDuration, formatExactDuration } from "./durations";
 
 export interface RuleForm {
   name: string;
   metric: Metric;
-  /** "": each queue of the environment. */
+  /** "" means every queue of the environment. */
   queue: string;
   operator: Operator;
   threshold: string;
@@ -40,7 +40,7 @@ export function toForm(rule: Rule | null): RuleForm {
   };
 }
 
-/** A channel may be removed while rules name it. They go on without it. */
+/** Remove deleted channels from a rule, which may still list them. */
 export function withoutDeletedChannels(rule: Rule, channels: readonly Pick<Channel, "id">[]): Rule {
   return { ...rule, channels: rule.channels.filter((id) => channels.some((channel) => channel.id === id)) };
 }
@@ -54,7 +54,7 @@ function formatThreshold({ metric, threshold }: Rule): string {
 
 export type FormResult = { fields: Partial<RuleFields>; error: null } | { fields: null; error: string };
 
-/** The fields of the API, or what cannot be read. */
+/** Parse the form into API fields, or return an error text. */
 export function parseForm(form: RuleForm): FormResult {
   const spans = { window_s: parseSeconds(form.window), for_s: parseSeconds(form.holdFor), cooldown_s: parseSeconds(form.cooldown) };
   const threshold = parseThreshold(UNITS[form.metric], form.threshold);
@@ -82,7 +82,7 @@ function parseThreshold(unit: Unit, text: string): number | null {
   return unit === "share" ? Number((Number(digits) / 100).toPrecision(12)) : Number(digits);
 }
 
-/** Whole seconds: the server's step. */
+/** Parse a duration into seconds; null unless it is a whole number, as the API requires. */
 function parseSeconds(text: string): number | null {
   const ms = parseDuration(text);
   return ms === null || ms % 1000 !== 0 ? null : ms / 1000;

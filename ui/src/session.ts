@@ -1,4 +1,4 @@
-/** Who looks at the page: asks the API, signs in with a key, signs out. The key itself is kept nowhere. */
+/** Session of the viewer: load it, sign in with a key, sign out. The key itself is not stored. */
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { getCurrentKey } from "./api";
 import { request } from "./http";
@@ -6,7 +6,7 @@ import type { CurrentKey } from "./apiTypes";
 
 export type Session = { state: "unknown" } | { state: "signed-out" } | { state: "signed-in"; currentKey: CurrentKey | null };
 
-/** Asked before anything else is, so that a stranger's page sends no requests that would be refused. */
+/** Load the session before anything else, so that a signed-out page sends no requests that would be refused. */
 export function useSession(): { session: Session; reload: () => void; markSignedOut: () => void } {
   const [session, setSession] = useState<Session>({ state: "unknown" });
   const [round, setRound] = useState(0);
@@ -22,7 +22,7 @@ export function useSession(): { session: Session; reload: () => void; markSigned
   return { session, reload, markSignedOut };
 }
 
-/** Without an answer the page goes on, and tells of the failure where it tells of others. */
+/** Load the session state. If that fails the page loads anyway, and its own requests report the failure. */
 async function loadSession(signal: AbortSignal): Promise<Session> {
   try {
     const { signed_in: signedIn } = (await request("GET", "/api/v1/session/state", signal)) as { signed_in?: unknown };
@@ -40,7 +40,7 @@ export function canAdminister(key: CurrentKey | null): boolean {
   return key?.level === "admin";
 }
 
-/** Incidents of Headrace itself are no tenant's: they are seen by keys that reach everything. */
+/** Return true if the key is not limited to an organisation. Only such keys see incidents of Headrace itself. */
 export function hasFullScope(key: CurrentKey | null): boolean {
   return key !== null && key.scope.org === null && key.scope.project === null && key.scope.env === null;
 }

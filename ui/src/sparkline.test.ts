@@ -5,7 +5,7 @@ it("draws gaps as gaps", () => {
   expect(sparkPath([0, 10, null, 5, 10])).toBe("M0 26L30 2M90 14L120 2");
 });
 
-it("shows a point that stands alone", () => {
+it("draws an isolated point as a dot", () => {
   expect(sparkPath([null, 3, null])).toBe("M60 2h0.01");
 });
 
@@ -15,7 +15,7 @@ it("keeps the peak of many points", () => {
   expect(sparkPath(values).endsWith(`L${SPARK_WIDTH} 25.8`)).toBe(true);
 });
 
-it("draws nothing of nothing", () => {
+it("draws nothing without values", () => {
   expect(sparkPath([])).toBe("");
   expect(sparkPath([null, null])).toBe("");
 });

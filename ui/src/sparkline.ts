@@ -1,4 +1,4 @@
-/** A line in a small box, as the path of an SVG. Pure. */
+/** Sparklines as SVG paths. Pure. */
 import type { Values } from "./chartData";
 
 export const SPARK_WIDTH = 120;
@@ -6,7 +6,7 @@ export const SPARK_HEIGHT = 28;
 const BUCKETS = 60;
 const MARGIN = 2;
 
-/** From zero to the highest value; each bucket of points is told by its highest, so that no peak is lost. */
+/** Build the path, scaled from zero to the highest value. Each bucket of points is drawn as its maximum, so that no peak is lost. */
 export function sparkPath(values: Values): string {
   const buckets = bucketMaxima(values);
   const top = Math.max(...buckets.map((value) => value ?? 0), Number.MIN_VALUE);

@@ -3,31 +3,31 @@ import { watchedStream } from "./fixtures";
 import { describeDeliveries, oldestAgeMs, describeSummary, groupProblems, explainProblems, sortByProblem } from "./streams";
 
 describe("watched streams", () => {
-  it("come in the order in which they need somebody", () => {
+  it("are sorted by problems, then by load", () => {
     const calm = watchedStream("calm", { load: 5 });
     const busy = watchedStream("busy", { load: 500 });
     const stuck = watchedStream("stuck", { load: 1, stuck: 2 });
-    const unknown = watchedStream("unknown", { load: null, reason: "The server cannot tell." });
-    const gone = watchedStream("gone", { load: null, reason: "There is no such group." });
+    const unknown = watchedStream("unknown", { load: null, reason: "The server does not know." });
+    const gone = watchedStream("gone", { load: null, reason: "No such group." });
     expect(sortByProblem([calm, busy, stuck, unknown, gone]).map((each) => each.stream)).toEqual(["gone", "unknown", "stuck", "busy", "calm"]);
   });
 
-  it("say what is wrong", () => {
+  it("describe their problems", () => {
     expect(groupProblems(watchedStream("calm"))).toEqual([]);
     expect(groupProblems(watchedStream("all", { stale: true, reason: "why", stuck: 3 }))).toEqual(["stale", "incomplete data", "3 stuck"]);
     expect(explainProblems(watchedStream("calm"))).toBe("");
-    expect(explainProblems(watchedStream("odd", { reason: "The server cannot tell." }))).toBe("The server cannot tell.");
+    expect(explainProblems(watchedStream("odd", { reason: "The server does not know." }))).toBe("The server does not know.");
     expect(explainProblems(watchedStream("old", { stale: true, age_ms: 720_000 }))).toMatch(/last measured 12 min ago.*streams watch/);
     expect(explainProblems(watchedStream("never", { stale: true, age_ms: null }))).not.toMatch(/ago/);
   });
 
-  it("are as old as the oldest entry that is not done", () => {
+  it("have the age of the oldest unfinished entry", () => {
     expect(oldestAgeMs({ oldest_undelivered_age_ms: 5, oldest_pending_age_ms: 9 })).toBe(9);
     expect(oldestAgeMs({ oldest_undelivered_age_ms: 5, oldest_pending_age_ms: null })).toBe(5);
     expect(oldestAgeMs({ oldest_undelivered_age_ms: null, oldest_pending_age_ms: null })).toBeNull();
   });
 
-  it("tell how often entries were delivered, and how many they are", () => {
+  it("describe deliveries and the summary", () => {
     expect(describeDeliveries({ "10": 1, "2": 3 })).toBe("2 times: 3, 10 times: 1");
     expect(describeSummary([watchedStream("a"), watchedStream("b", { stuck: 1 })], 2)).toBe("2 groups, 1 needs attention");
     expect(describeSummary([watchedStream("a")], 1)).toBe("1 group");

@@ -11,22 +11,22 @@ const ALL = [
 ];
 const HERE = ALL[0] as (typeof ALL)[number];
 
-it("offers what is below the parts before", () => {
+it("lists names within the parts before", () => {
   expect(listOptions(ALL, HERE, "org").map((choice) => choice.name)).toEqual(["acme", "globex"]);
   expect(listOptions(ALL, HERE, "project").map((choice) => choice.name)).toEqual(["blog", "shop"]);
   expect(listOptions(ALL, HERE, "env").map((choice) => choice.name)).toEqual(["dev", "prod"]);
 });
 
-it("leads to the environment that is most like this one", () => {
+it("switches to the most similar environment", () => {
   expect(listOptions(ALL, HERE, "org")[1]?.tenant).toEqual({ org: "globex", project: "media", env: "prod" });
   expect(listOptions(ALL, HERE, "project")[0]?.tenant).toEqual({ org: "acme", project: "blog", env: "dev" });
 });
 
-it("keeps one that the list does not know", () => {
+it("keeps the current environment if it is not listed", () => {
   expect(listOptions([], HERE, "env")).toEqual([{ name: "prod", tenant: HERE }]);
 });
 
-it("begins where most waits", () => {
+it("picks the environment with the most waiting jobs", () => {
   const deep = (org: string, depth: number) => ({ ...HERE, org, depth }) as Environment;
   expect(pickDefaultTenant([deep("a", 1), deep("b", 9), deep("c", 3)])?.org).toBe("b");
   expect(pickDefaultTenant([])).toBeNull();

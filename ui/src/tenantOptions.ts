@@ -1,15 +1,15 @@
-/** Which environments there are to choose from. Pure. */
+/** Options of the tenant switch. Pure. */
 import type { Environment, Tenant } from "./apiTypes";
 
 export type TenantPart = keyof Tenant;
 
 export interface TenantOption {
   name: string;
-  /** Where choosing it leads: the environment of that name that is most like the one before. */
+  /** Environment to switch to: the one with this name that is most similar to the current one. */
   tenant: Tenant;
 }
 
-/** The names that can stand in this part, given the parts before it; the current one is always among them. */
+/** List the names for one part of the tenant, given the parts before it. The current name is always included. */
 export function listOptions(environments: readonly Tenant[], current: Tenant, part: TenantPart): TenantOption[] {
   const above = part === "org" ? [] : part === "project" ? (["org"] as const) : (["org", "project"] as const);
   const found = new Map<string, Tenant>([[current[part], current]]);
@@ -27,7 +27,7 @@ function similarity(a: Tenant, b: Tenant): number {
   return Number(a.project === b.project) + Number(a.env === b.env);
 }
 
-/** Without one in the URL: where most waits, the likeliest reason for coming. */
+/** Pick the environment with the most waiting jobs, for URLs without one; null if there are no environments. */
 export function pickDefaultTenant(environments: readonly Environment[]): Tenant | null {
   const deepest = environments.reduce<Environment | null>((best, each) => (best === null || each.depth > best.depth ? each : best), null);
   return deepest === null ? null : { org: deepest.org, project: deepest.project, env: deepest.env };

@@ -3,7 +3,7 @@ import { at, history, point, queueState, START } from "./fixtures";
 import { ageMs, sumQueues, historyLagMs, recentThroughput } from "./totals";
 
 describe("recentThroughput", () => {
-  it("averages the last final minute and leaves unfinished points out", () => {
+  it("averages the last final minute and omits provisional points", () => {
     const old = Array.from({ length: 12 }, (_, i) => point(i * 5, { completed: 100 }));
     const recent = Array.from({ length: 12 }, (_, i) => point(60 + i * 5, { completed: 10 }));
     expect(recentThroughput(history([...old, ...recent, point(120)], at(120)))).toBe(2);
@@ -14,18 +14,18 @@ describe("recentThroughput", () => {
   });
 });
 
-it("measures ages on the server's clock", () => {
+it("measures ages by the server's clock", () => {
   expect(ageMs(at(0), (START + 47) * 1000)).toBe(47_000);
   expect(ageMs(at(50), (START + 47) * 1000)).toBe(0);
   expect(ageMs(null, 0)).toBeNull();
 });
 
-it("tells how far history lags", () => {
+it("returns the lag of history", () => {
   expect(historyLagMs(history([point(0), point(5), point(10)], at(5)))).toBe(10_000);
   expect(historyLagMs(history([point(0)], null))).toBeNull();
 });
 
-it("adds the queues of an environment up and finds its oldest job", () => {
+it("adds up queues and finds the oldest job", () => {
   const queues = [
     queueState("a", { depth: 3, warm: 1, cold: 2, running: 1, dead: 4, oldest_at: at(20) }),
     queueState("b", { depth: 5, warm: 5, oldest_at: at(10) }),

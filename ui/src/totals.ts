@@ -1,10 +1,10 @@
-/** Numbers in words' place: of the live state and of history. Pure; unknown is null. */
+/** Summary numbers computed from live state and from history. Pure; unknown values are null. */
 import { epochSeconds, resolutionSeconds } from "./chartData";
 import type { History, QueueState } from "./apiTypes";
 
 export const THROUGHPUT_WINDOW_S = 60;
 
-/** Completed jobs per second over the last minute that is final; null when no such point exists. */
+/** Return completed jobs per second over the last final minute; null if no point is final. */
 export function recentThroughput(history: History): number | null {
   const finalPoints = history.timeseries.filter((point) => point.complete);
   const resolutionS = resolutionSeconds(history.resolution);
@@ -14,12 +14,12 @@ export function recentThroughput(history: History): number | null {
   return completed / (recent.length * resolutionS);
 }
 
-/** How long a time is ago on the server's clock; null when there is none. */
+/** Return the age of a time on the server's clock, in ms; null without a time. */
 export function ageMs(at: string | null, serverMs: number): number | null {
   return at === null ? null : Math.max(0, serverMs - Date.parse(at));
 }
 
-/** How far the finished part of the history lies behind the end of the window; null when nothing is finished. */
+/** Return how far the watermark is behind the end of the period, in ms; null if nothing is final. */
 export function historyLagMs(history: History): number | null {
   if (history.watermark === null) return null;
   return Math.max(0, (epochSeconds(history.period.end) - epochSeconds(history.watermark)) * 1000);
@@ -35,7 +35,7 @@ export interface QueueTotals {
   oldestAt: string | null;
 }
 
-/** All queues together. */
+/** Add up the queues of an environment. */
 export function sumQueues(queues: Iterable<QueueState>): QueueTotals {
   const sum: QueueTotals = { depth: 0, warm: 0, cold: 0, running: 0, dead: 0, queues: 0, oldestAt: null };
   for (const queue of queues) {

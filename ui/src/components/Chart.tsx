@@ -1,4 +1,4 @@
-/** One chart with its legend. The legend reads the moment under the crosshair, or else the newest one. */
+/** One chart with its legend. The legend shows the values at the crosshair, else the newest ones. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { formatDayTime, formatExact, formatUtcTime } from "../format";
@@ -18,7 +18,7 @@ interface Props {
   lines: readonly LineSpec[];
   format: (value: number | null) => string;
   unit: Unit;
-  /** Null until the first answer. */
+  /** Null until the first response. */
   chart: ChartData | null;
   /** The range in words: "last 30 minutes". */
   span: string;
@@ -101,7 +101,7 @@ function Legend({ lines, chart, index, format }: LegendProps) {
   );
 }
 
-/** Keeps one uPlot alive: made anew when the colours change, resized with its box, given data as it comes. */
+/** Manage the uPlot instance: create it again when the colour scheme changes, resize it with its box, pass it new data. */
 function usePlot(props: Props, onCursor: (index: number | null) => void) {
   const { lines, format, unit, chart } = props;
   const zoom = useRef(props.onZoom);
@@ -141,7 +141,7 @@ function usePlot(props: Props, onCursor: (index: number | null) => void) {
   return mount;
 }
 
-/** Moves the crosshair of all charts by keyboard; false when the key means something else. */
+/** Move the crosshair of all charts. Return false if the key does not move it. */
 function moveCrosshair(key: string, far: boolean, chart: ChartData, from: number): boolean {
   const last = chart.times.length - 1;
   const step = far ? 12 : 1;
@@ -161,7 +161,7 @@ function clearCrosshair(): void {
   for (const plot of uPlot.sync(CROSSHAIR).plots) plot.setCursor({ left: -10, top: -10 });
 }
 
-/** Without a crosshair: the newest final point, since an unfinished one reads too low. */
+/** Index to read without a crosshair: the newest final point, because provisional values are too low. */
 function newestReading(drawn: Parameters<typeof lastIndex>[0]): number {
   const settled = lastIndex(drawn, "final");
   return settled < 0 ? lastIndex(drawn) : settled;

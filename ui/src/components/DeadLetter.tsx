@@ -1,4 +1,4 @@
-/** One dead job: what failed in a line; opened, the whole of it. */
+/** One dead job: the last line of its error; expands to the traceback and the payload. */
 import { useEffect, useState } from "preact/hooks";
 import { redriveBatch, getDeadJob } from "../api";
 import { toApiError, type ApiError } from "../http";

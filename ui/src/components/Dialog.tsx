@@ -1,4 +1,4 @@
-/** "Are you sure": says what will happen, does it, and stays open to tell when it failed. */
+/** Modal dialog that confirms an action, runs it, and stays open with the error if it fails. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { toApiError, type ApiError } from "../http";
@@ -6,10 +6,10 @@ import { toApiError, type ApiError } from "../http";
 interface Props {
   title: string;
   confirm: string;
-  /** What the other button says; null: there is nothing to decide. */
+  /** Label of the cancel button; null hides it. */
   cancel?: string | null;
   danger?: boolean;
-  /** Told in the dialog when it fails; closes it when it succeeds. Is given a way to say how far it is. */
+  /** Run the action. The dialog closes when it resolves and shows the error when it rejects; `progress` shows a status text. */
   act: (signal: AbortSignal, progress: (text: string) => void) => Promise<void>;
   onClose: () => void;
   disabled?: boolean;
@@ -28,7 +28,7 @@ export function Dialog({ title, confirm, cancel = "Cancel", danger = false, act,
     element.current?.showModal();
     return () => {
       stop.current?.abort();
-      // The keyboard goes on where it was, once the dialog is gone and lets it.
+      // Return focus to the opener once the dialog is removed, which blocks focus until then.
       setTimeout(() => opener instanceof HTMLElement && opener.focus({ preventScroll: true }));
     };
   }, []);

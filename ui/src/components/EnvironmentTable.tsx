@@ -1,4 +1,4 @@
-/** The environments side by side, deepest first: which tenant makes the noise, and who has to wait for it. */
+/** Table of all environments, deepest first, to find the tenant that causes the load. */
 import { formatExact, formatCount, formatDuration, formatShare, UNKNOWN, formatUtcTime } from "../format";
 import { href, tenantKey } from "../router";
 import type { Environment, Tenant } from "../apiTypes";

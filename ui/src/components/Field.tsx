@@ -1,4 +1,4 @@
-/** Fields of a dialog: a label above, a hint below. */
+/** Form fields of dialogs, each with a label. */
 import type { ComponentChildren } from "preact";
 
 export function Field({ label, wide = false, children }: { label: string; wide?: boolean; children: ComponentChildren }) {
@@ -18,7 +18,7 @@ interface TextProps {
   wide?: boolean;
   required?: boolean;
   placeholder?: string;
-  /** The id of a datalist with what is likely. */
+  /** Id of a datalist with suggestions. */
   list?: string;
 }
 

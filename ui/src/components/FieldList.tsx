@@ -1,4 +1,4 @@
-/** Facts about one thing, each with its name. */
+/** List of labelled values. */
 import type { ComponentChildren } from "preact";
 
 export function FieldList({ testId, children }: { testId: string; children: ComponentChildren }) {

@@ -11,7 +11,7 @@ const LABELS: Record<Condition, string> = {
   failing: "refresh failing",
 };
 
-/** "updated 3 s ago", and a word and a colour for whether that can be trusted as now. */
+/** Show "updated 3 s ago", with a label and a colour for whether the data is current. */
 export function Freshness({ status, now, paused }: { status: RefreshStatus; now: number; paused: boolean }) {
   const age = status.receivedAt === null ? null : Math.max(0, now - status.receivedAt);
   const condition = classify(age, paused, status);
@@ -24,7 +24,7 @@ export function Freshness({ status, now, paused }: { status: RefreshStatus; now:
   );
 }
 
-/** Stale after five refreshes that did not come (at least 10 s). */
+/** Data is stale after five missed refreshes, and at the earliest after 10 s. */
 function classify(age: number | null, paused: boolean, status: RefreshStatus): Condition {
   if (status.error !== null) return "failing";
   if (paused) return "paused";

@@ -3,10 +3,10 @@ import type { History } from "../apiTypes";
 import { historyLagMs } from "../totals";
 import { Time } from "./Time";
 
-/** History this far behind is worth a word: the pipeline normally finishes a bucket within a few seconds. */
+/** Lag from which a warning is shown. The pipeline normally finishes a bucket within a few seconds. */
 const LAG_WARNING_MS = 60_000;
 
-/** Where the charts' numbers come from and how far they can be trusted. */
+/** Line below the charts: up to when history is final, which tier was read, how complete it is. */
 export function HistoryStatus({ history }: { history: History | null }) {
   if (history === null) return <p class="history-status">&nbsp;</p>;
   const lag = historyLagMs(history);

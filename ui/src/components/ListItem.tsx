@@ -1,4 +1,4 @@
-/** One entry of a list: what it is, what may be done to it, and the facts below. */
+/** List entry with a title, actions, and details below. */
 import type { ComponentChildren } from "preact";
 
 interface Props {

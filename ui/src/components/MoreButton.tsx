@@ -1,4 +1,4 @@
-/** The next page of a list, or why it did not come. */
+/** Button that loads the next page of a list, and its error. */
 import type { PageLoader } from "../pagination";
 
 export function MoreButton({ more, children }: { more: PageLoader<unknown>; children: string }) {

@@ -1,4 +1,4 @@
-/** What a page says when there is nothing to look at, or when what it shows is old. */
+/** Notices for errors, empty pages and loading pages. */
 import type { ComponentChildren } from "preact";
 import type { ApiError } from "../http";
 

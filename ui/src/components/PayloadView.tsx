@@ -1,4 +1,4 @@
-/** The beginning of what a job carries. JSON is laid out for reading; anything else is shown as it is. */
+/** Preview of a job's payload. JSON is indented; anything else is shown unchanged. */
 import { formatExact, formatBytes } from "../format";
 import { formatPayload } from "../payload";
 import type { Payload } from "../apiTypes";

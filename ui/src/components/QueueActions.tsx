@@ -1,4 +1,4 @@
-/** What an operator may do to a queue: pause, limit, redrive. Each asks first, and says what it will do. */
+/** Queue actions for operators: pause, limit, redrive. Each opens a dialog that explains its effect. */
 import { useState } from "preact/hooks";
 import { changeSettings } from "../api";
 import { formatCount } from "../format";

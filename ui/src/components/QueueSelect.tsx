@@ -1,4 +1,4 @@
-/** The name of the queue, which is also where another one is chosen: the browser's own select lies over it. */
+/** Page heading with the queue name. An invisible select on top of it switches to another queue. */
 import type { QueueRef } from "../apiTypes";
 
 interface Props {

@@ -1,4 +1,4 @@
-/** Which stretch of time: a preset, or from one moment to another. */
+/** Time range picker: presets, or custom start and end times. */
 import { useState } from "preact/hooks";
 import { formatDayTime, formatUtcTime } from "../format";
 import { LONGEST_S, PRESETS, SHORTEST_S, type Interval, type Range } from "../range";
@@ -99,7 +99,7 @@ function lastSeconds(seconds: number): Interval {
   return { start: end - seconds, end };
 }
 
-/** What a datetime-local field takes: the viewer's own time, without a zone. */
+/** Format a time for a datetime-local field: the viewer's local time, without a zone. */
 function localInput(epochSeconds: number): string {
   const offsetMs = new Date(epochSeconds * 1000).getTimezoneOffset() * 60_000;
   return new Date(epochSeconds * 1000 - offsetMs).toISOString().slice(0, 19);

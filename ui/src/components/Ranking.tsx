@@ -1,4 +1,4 @@
-/** The queues that lead in one number, with bars to compare them by. */
+/** Top queues by one metric, with bars for comparison. */
 import { formatExact } from "../format";
 import { queueHref, queueKey } from "../router";
 import { queueProblem, type LiveQueues } from "../liveQueues";
@@ -8,9 +8,9 @@ interface Props {
   title: string;
   note: string;
   tenant: Tenant;
-  /** Null until the first answer. */
+  /** Null until the first response. */
   top: TopQueues | null;
-  /** As they are now: what is wrong with them is told beside their names. */
+  /** Live state, from which the problem tags beside the names are derived. */
   queues: LiveQueues | null;
   format: (value: number) => string;
   bad?: boolean;

@@ -1,4 +1,4 @@
-/** What workers run now, longest first. Closed until it is wanted; its heading tells the most of it. */
+/** Running tasks, longest first. Collapsed by default; the heading shows the count and the longest run time. */
 import { getRunningTasks } from "../api";
 import { formatExact, formatCount, formatDuration } from "../format";
 import { usePolled } from "../polling";
@@ -7,7 +7,7 @@ import type { Tenant } from "../apiTypes";
 import { Time } from "./Time";
 
 const REFRESH_MS = 5000;
-/** Longer than this is worth a look. */
+/** Tasks that run longer than this are highlighted. */
 export const LONG_MS = 5 * 60_000;
 const MAX_SHOWN = 200;
 

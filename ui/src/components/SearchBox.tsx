@@ -1,4 +1,4 @@
-/** A text to look for, which counts once it is entered. What is being typed is kept here: the page is drawn anew every few seconds, and must not take it away. */
+/** Search field that applies its value on Enter. The draft is local state, because the page re-renders every few seconds and must not discard it. */
 import { useEffect, useState } from "preact/hooks";
 
 interface Props {

@@ -1,8 +1,8 @@
-/** A trend in a few pixels, gaps as gaps. Decoration of a number that is told in words beside it. */
+/** Small trend line without axes; gaps stay gaps. Decorative: the number is shown as text beside it. */
 import type { Values } from "../chartData";
 import { sparkPath, SPARK_HEIGHT, SPARK_WIDTH } from "../sparkline";
 
-/** Null until there is an answer: its place is kept. */
+/** Without values the box is empty but keeps its size. */
 export function Sparkline({ values, colour }: { values: Values | null | undefined; colour: `--${string}` }) {
   return (
     <svg class="sparkline" viewBox={`0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">

@@ -1,4 +1,4 @@
-/** Headline numbers: the short form is read, the exact one is in the hover text, the note says what it counts. */
+/** Summary numbers: the short form as text, the exact value on hover, and a note below. */
 import type { ComponentChildren } from "preact";
 import { UNKNOWN } from "../format";
 
@@ -17,7 +17,7 @@ interface Props {
   suffix?: string;
   title: string;
   tone?: "plain" | "bad" | "warn";
-  /** Takes its place from the first draw on, so that nothing moves when it comes. */
+  /** Sparkline. It reserves its space from the first render, so that nothing moves when data arrives. */
   trend?: ComponentChildren;
   children: ComponentChildren;
 }

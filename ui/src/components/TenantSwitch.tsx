@@ -1,4 +1,4 @@
-/** Organisation, project, environment: three of the browser's own selects, which every keyboard and phone knows. */
+/** Selects for organisation, project and environment. Native selects, for keyboards and phones. */
 import type { Environment, Tenant } from "../apiTypes";
 import { listOptions, type TenantPart } from "../tenantOptions";
 

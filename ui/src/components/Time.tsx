@@ -1,4 +1,4 @@
-/** A moment: in the viewer's zone, with UTC on hover. */
+/** A time in the viewer's zone, with UTC on hover. */
 import { formatDayTime, formatUtcTime, UNKNOWN } from "../format";
 
 export function Time({ iso }: { iso: string | null }) {

@@ -1,4 +1,4 @@
-/** The bar on top of every page: where one can go, how fresh things are, pause, sign out. */
+/** Title bar of every page: navigation, and at the right the actions passed as children. */
 import type { ComponentChildren } from "preact";
 import mark from "../favicon.svg";
 import { href, type Page } from "../router";
@@ -6,7 +6,7 @@ import type { Tenant } from "../apiTypes";
 
 export interface Badge {
   text: string;
-  /** For screen readers and on hover. */
+  /** Text for screen readers and on hover. */
   description: string;
   urgent: boolean;
 }
@@ -22,10 +22,10 @@ const PAGES: readonly { page: Page; label: string; also?: Page["name"] }[] = [
 ];
 
 interface Props {
-  /** Null where nobody is signed in: there is nowhere to go. */
+  /** Null while signed out: the navigation is hidden. */
   page: Page | null;
   tenant: Tenant | null;
-  /** Beside the name of a page. */
+  /** Shown beside the page names. */
   badges?: Partial<Record<Page["name"], Badge>>;
   children: ComponentChildren;
 }

@@ -1,4 +1,4 @@
-/** An error as the task raised it, every line of it. */
+/** Full text of the error that a task raised. */
 export function Traceback({ text }: { text: string | null }) {
   if (text === null) return <pre class="code" aria-busy="true" />;
   return (

@@ -1,6 +1,6 @@
 /**
- * A table of any length that scrolls with the page: only the rows near the viewport exist, so that sorting a thousand costs as much
- * as sorting thirty. Rows have one height (style.css: --row), which a narrow screen changes for all of them.
+ * Table that scrolls with the page and renders only the rows near the viewport, so that sorting a thousand rows costs as much as
+ * sorting thirty. All rows have the same height (style.css: --row), which depends on the screen width.
  */
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
@@ -9,7 +9,7 @@ export interface TableColumn<Row, Id extends string> {
   id: Id;
   label: string;
   kind: "text" | "number";
-  /** A class that hides it on narrow screens, where another cell tells the same. */
+  /** CSS class; `wide` columns are hidden on narrow screens, where another cell shows the same data. */
   class?: string;
   render: (row: Row) => ComponentChildren;
 }
@@ -70,7 +70,7 @@ export function VirtualTable<Row, Id extends string>(props: Props<Row, Id>) {
   );
 }
 
-/** Which rows are in, or near, the viewport. */
+/** Return the range of rows in or near the viewport, and the row height in px. */
 function useVisibleRows(body: { current: HTMLElement | null }, count: number) {
   const [visible, setVisible] = useState({ from: 0, until: 40, rowHeight: 41 });
   useLayoutEffect(() => {

@@ -1,4 +1,4 @@
-/** The charts: which lines, in which colours. Drawing is Chart's business. */
+/** Chart definitions: titles, lines, colours and units. Chart draws them. */
 import { formatBytes, formatCount, formatDuration, formatRate, UNKNOWN } from "../format";
 import { describeRange, type Range } from "../range";
 import type { ChartData } from "../chartData";
@@ -34,7 +34,7 @@ const THROUGHPUT: ChartSpec = {
   ],
 };
 
-/** Cold jobs wait behind warm ones, so they stand on them. */
+/** Cold jobs wait behind warm ones, so their area is stacked on top. */
 const DEPTH_BY_TIER: ChartSpec = {
   id: "depth",
   title: "Depth by tier",
@@ -98,7 +98,7 @@ const CONCURRENCY: ChartSpec = {
   ],
 };
 
-/** Drawn from the back: each bar begins where the next ends. */
+/** Stacked bars, drawn from back to front: each starts where the next one ends. */
 const FAILURES: ChartSpec = {
   id: "failures",
   title: "Failures and expiries",

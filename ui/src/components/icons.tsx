@@ -1,4 +1,4 @@
-/** Drawn here, so that no font and no other host is needed. */
+/** Inline SVG icons, so that neither a font nor another host is needed. */
 
 export function PauseIcon({ paused }: { paused: boolean }) {
   return (

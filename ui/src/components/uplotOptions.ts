@@ -1,4 +1,4 @@
-/** uPlot's options for one chart: axes, strokes, shading. The only module, with Chart, that knows uPlot. */
+/** uPlot options for one chart: axes, strokes, shading. Only this module and Chart depend on uPlot. */
 import uPlot from "uplot";
 import { formatTimeOfDay, formatMonthDay } from "../format";
 import { isolatedIndexes, type ChartData, type LineName } from "../chartData";
@@ -9,11 +9,11 @@ export interface LineSpec {
   /** A custom property of style.css. */
   colour: `--${string}`;
   fill?: boolean;
-  /** What is drawn where it is not the value itself: lines and bars that stand on others. */
+  /** Line to draw instead of the value itself, for stacked lines and bars. */
   drawn?: LineName;
-  /** Fills the space down to that line, instead of to the ground. */
+  /** Fill the area down to this line instead of down to zero. */
   above?: LineName;
-  /** Bars from the ground instead of a line: zero is then nothing, for what should not happen at all. */
+  /** Draw bars instead of a line. A zero then draws nothing, which suits failures. */
   bars?: boolean;
   dash?: number[];
   /** Hidden from the legend while it has no value (a queue without a limit). */
@@ -25,9 +25,9 @@ export type Unit = "rate" | "count" | "duration" | "bytes";
 export interface PlotSpec {
   lines: readonly LineSpec[];
   axisFormat: (value: number) => string;
-  /** What is counted: it decides on which values the axis has its lines. */
+  /** Unit of the values, which determines the steps of the axis. */
   unit: Unit;
-  /** Read at every draw, so that the options outlive the data. */
+  /** Called at every draw, so that the options can outlive the data. */
   chart: () => ChartData | null;
   onCursor: (index: number | null) => void;
   onZoom: (start: number, end: number) => void;
@@ -36,7 +36,7 @@ export interface PlotSpec {
 /** Charts under this key share one crosshair. */
 export const CROSSHAIR = "headrace";
 
-/** The same gutters on every chart, so that the same moment stands at the same place on all of them. */
+/** All charts have the same gutters, so that a time has the same x position on each of them. */
 const LEFT_GUTTER = 54;
 const RIGHT_GUTTER = 14;
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', sans-serif";
@@ -109,19 +109,19 @@ export function plotOptions(spec: PlotSpec, element: HTMLElement, width: number,
   };
 }
 
-/** A label at the very edge would be cut off. */
+/** Return false for labels so close to the right edge that they would be cut off. */
 function fits(plot: uPlot, at: number): boolean {
   return plot.valToPos(at, "x") < plot.bbox.width / devicePixelRatio - EDGE_PX;
 }
 
-/** Days at midnight and beyond, times of day below. */
+/** Format an axis label: the day for steps of a day or more and at midnight, else the time of day. */
 function timeLabel(at: number, step: number): string {
   const when = new Date(at * 1000);
   const midnight = when.getHours() === 0 && when.getMinutes() === 0;
   return step >= 86_400 || (midnight && step >= 3600) ? formatMonthDay(at) : formatTimeOfDay(at, step < 60);
 }
 
-/** Between the final strokes of a line and of the one it stands on. */
+/** Fill between the final strokes of a stacked line and of the line below it. */
 function bands(lines: readonly LineSpec[], colour: (property: string) => string): uPlot.Band[] {
   const finalStroke = (index: number) => 1 + 2 * index; // after the times; each line has two strokes
   return lines.flatMap((line, index) => {
@@ -130,7 +130,7 @@ function bands(lines: readonly LineSpec[], colour: (property: string) => string)
   });
 }
 
-/** A line is two strokes: final values solid, unfinished ones thin and dotted. */
+/** Draw a line as two strokes: final values solid, provisional ones thin and dotted. */
 function strokes(line: LineSpec, stroke: string): uPlot.Series[] {
   if (line.bars) return bars(line, stroke);
   const points: uPlot.Series.Points = {
@@ -171,14 +171,14 @@ function fade(plot: uPlot, stroke: string): CanvasGradient {
   return gradient;
 }
 
-/** The colours of style.css are #rrggbb. */
+/** Add an alpha channel to a colour of style.css, which must be #rrggbb. */
 function withAlpha(hex: string, alpha: number): string {
   return `${hex}${Math.round(alpha * 255).toString(16).padStart(2, "0")}`;
 }
 
 function shadeProvisional(plot: uPlot, chart: ChartData | null, fill: string): void {
   if (chart === null) return;
-  // A bucket is drawn at its start, so the last final point stands one step before the watermark.
+  // A bucket is drawn at its start, so the last final point is one step before the watermark.
   const from = chart.finalUntil === null ? chart.start : Math.max(chart.start, chart.finalUntil - chart.resolutionS);
   const { left, top, width, height } = plot.bbox;
   const x = Math.max(left, plot.valToPos(from, "x", true));
@@ -205,7 +205,7 @@ const DURATION_STEPS = [
 const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const STEPS: Partial<Record<Unit, number[]>> = { count: WHOLE_STEPS, duration: DURATION_STEPS, bytes: BYTE_STEPS };
 
-/** A round top a little above the highest value, so that the scale does not twitch with every refresh. */
+/** Return a round axis maximum slightly above the highest value, so that the scale does not change with every refresh. */
 export function niceTop(max: number | null, unit: Unit = "rate"): number {
   if (max === null || !Number.isFinite(max) || max <= 0) return 1;
   const size = unit === "bytes" && max >= 1 ? 1024 ** Math.floor(Math.log(max) / Math.log(1024)) : 1;

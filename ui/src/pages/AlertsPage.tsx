@@ -1,4 +1,4 @@
-/** Alerts: what is wrong now and what was, the rules that say so, whom they tell, and what is silenced. */
+/** Alerts: incidents, rules, channels and silences. */
 import { listChannels, listRules, listSilences } from "../alertsApi";
 import { describeOpenCount, parseAlertsView, ALERT_TABS, type AlertTab } from "../alerts";
 import { usePolled, useTitle, type Polled } from "../polling";
@@ -23,7 +23,7 @@ interface Props {
   clock: ServerClock | null;
 }
 
-/** What people make. */
+/** What users configure. */
 interface AlertConfig {
   rules: Rule[];
   channels: Channel[];

@@ -1,4 +1,4 @@
-/** The autoscaler: how many workers of each type there should be, and why. Of all environments that the key reaches. */
+/** Autoscaler: worker types within the key's scope, with the wanted number of workers and the reason. */
 import { listWorkerTypes } from "../api";
 import { usePolled, useTitle } from "../polling";
 import { href } from "../router";
@@ -10,7 +10,7 @@ import { EmptyNotice, LoadingNotice } from "../components/Notice";
 const REFRESH_MS = 5000;
 
 interface Props {
-  /** Where the other pages are; this one is not about one environment. */
+  /** Environment of the other pages; this page spans environments. */
   tenant: Tenant | null;
   params: URLSearchParams;
 }

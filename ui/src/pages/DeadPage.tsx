@@ -1,4 +1,4 @@
-/** Dead letters: jobs whose last attempt failed, why, and what lets them run again. */
+/** Dead letters: jobs that failed permanently, with their errors and redrive. */
 import { useMemo, useState } from "preact/hooks";
 import { listDeadJobs, type DeadFilter } from "../api";
 import { deadFilter, deadQueues, isFiltered, parseDeadView, SINCE, type DeadView } from "../deadLetters";

@@ -1,4 +1,4 @@
-/** One job: where it stands, what it carries, how it failed. */
+/** One job: state, payload, last error. */
 import { useState } from "preact/hooks";
 import { cancelJob, redriveBatch, getJob } from "../api";
 import { UNKNOWN } from "../format";

@@ -1,4 +1,4 @@
-/** An environment at a glance: where it stands, which way it goes, which queues lead. */
+/** Overview of an environment: summary, charts, rankings. */
 import { getEnvironmentHistory, getTopQueues } from "../api";
 import { formatExact, formatCount, formatDuration, formatRate, formatShare, formatUtcTime } from "../format";
 import { ApiError } from "../http";

@@ -1,4 +1,4 @@
-/** The pipeline: how far behind history is, how long its batches take, what was lost on the way; and what happened to servers. */
+/** Metrics pipeline: lag, batch times, losses, gaps, and server events. */
 import { getPipeline } from "../api";
 import { formatExact, formatCount, formatDuration } from "../format";
 import { usePolled, useTitle } from "../polling";

@@ -1,4 +1,4 @@
-/** One queue: where it stands now, and how it got there. */
+/** One queue: live state and history. */
 import { getQueueHistory, getStreamForQueue } from "../api";
 import { formatExact, formatBytes, formatCount, formatDuration, formatRate, formatShare, UNKNOWN, formatUtcTime } from "../format";
 import { ApiError } from "../http";
@@ -20,7 +20,7 @@ import { RangePicker } from "../components/RangePicker";
 import { StreamStats } from "../components/streams/StreamStats";
 
 const STREAM_MS = 5000;
-/** Of a stream nobody knows the bytes, and of workers that are not Headrace's not what fails: nothing is drawn, not 0. */
+/** The bytes of a stream are unknown, and so are failures unless Headrace workers process it. Such charts are omitted. */
 const STREAM_CHARTS = QUEUE_CHARTS.filter(({ id }) => id !== "bytes");
 const EXTERNAL_WORKER_CHARTS = STREAM_CHARTS.filter(({ id }) => id !== "failures");
 
@@ -41,7 +41,7 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
   const state = queues.data?.byKey.get(queueKey(ref)) ?? null;
   const names = queues.data === null ? [] : [...queues.data.byKey.values()].map((each) => each.queue);
   const absent = queues.data !== null && state === null;
-  // A stream that is watched has history as a queue has, and no queue.
+  // A watched stream has history like a queue, but is not in the list of queues.
   const stream = usePolled(absent ? `stream ${queueKey(ref)}` : null, async (signal) => ({ found: await getStreamForQueue(ref, signal) }), STREAM_MS);
   const watched = stream.data?.found ?? null;
   const loaded = history.data;
@@ -87,12 +87,12 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
 }
 
 interface Loaded {
-  /** Null: history knows nothing of it. */
+  /** Null if there is no history. */
   history: History | null;
   chart: ChartData | null;
 }
 
-/** The answer and what the charts draw of it, made once per answer; an answer that cannot be drawn is an error like any other. */
+/** Load history and convert it for the charts once per response. Data that cannot be converted is reported like any other error. */
 async function loadHistory(ref: QueueRef, range: Range, signal: AbortSignal): Promise<Loaded> {
   try {
     const history = await getQueueHistory(ref, rangeQuery(range, Date.now() / 1000), signal);
@@ -167,7 +167,7 @@ interface HistoryStatsProps {
   state: QueueState | null;
   history: History | null;
   range: Range;
-  /** Of workers that are not Headrace's nobody knows what fails. */
+  /** False if other workers process the stream: they report no failures. */
   failuresKnown: boolean;
 }
 

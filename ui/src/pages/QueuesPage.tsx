@@ -1,4 +1,4 @@
-/** Every queue of an environment: what waits in it, by flow, type and task, and what runs now. */
+/** Queues of an environment: waiting jobs by flow, type and task, and running tasks. */
 import { useMemo } from "preact/hooks";
 import { getActionPlugins, getDetailedQueues } from "../api";
 import { formatCount, formatPlural } from "../format";

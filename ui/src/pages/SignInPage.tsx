@@ -1,4 +1,4 @@
-/** For those who are not signed in: one field for a key. */
+/** Sign-in form for an API key. */
 import { useState } from "preact/hooks";
 import { toApiError, type ApiError } from "../http";
 import { useTitle } from "../polling";

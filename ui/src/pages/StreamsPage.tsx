@@ -1,4 +1,4 @@
-/** Streams that are watched: what each group has yet to do, and who holds it. Of all environments that the key reaches. */
+/** Watched streams of all environments within the key's scope: load and consumers of each group. */
 import { useMemo } from "preact/hooks";
 import { listStreams } from "../api";
 import { usePolled, useTitle } from "../polling";

@@ -1,4 +1,4 @@
-/** Makes a channel. What leads there is sent once and never shown again. */
+/** Dialog that creates a channel. Its URL and secret are sent once and never shown again. */
 import { useState } from "preact/hooks";
 import { addChannel, type NewChannel } from "../../alertsApi";
 import type { ChannelType, CreatedChannel, Tenant } from "../../apiTypes";
@@ -19,7 +19,7 @@ const URL_HINTS: Record<Exclude<ChannelType, "email">, string> = {
 
 interface Props {
   tenant: Tenant;
-  /** The key reaches everything, so it may let the channel hear of incidents of Headrace itself. */
+  /** The key has full scope, so it may subscribe the channel to incidents of Headrace itself. */
   fullScope: boolean;
   onCreated: (created: CreatedChannel) => void;
   onClose: () => void;

@@ -1,4 +1,4 @@
-/** Whom alerts are told: channels, and whether they work. What is secret of them is never shown again. */
+/** List of notification channels and their status. Secrets are never shown again. */
 import { useState } from "preact/hooks";
 import { removeChannel, testChannel } from "../../alertsApi";
 import { formatPlural } from "../../format";
@@ -124,7 +124,7 @@ function ChannelItem({ channel, operate, administer, fullScope, onDone }: Omit<P
   );
 }
 
-/** Sends a message by the way that all take, and says what became of it. */
+/** Send a test message the way alerts are sent, and show the outcome. */
 function TestButton({ channel, onDone }: { channel: Channel; onDone: () => void }) {
   const [busy, setBusy] = useState(false);
   const [outcome, setOutcome] = useState<{ good: boolean; text: string } | null>(null);

@@ -1,4 +1,4 @@
-/** The messages about an incident: which channel took them, which refused some recipients, which did not take them. */
+/** Messages about an incident per channel: delivered, partly delivered, or not delivered. */
 import { deliveryState, describeDelivery } from "../../alerts";
 import type { Delivery } from "../../apiTypes";
 import { ListItem } from "../ListItem";

@@ -1,4 +1,4 @@
-/** What an operator may do to an incident that is open. */
+/** Actions of operators on an open incident: acknowledge, resolve. */
 import { useState } from "preact/hooks";
 import { acknowledgeIncident, resolveIncident } from "../../alertsApi";
 import type { Incident } from "../../apiTypes";

@@ -1,4 +1,4 @@
-/** An incident in a list. */
+/** List entry of an incident. */
 import { chartHref, describeCondition, incidentHref, formatMetricValue } from "../../alerts";
 import { formatExact, formatDuration } from "../../format";
 import { useClock } from "../../polling";
@@ -12,7 +12,7 @@ import { SeverityTag } from "./SeverityTag";
 
 interface Props {
   incident: Incident;
-  /** Where the page is: incidents of Headrace's own health have no environment. */
+  /** Environment of the page; incidents of Headrace's own health have none. */
   tenant: Tenant;
   clock: ServerClock | null;
   operate: boolean;

@@ -1,4 +1,4 @@
-/** One incident: what it is about, and how it came and went. */
+/** Page of one incident: its fields, timeline and messages. */
 import { useState } from "preact/hooks";
 import { getIncident } from "../../alertsApi";
 import { chartHref, describeCondition, buildTimeline, formatMetricValue } from "../../alerts";
@@ -25,7 +25,7 @@ interface Props {
   rules: readonly Rule[] | null;
   clock: ServerClock | null;
   operate: boolean;
-  /** The list of open ones has to be asked again. */
+  /** Refresh the list of open incidents. */
   onDone: () => void;
 }
 

@@ -1,4 +1,4 @@
-/** What is wrong now, then what was. */
+/** Open incidents, then resolved ones. */
 import { listIncidents } from "../../alertsApi";
 import { sortBySeverity } from "../../alerts";
 import { usePolled, type Polled } from "../../polling";

@@ -1,4 +1,4 @@
-/** What is wrong in an environment, in a line that is always there: nothing moves when something comes. */
+/** One-line summary of the open alerts of an environment. It is always rendered, so that nothing moves when an alert arrives. */
 import { countBySeverity, incidentHref, describeOpenCount, sortBySeverity } from "../../alerts";
 import { href } from "../../router";
 import type { Incident, Tenant } from "../../apiTypes";
@@ -8,9 +8,9 @@ const MAX_SHOWN = 3;
 
 interface Props {
   tenant: Tenant;
-  /** Null until the first answer. */
+  /** Null until the first response. */
   incidents: readonly Incident[] | null;
-  /** There are more than these. */
+  /** There are more open incidents than listed. */
   more: boolean;
 }
 

@@ -1,4 +1,4 @@
-/** One queue by its name, with those that there are to choose from; empty means all. */
+/** Text field for a queue name, with suggestions; empty means every queue. */
 import { listQueues } from "../../api";
 import { usePolled } from "../../polling";
 import { tenantKey } from "../../router";

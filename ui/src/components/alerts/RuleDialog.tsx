@@ -1,4 +1,4 @@
-/** Makes a rule, or changes one. What is not possible is told by the server, in the dialog. */
+/** Dialog that creates or edits a rule. The server validates it; its errors appear in the dialog. */
 import { useState } from "preact/hooks";
 import { addRule, changeRule } from "../../alertsApi";
 import { toForm, parseForm, UNITS, withoutDeletedChannels, type RuleForm, type Unit } from "../../ruleForm";
@@ -34,7 +34,7 @@ const EXAMPLES: Record<Unit, string> = { jobs: "1000", span: "5 min", share: "20
 
 interface Props {
   tenant: Tenant;
-  /** Null: a new one. */
+  /** Null creates a new rule. */
   rule: Rule | null;
   channels: readonly Channel[];
   onClose: () => void;

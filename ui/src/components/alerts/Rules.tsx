@@ -1,4 +1,4 @@
-/** What is worth an alert: rules, each with what it watches and whom it tells. */
+/** List of alert rules, with their conditions and channels. */
 import { useState } from "preact/hooks";
 import { changeRule, removeRule } from "../../alertsApi";
 import { describeCondition } from "../../alerts";

@@ -1,4 +1,4 @@
-/** A secret that was made now: this is the only time it is shown. */
+/** Dialog that shows a new signing secret, the only time it is shown. */
 import { useState } from "preact/hooks";
 import { Dialog } from "../Dialog";
 

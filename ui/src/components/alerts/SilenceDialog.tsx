@@ -1,4 +1,4 @@
-/** Makes a silence. Every silence ends. */
+/** Dialog that creates a silence. Every silence has an end. */
 import { useState } from "preact/hooks";
 import { addSilence } from "../../alertsApi";
 import type { Rule, Tenant } from "../../apiTypes";
@@ -19,7 +19,7 @@ const LENGTHS: readonly [string, string][] = [
 interface Props {
   tenant: Tenant;
   rules: readonly Rule[];
-  /** What it is about at first. */
+  /** Initial rule of the form; "" means all rules. */
   ruleId?: string;
   queue?: string;
   onClose: () => void;

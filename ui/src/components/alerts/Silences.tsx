@@ -1,4 +1,4 @@
-/** Silences: what nobody is told of, and until when. */
+/** List of silences: which rules and queues, and until when. */
 import { useState } from "preact/hooks";
 import { endSilence } from "../../alertsApi";
 import type { Rule, Silence, Tenant } from "../../apiTypes";

@@ -1,4 +1,4 @@
-/** One decision: its sentence; opened, what it was based on. */
+/** One decision; expands to the inputs it was based on. */
 import { useState } from "preact/hooks";
 import { readSources, readWorkerCount, type Source } from "../../autoscale";
 import { formatExact, formatCount, formatDuration, formatRate, formatPlural } from "../../format";

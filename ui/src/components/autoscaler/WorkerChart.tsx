@@ -1,4 +1,4 @@
-/** Workers wanted and workers that run, decision by decision. */
+/** Chart of wanted and running workers, one step per decision. */
 import { STEPS_HEIGHT, STEPS_WIDTH, toSteps, readWorkerCount } from "../../autoscale";
 import { formatExact } from "../../format";
 import type { Decision } from "../../apiTypes";

@@ -1,4 +1,4 @@
-/** One worker type: how many there should be, how that came about. */
+/** One worker type: the wanted number of workers, and the decisions that led to it. */
 import { listDecisions } from "../../api";
 import { describeScope, describeWork } from "../../autoscale";
 import { formatExact, formatCount, UNKNOWN } from "../../format";
@@ -18,7 +18,7 @@ const REFRESH_MS = 10_000;
 interface Props {
   tenant: Tenant | null;
   type: WorkerType;
-  /** Only decisions that were no hold. */
+  /** Show only decisions that changed the number. */
   changes: boolean;
 }
 

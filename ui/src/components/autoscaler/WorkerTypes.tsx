@@ -1,4 +1,4 @@
-/** Every worker type in a line: how many run, how many should, and why. */
+/** List of worker types with running and wanted workers, and the last decision. */
 import { describeScope, describeWork } from "../../autoscale";
 import { href } from "../../router";
 import type { Tenant, WorkerType } from "../../apiTypes";

@@ -1,4 +1,4 @@
-/** Times of which rows were lost between the pipeline and ClickHouse: history shows them as unknown. */
+/** Time ranges whose rows were lost between the pipeline and ClickHouse. History shows them as unknown. */
 import { formatExact, formatPlural } from "../../format";
 import { newestGaps } from "../../pipeline";
 import type { PipelineGap } from "../../apiTypes";

@@ -1,4 +1,4 @@
-/** What happened to servers: which one, when, and how many accepted jobs of which queues are missing since. */
+/** Server events (failover, data loss, restore), with the accepted jobs missing since, per queue. */
 import { formatExact, formatPlural } from "../../format";
 import { formatEventTitle, describeLoss, countUnlistedQueues } from "../../pipeline";
 import { queueHref, queueKey } from "../../router";
@@ -7,7 +7,7 @@ import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 
-/** Null: PostgreSQL, which keeps the events, did not answer. */
+/** Null `events` means that PostgreSQL, which stores them, did not respond. */
 export function ServerEvents({ events }: { events: readonly ServerEvent[] | null }) {
   if (events === null) return <EmptyNotice title="Server events unavailable">PostgreSQL, which stores them, did not respond.</EmptyNotice>;
   if (events.length === 0) return null;

@@ -1,4 +1,4 @@
-/** One group, opened: its numbers in full, and its consumers, stuck ones first. */
+/** Details of a consumer group: exact numbers, and its consumers, stuck ones first. */
 import { formatExact, formatDuration } from "../../format";
 import { queueHref } from "../../router";
 import type { StreamConsumer, WatchedStream } from "../../apiTypes";

@@ -1,4 +1,4 @@
-/** The headline numbers of a stream that are measured, not history: none is shown that nobody knows. */
+/** Summary numbers of a stream as last measured; unknown ones are shown as "unknown". */
 import { formatExact, formatCount, formatDuration, UNKNOWN } from "../../format";
 import type { WatchedStream } from "../../apiTypes";
 import { oldestAgeMs } from "../../streams";

@@ -1,4 +1,4 @@
-/** Every watched group in a row; opened, who holds its entries. */
+/** Table of watched consumer groups; a row expands to its consumers. */
 import { formatExact, formatCount, formatDuration, UNKNOWN } from "../../format";
 import { useMedia } from "../../polling";
 import { queueHref, queueKey } from "../../router";
@@ -12,7 +12,7 @@ const NARROW_COLUMNS = 3;
 
 interface Props {
   streams: readonly WatchedStream[];
-  /** The `queueKey` of the one that is open. */
+  /** `queueKey` of the expanded group. */
   open: string | null;
   onToggle: (stream: WatchedStream) => void;
 }
@@ -61,7 +61,7 @@ export function StreamTable({ streams, open, onToggle }: Props) {
 
 function StreamRows({ stream, open, onToggle }: { stream: WatchedStream; open: boolean; onToggle: () => void }) {
   const explanation = explainProblems(stream);
-  const columns = useMedia("(max-width: 700px)") ? NARROW_COLUMNS : COLUMNS; // a hidden column would still be counted
+  const columns = useMedia("(max-width: 700px)") ? NARROW_COLUMNS : COLUMNS; // colSpan counts hidden columns too
   return (
     <>
       <tr class={stream.stale ? "faded" : ""} data-testid="stream" data-queue={stream.queue}>

@@ -1,4 +1,4 @@
-/** A number that nobody knows: said in a word, never as 0, with the reason on hover. */
+/** Placeholder for an unknown number, with the reason on hover. Unknown is never shown as 0. */
 export function UnknownValue({ reason }: { reason: string | null }) {
   return (
     <span class="zero" data-testid="unknown" title={reason ?? "Not measured."}>
