@@ -1,7 +1,23 @@
 /** One function per alert endpoint. Does not depend on components or hooks. */
 import { pathSegment, tenantQuery } from "./api";
 import { ApiError, getChecked, request, REQUEST_TIMEOUT_MS } from "./http";
-import type { Channel, ChannelType, Incident, IncidentDetail, IncidentList, CreatedChannel, Rule, RuleFields, Silence, Tenant, TestResult } from "./apiTypes";
+import type {
+  Channel,
+  ChannelList,
+  CreatedChannel,
+  Incident,
+  IncidentDetail,
+  IncidentList,
+  NewChannel,
+  NewSilence,
+  Rule,
+  RuleFields,
+  RuleList,
+  Silence,
+  SilenceList,
+  Tenant,
+  TestResult,
+} from "./apiTypes";
 
 const ALERTS = "/api/v1/alerts";
 /** The server responds only after the test message was sent, or timed out. */
@@ -49,7 +65,7 @@ async function withConflictMessage(response: Promise<unknown>): Promise<void> {
 }
 
 export async function listRules(tenant: Tenant, signal: AbortSignal): Promise<Rule[]> {
-  return (await getChecked<{ rules: Rule[] }>(`${ALERTS}/rules?${tenantQuery(tenant)}`, signal, "rules")).rules;
+  return (await getChecked<RuleList>(`${ALERTS}/rules?${tenantQuery(tenant)}`, signal, "rules")).rules;
 }
 
 export type RuleInput = Partial<RuleFields> & { enabled?: boolean };
@@ -67,16 +83,7 @@ export async function removeRule(id: string, signal: AbortSignal): Promise<void>
 }
 
 export async function listChannels(tenant: Tenant, signal: AbortSignal): Promise<Channel[]> {
-  return (await getChecked<{ channels: Channel[] }>(`${ALERTS}/channels?${tenantQuery(tenant)}`, signal, "channels")).channels;
-}
-
-export interface NewChannel {
-  name: string;
-  type: ChannelType;
-  url?: string;
-  to?: string[];
-  secret?: string;
-  health: boolean;
+  return (await getChecked<ChannelList>(`${ALERTS}/channels?${tenantQuery(tenant)}`, signal, "channels")).channels;
 }
 
 export async function addChannel(tenant: Tenant, input: NewChannel, signal: AbortSignal): Promise<CreatedChannel> {
@@ -92,14 +99,7 @@ export async function testChannel(id: string, signal: AbortSignal): Promise<Test
 }
 
 export async function listSilences(tenant: Tenant, signal: AbortSignal): Promise<Silence[]> {
-  return (await getChecked<{ silences: Silence[] }>(`${ALERTS}/silences?${tenantQuery(tenant)}`, signal, "silences")).silences;
-}
-
-export interface NewSilence {
-  ends_at: string;
-  rule_id: string | null;
-  queue: string | null;
-  reason: string;
+  return (await getChecked<SilenceList>(`${ALERTS}/silences?${tenantQuery(tenant)}`, signal, "silences")).silences;
 }
 
 export async function addSilence(tenant: Tenant, input: NewSilence, signal: AbortSignal): Promise<void> {

@@ -1,6 +1,8 @@
 /** One function per endpoint. Does not depend on components or hooks. */
 import { ApiError, getChecked, request } from "./http";
 import type {
+  CurrentKey,
+  DeadFilter,
   DeadJobDetail,
   DeadList,
   DecisionList,
@@ -14,12 +16,13 @@ import type {
   QueueState,
   Redriven,
   RunningTasks,
+  SettingsChange,
   Tenant,
   TopQueues,
   WatchedStream,
   WatchedStreamList,
   WorkerType,
-  CurrentKey,
+  WorkerTypeList,
 } from "./apiTypes";
 
 const MAX_PAGES = 10;
@@ -87,15 +90,6 @@ export async function cancelJob(tenant: Tenant, id: string, signal: AbortSignal)
   await request("DELETE", `/api/v1/jobs/${pathSegment(id)}?${tenantQuery(tenant)}`, signal);
 }
 
-/** Filter for dead jobs, with the field names of the API. Absent fields do not filter. */
-export interface DeadFilter {
-  ids?: string[];
-  task?: string;
-  error?: string;
-  buried_from?: string;
-  buried_to?: string;
-}
-
 export function listDeadJobs(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<DeadList> {
   const query = Object.entries({ ...which, cursor }).flatMap(([name, value]) =>
     typeof value === "string" && value !== "" ? [`&${name}=${encodeURIComponent(value)}`] : [],
@@ -113,11 +107,6 @@ export async function redriveBatch(ref: QueueRef, which: DeadFilter, cursor: str
   return (await request("POST", path, signal, { ...which, limit: 200, ...(cursor === null ? {} : { cursor }) })) as Redriven;
 }
 
-export interface SettingsChange {
-  paused?: boolean;
-  limit?: number | null;
-}
-
 export async function changeSettings(ref: QueueRef, change: SettingsChange, signal: AbortSignal): Promise<void> {
   await request("PATCH", `/api/v1/queues/${pathSegment(ref.queue)}/settings?${tenantQuery(ref)}`, signal, change);
 }
@@ -128,7 +117,7 @@ export function getPipeline(signal: AbortSignal): Promise<PipelineHealth> {
 
 /** List all worker types within the key's scope; they may span environments. */
 export async function listWorkerTypes(signal: AbortSignal): Promise<WorkerType[]> {
-  return (await getChecked<{ types: WorkerType[] }>("/api/v1/autoscale", signal, "types")).types;
+  return (await getChecked<WorkerTypeList>("/api/v1/autoscale", signal, "types")).types;
 }
 
 export function listDecisions(type: string, changes: boolean, cursor: string | null, signal: AbortSignal): Promise<DecisionList> {

@@ -1,6 +1,5 @@
 /** Filters of the dead letters page, stored in the URL. Pure. */
-import type { DeadFilter } from "./api";
-import type { QueueState } from "./apiTypes";
+import type { DeadFilter, QueueState } from "./apiTypes";
 
 export interface DeadView {
   /** Null selects the queue with the most dead letters. */

@@ -25,6 +25,9 @@ export interface PointValues {
 }
 
 const NO_QUANTILES = { p50: null, p90: null, p95: null, p99: null };
+const NO_RANGE_QUANTILES = { ...NO_QUANTILES, count: 0 };
+const NO_LATENCY = { avg_wait_ms: null, max_age_ms: null, avg_run_ms: null };
+const NO_MOVES = { spilled: 0, refilled: 0, reclaimed: 0, released: 0, redriven: 0, cancelled: 0 };
 
 export function point(seconds: number, values: PointValues = {}, resolutionS = 5): MetricPoint {
   const { enqueued = 0, dequeued = 0, completed = 0, depth = null, running = null, limit = null, nack = 0, dlq = 0 } = values;
@@ -39,10 +42,12 @@ export function point(seconds: number, values: PointValues = {}, resolutionS = 5
       dequeued_per_s: dequeued / resolutionS,
       completed_per_s: completed / resolutionS,
     },
-    queue_depth: { max: depth, last: depth, warm: values.warm ?? null, cold: values.cold ?? null, max_bytes: null },
+    queue_depth: { max: depth, last: depth, warm: values.warm ?? null, cold: values.cold ?? null, scheduled: null, bytes: null, max_bytes: null },
+    latency: NO_LATENCY,
     percentiles: { wait_ms: { ...NO_QUANTILES, p95: values.waitP95 ?? null }, run_ms: NO_QUANTILES },
     concurrency: { max: running, last: running, limit, utilization_pct: null },
     failures: { nack, dlq, ttl_expired: values.expired ?? 0 },
+    moves: NO_MOVES,
   };
 }
 
@@ -55,8 +60,17 @@ export function history(timeseries: MetricPoint[], watermark: string | null = at
     source: { tier: "5s", reason: "up to 2h in steps of 5s" },
     watermark,
     completeness: { pct: 100, missing: {} },
-    headline: { totals: { enqueued: 0, dequeued: 0, completed: 0, nack: 0, dlq: 0, ttl_expired: 0 }, failure_rate: null },
-    percentiles: { wait_ms: NO_QUANTILES, run_ms: NO_QUANTILES },
+    headline: {
+      totals: { enqueued: 0, dequeued: 0, completed: 0, nack: 0, dlq: 0, ttl_expired: 0, ...NO_MOVES },
+      throughput: { enqueued_per_s: 0, dequeued_per_s: 0, completed_per_s: 0 },
+      failure_rate: null,
+      ttl_rate: null,
+      latency: NO_LATENCY,
+      queue_depth: { max: null, last: null },
+      concurrency: { max: null, max_utilization_pct: null },
+      peak: { queue_depth: null, completed_per_s: null },
+    },
+    percentiles: { wait_ms: NO_RANGE_QUANTILES, run_ms: NO_RANGE_QUANTILES },
     timeseries: timeseries.map((each) => ({ ...each, complete: Date.parse(each.timestamp) + 5000 <= until })),
   };
 }
@@ -73,10 +87,13 @@ export function queueState(queue: string, values: Partial<QueueState> = {}): Que
     running: 0,
     dead: 0,
     limit: null,
+    utilization_pct: null,
     paused: false,
     closed: false,
     bytes: 0,
+    cold_bytes: 0,
     oldest_at: null,
+    oldest_age_ms: null,
     ...values,
   };
 }

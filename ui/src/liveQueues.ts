@@ -8,7 +8,7 @@ import { ApiError, toApiError, unreachableError } from "./http";
 import { useFeed, type PollResult, type Polled } from "./polling";
 import { queueKey, tenantKey } from "./router";
 import { usePaused } from "./refreshStatus";
-import type { QueueRef, QueueState, Tenant } from "./apiTypes";
+import type { QueueState, QueueUpdate, Tenant } from "./apiTypes";
 
 /** Time of the server's clock, in ms, and performance.now() when it was received. */
 export interface ServerClock {
@@ -23,12 +23,6 @@ export interface LiveQueues extends ServerClock {
 const SILENCE_MS = 5000;
 const POLL_MS = 2000;
 const STREAM_RETRY_MS = 30_000;
-
-interface QueueUpdate {
-  queues: QueueState[];
-  gone?: QueueRef[];
-  timestamp: string;
-}
 
 /** Return the current server time in ms, extrapolated with the viewer's monotonic clock. */
 export function serverNow(clock: ServerClock, now: number): number {

@@ -1,6 +1,6 @@
 /** Redrive many dead jobs in batches, so that progress can be shown and the redrive can be stopped. */
-import { redriveBatch, type DeadFilter } from "./api";
-import type { QueueRef, Redriven } from "./apiTypes";
+import { redriveBatch } from "./api";
+import type { DeadFilter, QueueRef, Redriven } from "./apiTypes";
 
 type Step = (ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal) => Promise<Redriven>;
 

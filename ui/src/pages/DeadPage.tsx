@@ -1,6 +1,6 @@
 /** Dead letters: jobs that failed permanently, with their errors and redrive. */
 import { useMemo, useState } from "preact/hooks";
-import { listDeadJobs, type DeadFilter } from "../api";
+import { listDeadJobs } from "../api";
 import { deadFilter, deadQueues, isFiltered, parseDeadView, SINCE, type DeadView } from "../deadLetters";
 import { formatExact, formatCount } from "../format";
 import { usePolled, useTitle } from "../polling";
@@ -8,7 +8,7 @@ import { uniqueById, useRefreshedPages } from "../pagination";
 import { tenantKey, useSetParams } from "../router";
 import { useLiveQueues } from "../liveQueues";
 import { redriveAll } from "../redrive";
-import type { QueueRef, Tenant } from "../apiTypes";
+import type { DeadFilter, QueueRef, Tenant } from "../apiTypes";
 import { DeadLetter } from "../components/DeadLetter";
 import { Dialog } from "../components/Dialog";
 import { MoreButton } from "../components/MoreButton";

@@ -1,7 +1,7 @@
 /** Dialog that creates a channel. Its URL and secret are sent once and never shown again. */
 import { useState } from "preact/hooks";
-import { addChannel, type NewChannel } from "../../alertsApi";
-import type { ChannelType, CreatedChannel, Tenant } from "../../apiTypes";
+import { addChannel } from "../../alertsApi";
+import type { ChannelType, CreatedChannel, NewChannel, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
 
