@@ -26,7 +26,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from tests.browser.places import PATIENCE_MS
+from tests.browser.urls import TIMEOUT_MS
 from tests.programs import find_tool
 from tests.stack import Demo, RunningStack
 
@@ -41,7 +41,7 @@ LAUNCH_FLAGS = [
 ]
 
 
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=TIMEOUT_MS)
 
 VIEWPORT: Any = {"width": 1280, "height": 1000}
 
@@ -67,7 +67,7 @@ def dashboard_url(stack: RunningStack) -> str:
 @pytest.fixture(scope="package")  # not longer: it occupies the thread with an event loop, which other tests want
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=LAUNCH_FLAGS, timeout=PATIENCE_MS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=LAUNCH_FLAGS, timeout=TIMEOUT_MS)
         yield browser
         browser.close()
 
@@ -76,7 +76,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 def signed_in(browser: Browser, stack: RunningStack) -> Any:
     """The cookies of a browser that came by a link."""
     context = browser.new_context()
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     page = context.new_page()
     page.goto(stack.link())
     page.wait_for_selector("[data-testid=tenant]")
@@ -86,7 +86,7 @@ def signed_in(browser: Browser, stack: RunningStack) -> Any:
 
 
 @dataclass
-class Watch:
+class PageMonitor:
     """What the page did wrong so far. The browser itself logs every answer that is an error; one that asks to come back
     later (503) is none if the same question was answered then."""
 
@@ -105,7 +105,7 @@ class Watch:
 
     def on_response(self, response: Response) -> None:
         if response.ok:
-            self.errors[:] = [each for each in self.errors if not is_for_later(each, response.url)]
+            self.errors[:] = [each for each in self.errors if not is_retried_later(each, response.url)]
 
     def on_request(self, request: Request) -> None:
         parts = urlsplit(request.url)
@@ -113,45 +113,45 @@ class Watch:
             self.foreign_requests.append(request.url)
 
 
-def is_for_later(error: str, url: str) -> bool:
+def is_retried_later(error: str, url: str) -> bool:
     logged = "console: Failed to load resource: the server responded with a status of 503"
     return error.startswith(logged) and error.endswith(f" {url}")
 
 
 @pytest.fixture
-def watch(dashboard_url: str) -> Iterator[Watch]:
-    watch = Watch(host=urlsplit(dashboard_url).netloc)
-    yield watch
-    assert watch.errors == []
-    assert watch.foreign_requests == []
+def monitor(dashboard_url: str) -> Iterator[PageMonitor]:
+    monitor = PageMonitor(host=urlsplit(dashboard_url).netloc)
+    yield monitor
+    assert monitor.errors == []
+    assert monitor.foreign_requests == []
 
 
 @pytest.fixture
-def page_errors(watch: Watch) -> list[str]:
+def page_errors(monitor: PageMonitor) -> list[str]:
     """The errors seen so far; a test that provokes some takes them out itself."""
-    return watch.errors
+    return monitor.errors
 
 
 @pytest.fixture
-def page(browser: Browser, signed_in: Any, watch: Watch) -> Iterator[Page]:
+def page(browser: Browser, signed_in: Any, monitor: PageMonitor) -> Iterator[Page]:
     context = browser.new_context(viewport=VIEWPORT, storage_state=signed_in)
-    yield watched_page(context, watch)
+    yield open_monitored_page(context, monitor)
     context.close()
 
 
 @pytest.fixture
-def stranger(browser: Browser, watch: Watch) -> Iterator[Page]:
+def signed_out_page(browser: Browser, monitor: PageMonitor) -> Iterator[Page]:
     """A page of a browser that is not signed in."""
     context = browser.new_context(viewport=VIEWPORT)
-    yield watched_page(context, watch)
+    yield open_monitored_page(context, monitor)
     context.close()
 
 
-def watched_page(context: BrowserContext, watch: Watch) -> Page:
-    context.set_default_timeout(PATIENCE_MS)
-    context.on("request", watch.on_request)
-    context.on("response", watch.on_response)
+def open_monitored_page(context: BrowserContext, monitor: PageMonitor) -> Page:
+    context.set_default_timeout(TIMEOUT_MS)
+    context.on("request", monitor.on_request)
+    context.on("response", monitor.on_response)
     page = context.new_page()
-    page.on("console", watch.on_console)
-    page.on("pageerror", watch.on_exception)
+    page.on("console", monitor.on_console)
+    page.on("pageerror", monitor.on_exception)
     return page

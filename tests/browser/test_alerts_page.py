@@ -14,12 +14,12 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from headrace.api.callers import Level, Scope
 from tests.access import make_key
-from tests.browser.conftest import Watch, watched_page
-from tests.browser.places import ACME, ALERTS, FIRST_DATA_MS, GLOBEX, OVERVIEW
-from tests.browser.test_care import SCHEMES, expect_to_fit, serious
+from tests.browser.conftest import PageMonitor, open_monitored_page
+from tests.browser.test_all_pages import SCHEMES, expect_to_fit, find_violations
+from tests.browser.urls import ACME, ALERTS, FIRST_DATA_TIMEOUT_MS, GLOBEX, OVERVIEW
 from tests.stack import RunningStack
 
-FIRES_WITHIN_MS = 480_000
+FIRING_TIMEOUT_MS = 480_000
 """From a condition that is met until the page shows it: the pipeline, a round of the evaluator, a refresh; at worst a
 cooldown of five minutes."""
 
@@ -55,7 +55,7 @@ def incidents(page: Page, state: str, rule: str) -> Locator:
     return page.get_by_test_id(f"{state}-incidents").get_by_test_id("incident").filter(has_text=rule)
 
 
-def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page: Page, dashboard_url: str) -> None:
+def test_an_incident_fires_is_acknowledged_and_resolves_when_the_queue_resumes(page: Page, dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}alerts?{ACME}&show=rules")
     expect(page.get_by_test_id("rule").filter(has_text="jobs wait too long")).to_contain_text("Oldest job above 30 s")
     page.get_by_test_id("new-rule").click()
@@ -64,11 +64,11 @@ def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page:
     confirm(page)
 
     page.goto(dashboard_url + OVERVIEW)
-    told = page.get_by_test_id("open-alerts").get_by_role("link", name="reports stand still: reports")
-    expect(told).to_be_visible(timeout=FIRES_WITHIN_MS)
+    alert = page.get_by_test_id("open-alerts").get_by_role("link", name="reports stand still: reports")
+    expect(alert).to_be_visible(timeout=FIRING_TIMEOUT_MS)
     expect(page.get_by_test_id("open-alerts")).to_contain_text(re.compile(r"[1-9] *critical"))
     expect(page.get_by_test_id("badge-alerts")).to_contain_text(re.compile("[1-9]"))
-    told.click()
+    alert.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("reports stand still")
     expect(page).to_have_url(re.compile(r"\?(?=.*\bincident=)(?=.*\borg=)"))
     page.reload()
@@ -80,7 +80,7 @@ def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page:
 
     page.get_by_role("link", name="All alerts").click()
     row = incidents(page, "open", "reports stand still")  # again, since the condition is met still
-    expect(row).to_be_visible(timeout=FIRES_WITHIN_MS)
+    expect(row).to_be_visible(timeout=FIRING_TIMEOUT_MS)
     expect(row.get_by_role("link", name="reports", exact=True)).to_have_attribute("href", re.compile("/queues/reports"))
     row.get_by_test_id("acknowledge").click()
     confirm(page)
@@ -92,7 +92,7 @@ def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page:
     try:
         set_paused(page, dashboard_url, False)
         page.goto(f"{dashboard_url}alerts?{ACME}")
-        expect(incidents(page, "resolved", "reports stand still")).to_have_count(2, timeout=FIRES_WITHIN_MS)
+        expect(incidents(page, "resolved", "reports stand still")).to_have_count(2, timeout=FIRING_TIMEOUT_MS)
         expect(incidents(page, "open", "reports stand still")).to_have_count(0)
         page.goto(address)
         expect(page.get_by_test_id("story").locator("li")).to_have_text(
@@ -102,17 +102,17 @@ def test_a_forgotten_queue_is_told_taken_care_of_and_over_once_it_is_freed(page:
         set_paused(page, dashboard_url, True)
     page.goto(dashboard_url + OVERVIEW)  # as others expect to find it
     stuck = page.get_by_test_id("top-depth").get_by_role("link", name="reports")
-    expect(stuck).to_be_visible(timeout=FIRST_DATA_MS)
+    expect(stuck).to_be_visible(timeout=FIRST_DATA_TIMEOUT_MS)
     page.goto(f"{dashboard_url}alerts?{ACME}&show=rules")
     page.get_by_role("button", name="Remove reports stand still").click()
     confirm(page)
     expect(page.get_by_test_id("rule").filter(has_text="reports stand still")).to_have_count(0)
 
 
-def test_who_comes_second_is_told_so_kindly(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+def test_a_second_acknowledgement_is_already_handled(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(dashboard_url + ALERTS)
     row = incidents(page, "open", "invoices fail")
-    expect(row).to_be_visible(timeout=FIRES_WITHIN_MS)
+    expect(row).to_be_visible(timeout=FIRING_TIMEOUT_MS)
     row.get_by_test_id("acknowledge").click()
     other = page.context.new_page()
     other.goto(dashboard_url + ALERTS)
@@ -125,7 +125,7 @@ def test_who_comes_second_is_told_so_kindly(page: Page, page_errors: list[str], 
     page_errors[:] = [error for error in page_errors if "409" not in error]  # the browser's own words
 
 
-def test_rules_are_made_changed_switched_and_removed(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+def test_rules_are_created_edited_disabled_and_removed(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}alerts?{GLOBEX}")
     expect(page.get_by_test_id("open-incidents").locator("xpath=..")).to_contain_text("No rules enabled")
     page.get_by_test_id("show-rules").click()
@@ -182,7 +182,7 @@ def receiver() -> Generator[str]:
         thread.join()
 
 
-def test_channels_tell_their_secret_once_and_whether_they_work(page: Page, dashboard_url: str) -> None:
+def test_a_channel_shows_its_secret_once_and_test_outcomes(page: Page, dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}alerts?{GLOBEX}&show=channels")
     expect(page.get_by_test_id("empty")).to_contain_text("No channels yet")
     with receiver() as address:
@@ -195,17 +195,19 @@ def test_channels_tell_their_secret_once_and_whether_they_work(page: Page, dashb
         expect(channel).to_contain_text("http://127.0.0.1")
         expect(page.locator("body")).not_to_contain_text("secret-path")
         channel.get_by_test_id("test-channel").click()
-        expect(channel.get_by_test_id("test-outcome")).to_have_text("Test message delivered.", timeout=FIRST_DATA_MS)
+        expect(channel.get_by_test_id("test-outcome")).to_have_text(
+            "Test message delivered.", timeout=FIRST_DATA_TIMEOUT_MS
+        )
         expect(channel).to_contain_text("last sent")
     channel.get_by_test_id("test-channel").click()
-    expect(channel.get_by_test_id("test-outcome")).to_contain_text("Not delivered: ", timeout=FIRST_DATA_MS)
+    expect(channel.get_by_test_id("test-outcome")).to_contain_text("Not delivered: ", timeout=FIRST_DATA_TIMEOUT_MS)
     expect(channel.get_by_test_id("channel-failures")).to_contain_text("consecutive failure")
     channel.get_by_test_id("remove-channel").click()
     confirm(page)
     expect(page.get_by_test_id("empty")).to_contain_text("No channels yet")
 
 
-def test_a_silence_is_made_and_ended(page: Page, dashboard_url: str) -> None:
+def test_a_silence_is_created_and_ended(page: Page, dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}alerts?{GLOBEX}&show=silences")
     page.get_by_test_id("new-silence").click()
     fill(page, queue="thumbnails", length="4 h", reason="the new release")
@@ -243,7 +245,7 @@ def test_older_incidents_come_in_pages(page: Page, dashboard_url: str) -> None:
     expect(page.get_by_test_id("more")).to_have_count(0)
 
 
-def test_an_incident_shows_what_became_of_its_messages(page: Page, dashboard_url: str) -> None:
+def test_an_incident_shows_the_outcome_of_its_messages(page: Page, dashboard_url: str) -> None:
     def delivery(channel: str, **values: Any) -> dict[str, Any]:
         plain = {"id": channel, "channel_id": channel, "channel": channel, "kind": "firing", "attempts": 1}
         times = {"created_at": "2026-01-31T12:00:00Z", "delivered_at": None, "given_up_at": None}
@@ -271,20 +273,20 @@ def test_an_incident_shows_what_became_of_its_messages(page: Page, dashboard_url
     expect(shown.nth(2)).to_contain_text("HTTP 410")
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
-        assert serious(page) == [], scheme
+        assert find_violations(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     expect_to_fit(page)
 
 
-def test_an_incident_that_is_not_there_is_told_as_such(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+def test_an_unknown_incident_is_reported(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}{ALERTS}&incident=nothing")
     expect(page.get_by_test_id("empty")).to_contain_text("'nothing'")
     page_errors[:] = [error for error in page_errors if "404" not in error]  # the browser's own words
 
 
-def test_a_reader_sees_alerts_and_no_buttons(browser: Browser, watch: Watch, stack: RunningStack) -> None:
+def test_a_reader_sees_alerts_and_no_buttons(browser: Browser, monitor: PageMonitor, stack: RunningStack) -> None:
     key = make_key(stack.urls["postgres"], Scope("initech", "billing", "prod"), Level.READ, "reader of alerts")
-    page = watched_page(browser.new_context(), watch)
+    page = open_monitored_page(browser.new_context(), monitor)
     page.goto(stack.dashboard + ALERTS)
     page.get_by_test_id("key").fill(key)
     page.get_by_test_id("sign-in").click()

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.places import EMAILS, FIRST_DATA_MS, GLOBEX, INITECH
+from tests.browser.urls import EMAILS, FIRST_DATA_TIMEOUT_MS, GLOBEX, INITECH
 
 CHARTS = ["throughput", "depth", "wait", "run", "concurrency", "failures", "bytes"]
 CHOSEN = re.compile(r"\?(?=.*\bstart=)(?=.*\bend=)")
@@ -31,19 +31,19 @@ def open_queue(page: Page, url: str) -> None:
     page.goto(url)
     for chart in ("throughput", "depth"):
         plot = page.get_by_test_id(f"chart-{chart}")
-        expect(plot).to_have_attribute("data-points", re.compile(r"[1-9]"), timeout=FIRST_DATA_MS)
+        expect(plot).to_have_attribute("data-points", re.compile(r"[1-9]"), timeout=FIRST_DATA_TIMEOUT_MS)
 
 
 def expect_pixels(page: Page, chart: str, colour: str, least: int = 20) -> None:
     """More than so many pixels of the chart have the colour of a line, once it is drawn."""
-    page.wait_for_function(COUNT_PIXELS, arg=[chart, colour, least], timeout=FIRST_DATA_MS)
+    page.wait_for_function(COUNT_PIXELS, arg=[chart, colour, least], timeout=FIRST_DATA_TIMEOUT_MS)
 
 
 def last_timestamp(page: Page) -> str:
     return page.get_by_test_id("chart-throughput").get_attribute("data-last-timestamp") or ""
 
 
-def test_draws_what_flows_and_moves_with_it(page: Page, dashboard_url: str) -> None:
+def test_charts_draw_live_data_and_update(page: Page, dashboard_url: str) -> None:
     open_queue(page, dashboard_url + EMAILS)
     for chart in CHARTS:
         expect(page.get_by_test_id(f"chart-{chart}")).to_be_attached()
@@ -56,7 +56,7 @@ def test_draws_what_flows_and_moves_with_it(page: Page, dashboard_url: str) -> N
     ):
         expect_pixels(page, chart, f"--series-{colour}")
     expect(page.get_by_test_id("figure-depth")).to_have_text(re.compile(r"\d"))
-    expect(page.get_by_test_id("figure-throughput")).to_have_text(re.compile(r"[1-9]"), timeout=FIRST_DATA_MS)
+    expect(page.get_by_test_id("figure-throughput")).to_have_text(re.compile(r"[1-9]"), timeout=FIRST_DATA_TIMEOUT_MS)
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "live")
     expect(page.get_by_test_id("provenance")).to_contain_text("from 5 s buckets")
     expect(page.get_by_test_id("completeness")).to_contain_text("% complete")
@@ -67,7 +67,7 @@ def test_draws_what_flows_and_moves_with_it(page: Page, dashboard_url: str) -> N
           return plot.dataset.lastTimestamp > before && plot.querySelector("canvas").toDataURL() !== drawn;
         }""",
         arg=[last_timestamp(page), drawn],
-        timeout=FIRST_DATA_MS,
+        timeout=FIRST_DATA_TIMEOUT_MS,
     )
 
 
@@ -76,11 +76,11 @@ def test_shows_both_tiers_and_failures(page: Page, dashboard_url: str) -> None:
     expect_pixels(page, "depth", "--series-cold")
     expect_pixels(page, "depth", "--series-depth")
     open_queue(page, f"{dashboard_url}queues/invoices?{INITECH}&range=5m")
-    expect(page.get_by_test_id("figure-failures")).to_have_text(re.compile(r"[1-9].* %"), timeout=FIRST_DATA_MS)
+    expect(page.get_by_test_id("figure-failures")).to_have_text(re.compile(r"[1-9].* %"), timeout=FIRST_DATA_TIMEOUT_MS)
     expect_pixels(page, "failures", "--series-running", 10)
 
 
-def test_a_drag_zooms_and_back_returns(page: Page, dashboard_url: str) -> None:
+def test_a_drag_zooms_in_and_back_zooms_out(page: Page, dashboard_url: str) -> None:
     open_queue(page, dashboard_url + EMAILS)
     box = page.locator("[data-testid=chart-throughput] .u-over").bounding_box()
     assert box is not None
@@ -98,7 +98,7 @@ def test_a_drag_zooms_and_back_returns(page: Page, dashboard_url: str) -> None:
     expect(page.get_by_role("radio", name="Last 5 minutes")).to_be_checked()
 
 
-def test_ranges_live_in_the_url(page: Page, dashboard_url: str) -> None:
+def test_ranges_are_stored_in_the_url(page: Page, dashboard_url: str) -> None:
     open_queue(page, dashboard_url + EMAILS)
     page.get_by_role("radio", name="Last 24 hours").check()
     expect(page).to_have_url(re.compile(r"[?&]range=24h(&|$)"))
@@ -116,14 +116,14 @@ def test_crosshair_is_linked_and_follows_the_keyboard(page: Page, dashboard_url:
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "paused")
     newest = page.locator(".moment").first.inner_text()
     page.get_by_test_id("chart-depth").press("Home")
-    first = other_moment(page, newest)
+    first = wait_for_other_moment(page, newest)
     page.get_by_test_id("chart-depth").press("ArrowRight")
-    other_moment(page, first)
+    wait_for_other_moment(page, first)
     page.get_by_test_id("chart-depth").press("+")
     expect(page.get_by_test_id("between")).to_be_visible()
 
 
-def other_moment(page: Page, before: str) -> str:
+def wait_for_other_moment(page: Page, before: str) -> str:
     """The one that all charts tell, once it is not that of before."""
     page.wait_for_function(
         """(before) => {
@@ -135,7 +135,7 @@ def other_moment(page: Page, before: str) -> str:
     return page.locator(".moment").first.inner_text()
 
 
-def test_pause_holds_the_picture(page: Page, dashboard_url: str) -> None:
+def test_pause_stops_updates(page: Page, dashboard_url: str) -> None:
     open_queue(page, dashboard_url + EMAILS)
     page.get_by_test_id("pause").click()
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "paused")
@@ -147,7 +147,7 @@ def test_pause_holds_the_picture(page: Page, dashboard_url: str) -> None:
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "live")
 
 
-def test_another_queue_is_chosen_by_its_name(page: Page, dashboard_url: str) -> None:
+def test_the_heading_switches_to_another_queue(page: Page, dashboard_url: str) -> None:
     open_queue(page, dashboard_url + EMAILS)
     page.get_by_test_id("queue-select").select_option("reports")
     expect(page.get_by_test_id("tags")).to_contain_text("paused")

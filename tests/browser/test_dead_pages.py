@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.places import DEAD
+from tests.browser.urls import DEAD
 
 NEXT = "the-older-ones"
 
@@ -38,7 +38,7 @@ class Dead:
         route.fulfill(content_type="application/json", body=json.dumps(body))
 
 
-def test_older_pages_are_refreshed_and_end_with_their_filter(page: Page, dashboard_url: str) -> None:
+def test_older_pages_are_refreshed_and_reset_with_the_filter(page: Page, dashboard_url: str) -> None:
     dead = Dead(page)
     page.goto(f"{dashboard_url}{DEAD}&queue=invoices")
     letters = page.get_by_test_id("letters")

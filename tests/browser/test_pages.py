@@ -15,16 +15,16 @@ from headrace.model.names import QueueRef
 from headrace.queue.queue import SyncClient
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
-from tests.browser.places import ACME, DEAD, DURATION, EMAILS, FIRST_DATA_MS, GLOBEX, OVERVIEW, PIPELINE, job
-from tests.browser.test_care import SCHEMES, expect_to_fit, serious
+from tests.browser.test_all_pages import SCHEMES, expect_to_fit, find_violations
+from tests.browser.urls import ACME, DEAD, DURATION, EMAILS, FIRST_DATA_TIMEOUT_MS, GLOBEX, OVERVIEW, PIPELINE, job
 from tests.conftest import wait_until
 from tests.stack import RunningStack
 
 
-def test_the_overview_tells_where_the_environment_stands(page: Page, dashboard_url: str) -> None:
+def test_the_overview_shows_the_state_of_the_environment(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + OVERVIEW)
     for name in ("depth", "oldest", "wait", "throughput", "failures", "utilization"):
-        expect(page.get_by_test_id(f"figure-{name}")).to_have_text(re.compile(r"\d"), timeout=FIRST_DATA_MS)
+        expect(page.get_by_test_id(f"figure-{name}")).to_have_text(re.compile(r"\d"), timeout=FIRST_DATA_TIMEOUT_MS)
     expect(page.locator(".sparkline path").first).to_have_attribute("d", re.compile("^M"))
     expect(page.get_by_test_id("top-depth").get_by_role("link", name="reports")).to_be_visible()
     expect(page.get_by_test_id("top-depth")).to_contain_text("paused")
@@ -32,7 +32,7 @@ def test_the_overview_tells_where_the_environment_stands(page: Page, dashboard_u
     expect(page.get_by_test_id("completeness")).to_contain_text("%")
 
 
-def test_from_the_overview_each_trouble_is_two_clicks_away(page: Page, dashboard_url: str) -> None:
+def test_each_problem_is_two_clicks_from_the_overview(page: Page, dashboard_url: str) -> None:
     """A queue that is stuck, a task that fails, a tenant that is noisy."""
     page.goto(dashboard_url + OVERVIEW)
     page.get_by_test_id("top-depth").get_by_role("link", name="reports").click()
@@ -41,19 +41,19 @@ def test_from_the_overview_each_trouble_is_two_clicks_away(page: Page, dashboard
     page.goto(dashboard_url + OVERVIEW)
     environments = page.get_by_test_id("environments")
     failing = environments.locator("tr", has_text="initech")
-    expect(failing.locator("td").nth(4)).to_have_text(re.compile(r"[1-9]"), timeout=FIRST_DATA_MS)
+    expect(failing.locator("td").nth(4)).to_have_text(re.compile(r"[1-9]"), timeout=FIRST_DATA_TIMEOUT_MS)
     failing.get_by_role("link", name=re.compile(r"^\d")).click()
     page.get_by_test_id("letter").first.click()
     expect(page.get_by_test_id("traceback")).to_contain_text("Traceback (most recent call last)")
 
     page.goto(dashboard_url + OVERVIEW)
     environments.get_by_role("link", name=re.compile("globex")).click()
-    expect(page.get_by_test_id("figure-utilization")).to_have_text(re.compile("%"), timeout=FIRST_DATA_MS)
+    expect(page.get_by_test_id("figure-utilization")).to_have_text(re.compile("%"), timeout=FIRST_DATA_TIMEOUT_MS)
     page.get_by_test_id("top-wait_p95").get_by_role("link", name="thumbnails").click()
     expect(page).to_have_url(re.compile(r"/queues/thumbnails\?(.*&)?org=globex(&|$)"))
 
 
-def test_links_do_not_load_the_page_anew(page: Page, dashboard_url: str) -> None:
+def test_links_do_not_reload_the_page(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + OVERVIEW)
     expect(page.get_by_test_id("tenant")).to_be_visible()
     page.evaluate("globalThis.here = true")
@@ -64,7 +64,7 @@ def test_links_do_not_load_the_page_anew(page: Page, dashboard_url: str) -> None
 
 
 @contextmanager
-def nobody_starts_invoices(stack: RunningStack) -> Generator[None]:
+def invoices_paused(stack: RunningStack) -> Generator[None]:
     """Else one that is redriven fails three times more, and is a dead letter again before anybody looks."""
     with SyncClient(stack.urls["redis"]) as client:
         client.pause(FAILING)
@@ -85,7 +85,9 @@ def dead_invoices(stack: RunningStack, error: str = "") -> list[str]:
 
 
 def test_dead_letters_are_found_read_and_redriven(page: Page, dashboard_url: str, stack: RunningStack) -> None:
-    wait_until(lambda: len(dead_invoices(stack, "no tax id")) > 1, "two without a tax id", FIRST_DATA_MS / 1000, 0.5)
+    wait_until(
+        lambda: len(dead_invoices(stack, "no tax id")) > 1, "two without a tax id", FIRST_DATA_TIMEOUT_MS / 1000, 0.5
+    )
     page.goto(dashboard_url + DEAD)
     letters = page.get_by_test_id("letter")
     expect(letters.first).to_be_visible()
@@ -98,7 +100,7 @@ def test_dead_letters_are_found_read_and_redriven(page: Page, dashboard_url: str
     expect(page.get_by_test_id("traceback")).to_contain_text("KeyError: 'tax_id'")
     expect(page.get_by_test_id("payload")).to_contain_text('"invoice"')
 
-    with nobody_starts_invoices(stack):
+    with invoices_paused(stack):
         first = page.locator(".letter .facts a").first.inner_text()
         page.get_by_role("button", name=f"Redrive {first}").click()
         page.get_by_test_id("confirm").click()
@@ -110,26 +112,26 @@ def test_dead_letters_are_found_read_and_redriven(page: Page, dashboard_url: str
         expect(page.get_by_test_id("empty")).to_contain_text(re.compile("No matches|No dead letters"))
 
 
-def test_a_job_tells_its_story(page: Page, dashboard_url: str, stack: RunningStack) -> None:
-    found = wait_until(lambda: dead_invoices(stack), "an invoice died", FIRST_DATA_MS / 1000, 0.5)[0]
+def test_a_job_page_shows_the_job_and_redrives_it(page: Page, dashboard_url: str, stack: RunningStack) -> None:
+    found = wait_until(lambda: dead_invoices(stack), "an invoice died", FIRST_DATA_TIMEOUT_MS / 1000, 0.5)[0]
     page.goto(dashboard_url + job("org=initech&project=billing&env=prod", found))
     expect(page.get_by_test_id("job-state")).to_have_text("dead")
     expect(page.get_by_test_id("job")).to_contain_text("post_invoice")
     expect(page.get_by_test_id("job")).to_contain_text("3 of 3")
     expect(page.get_by_test_id("traceback")).to_contain_text("_post_to_ledger")
-    with nobody_starts_invoices(stack):
+    with invoices_paused(stack):
         page.get_by_test_id("redrive-job").click()
         page.get_by_test_id("confirm").click()
         expect(page.get_by_test_id("job-state")).not_to_have_text("dead")
 
 
-def test_a_job_that_is_not_there_is_told_as_such(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+def test_an_unknown_job_is_reported(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(dashboard_url + job(ACME, "no/such job?"))
     expect(page.get_by_test_id("empty")).to_contain_text("'no/such job?' in acme / shop / prod")
     page_errors[:] = [error for error in page_errors if "404" not in error]  # the browser's own words
 
 
-def test_the_pipeline_tells_its_lag_and_its_batches(page: Page, dashboard_url: str) -> None:
+def test_the_pipeline_page_shows_lag_and_batches(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + PIPELINE)
     expect(page.get_by_test_id("batches")).to_have_attribute("data-rows", re.compile(r"[1-9]"))
     for name in ("lag", "freshness", "batch"):
@@ -143,7 +145,7 @@ def event(number: int, **values: Any) -> dict[str, Any]:
     return {**plain, "description": None, "missing": 0, "queues": 0, "losses": [], **values}
 
 
-def test_the_pipeline_shows_events_of_servers_and_gaps(page: Page, dashboard_url: str) -> None:
+def test_the_pipeline_page_shows_server_events_and_gaps(page: Page, dashboard_url: str) -> None:
     losses = [{"org": "acme", "project": "shop", "env": "prod", "queue": "emails", "missing": 12}]
     lost = event(2, missing=15, queues=3, losses=losses, description="Its replication id changed.")
     batch = {"finished_at": "2026-01-31T12:00:02Z", "batch_id": 812, "duration_ms": 640, "fresh_after_ms": 2100}
@@ -171,14 +173,14 @@ def test_the_pipeline_shows_events_of_servers_and_gaps(page: Page, dashboard_url
     expect(page.get_by_test_id("gaps").locator("tbody td:last-child")).to_have_text(["unknown", "420"])
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
-        assert serious(page) == [], scheme
+        assert find_violations(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     expect_to_fit(page)
     answer["server_events"] = None
     expect(page.get_by_test_id("empty")).to_contain_text("PostgreSQL, which stores them, did not respond")
 
 
-def test_an_address_of_nothing_says_so(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+def test_unknown_addresses_and_queues_are_reported(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     answer = page.goto(f"{dashboard_url}nothing")
     assert answer is not None
     assert answer.status == 404
@@ -188,6 +190,6 @@ def test_an_address_of_nothing_says_so(page: Page, page_errors: list[str], dashb
     page_errors[:] = [error for error in page_errors if "404" not in error]
 
 
-def test_times_are_the_viewers_with_utc_on_hover(page: Page, dashboard_url: str) -> None:
+def test_times_are_local_with_utc_on_hover(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + EMAILS)
     expect(page.locator("[data-testid=provenance] time").first).to_have_attribute("title", re.compile(r" UTC$"))

@@ -8,11 +8,11 @@ from typing import Any
 
 from playwright.sync_api import CDPSession, Page, Route, expect
 
-from tests.browser.places import ACME, BY_CLASS, COUNT, FIRST_DATA_MS, GLOBEX, QUEUES
+from tests.browser.urls import ACME, BY_QUEUE, COUNT, FIRST_DATA_TIMEOUT_MS, GLOBEX, QUEUES
 
 MANY = 1000
 FEW = 100
-MOST_MS = 100
+MAX_MS = 100
 
 # An interaction, from the event until the new rows are laid out; then how many rows were touched for it.
 CLICK = """
@@ -79,7 +79,7 @@ def show_many(page: Page, url: str) -> None:
     expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", str(MANY))
 
 
-def test_tells_what_waits_by_flow_type_task_and_class(page: Page, dashboard_url: str) -> None:
+def test_lists_waiting_jobs_by_flow_type_task_and_queue(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + QUEUES)
     row = page.locator("[data-testid=queues] tbody tr", has_text="build_report")
     expect(row).to_contain_text("weekly")
@@ -90,7 +90,7 @@ def test_tells_what_waits_by_flow_type_task_and_class(page: Page, dashboard_url:
     expect(row.locator("td.oldest time")).to_have_attribute("title", re.compile(r"since .* UTC"))
 
 
-def test_names_the_plugin_that_provides_a_queue(page: Page, dashboard_url: str) -> None:
+def test_shows_the_plugin_that_provides_a_queue(page: Page, dashboard_url: str) -> None:
     """The answer is given here: in a demo that was restarted, no worker has run a job of the paused queue yet."""
     answer = {"reports": "headrace-demo"}
     page.route("**/api/v2/metrics/queues/action-plugins*", lambda route: route.fulfill(json=answer))
@@ -99,7 +99,7 @@ def test_names_the_plugin_that_provides_a_queue(page: Page, dashboard_url: str) 
     expect(row.get_by_role("link")).to_have_attribute("title", "reports\nprovided by headrace-demo")
 
 
-def test_groups_by_class_and_shows_idle_queues_too(page: Page, dashboard_url: str) -> None:
+def test_groups_by_queue_and_includes_idle_queues(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + QUEUES)
     page.get_by_test_id("group").check()
     expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "3")
@@ -108,18 +108,18 @@ def test_groups_by_class_and_shows_idle_queues_too(page: Page, dashboard_url: st
         expect(page.get_by_test_id("queues").get_by_role("link", name=name, exact=True)).to_be_visible()
 
 
-def test_numbers_follow_what_happens(page: Page, dashboard_url: str) -> None:
+def test_numbers_update_live(page: Page, dashboard_url: str) -> None:
     """Nothing starts the jobs of the paused queue, and the demo keeps sending some."""
-    page.goto(dashboard_url + BY_CLASS)
+    page.goto(dashboard_url + BY_QUEUE)
     total = page.locator("[data-testid=queues] tbody tr", has_text="reports").locator("td.total span")
     expect(total).to_have_text(COUNT)
     exact = total.get_attribute("title") or ""  # the text rounds from 1,000 jobs on
-    expect(total).not_to_have_attribute("title", exact, timeout=FIRST_DATA_MS)
+    expect(total).not_to_have_attribute("title", exact, timeout=FIRST_DATA_TIMEOUT_MS)
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "live")
 
 
-def test_order_and_filters_live_in_the_url(page: Page, dashboard_url: str) -> None:
-    page.goto(dashboard_url + BY_CLASS)
+def test_order_and_filters_are_stored_in_the_url(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + BY_QUEUE)
     expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "3")
     page.get_by_test_id("sort-queue").click()
     expect(page.locator("th", has=page.get_by_test_id("sort-queue"))).to_have_attribute("aria-sort", "ascending")
@@ -136,7 +136,7 @@ def test_order_and_filters_live_in_the_url(page: Page, dashboard_url: str) -> No
     expect(page.get_by_test_id("empty")).to_contain_text("No matches")
 
 
-def test_running_tasks_are_closed_until_wanted_and_lead_to_their_jobs(page: Page, dashboard_url: str) -> None:
+def test_running_tasks_are_collapsed_by_default(page: Page, dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}queue-metrics?{GLOBEX}")
     expect(page.get_by_test_id("running-count")).to_have_text(re.compile(r"\d"))
     expect(page.get_by_test_id("running")).to_have_count(0)
@@ -144,7 +144,7 @@ def test_running_tasks_are_closed_until_wanted_and_lead_to_their_jobs(page: Page
     expect(page.get_by_test_id("running-toggle")).to_have_attribute("aria-expanded", "true")
 
 
-def test_tasks_that_run_long_stand_out_longest_first(page: Page, dashboard_url: str) -> None:
+def test_long_running_tasks_are_highlighted_longest_first(page: Page, dashboard_url: str) -> None:
     def task(job_id: str, minutes: float) -> dict[str, Any]:
         return {
             **{"org": "acme", "project": "shop", "env": "prod", "actionClass": "search-index"},
@@ -166,7 +166,7 @@ def test_tasks_that_run_long_stand_out_longest_first(page: Page, dashboard_url: 
     expect(rows.nth(0).get_by_role("link", name="long")).to_have_attribute("href", re.compile(r"^/jobs/long\?"))
 
 
-def test_a_thousand_rows_sort_and_scroll_without_a_stall(page: Page, dashboard_url: str) -> None:
+def test_a_thousand_rows_sort_and_scroll_fast(page: Page, dashboard_url: str) -> None:
     show_many(page, dashboard_url)
     assert page.locator("[data-testid=queues] tbody tr:not(.spacer)").count() < FEW
     devtools = page.context.new_cdp_session(page)
@@ -185,6 +185,6 @@ def test_a_thousand_rows_sort_and_scroll_without_a_stall(page: Page, dashboard_u
         scrolls.append(worked_ms(devtools) - worked)
         assert page.locator("[data-testid=queues] tbody tr:not(.spacer)").count() < FEW
     # What the cheapest of several took is what the page costs.
-    assert (min(sorts) < MOST_MS, min(scrolls) < MOST_MS) == (True, True), (sorts, scrolls)
+    assert (min(sorts) < MAX_MS, min(scrolls) < MAX_MS) == (True, True), (sorts, scrolls)
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     expect(page.locator(f"[data-testid=queues] tr[aria-rowindex='{MANY + 1}']")).to_be_visible()

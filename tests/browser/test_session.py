@@ -8,8 +8,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from headrace.api.callers import Level, Scope
 from tests.access import make_key
-from tests.browser.conftest import Watch, watched_page
-from tests.browser.places import ACME, EMAILS, GLOBEX, QUEUES
+from tests.browser.conftest import PageMonitor, open_monitored_page
+from tests.browser.urls import ACME, EMAILS, GLOBEX, QUEUES
 from tests.stack import RunningStack
 
 
@@ -18,39 +18,39 @@ def sign_in(page: Page, key: str) -> None:
     page.get_by_test_id("sign-in").click()
 
 
-def test_asks_strangers_for_a_key(stranger: Page, page_errors: list[str], stack: RunningStack) -> None:
-    stranger.goto(stack.dashboard + QUEUES)
-    with stranger.expect_console_message(lambda message: message.type == "error"):
-        sign_in(stranger, "hr_wrong")
-    expect(stranger.get_by_test_id("refused")).to_contain_text("not valid")
+def test_signing_in_needs_a_valid_key(signed_out_page: Page, page_errors: list[str], stack: RunningStack) -> None:
+    signed_out_page.goto(stack.dashboard + QUEUES)
+    with signed_out_page.expect_console_message(lambda message: message.type == "error"):
+        sign_in(signed_out_page, "hr_wrong")
+    expect(signed_out_page.get_by_test_id("refused")).to_contain_text("not valid")
     # The browser itself logs the 401 of the wrong key, and that of no other request.
     assert [error for error in page_errors if "401" not in error] == []
     assert len(page_errors) == 1
     page_errors.clear()
-    sign_in(stranger, stack.key)
-    expect(stranger.get_by_role("heading", name="Queues", exact=True)).to_be_visible()
-    stranger.reload()
-    expect(stranger.get_by_test_id("tenant")).to_be_visible()
-    stranger.get_by_test_id("sign-out").click()
-    expect(stranger.get_by_test_id("key")).to_be_visible()
+    sign_in(signed_out_page, stack.key)
+    expect(signed_out_page.get_by_role("heading", name="Queues", exact=True)).to_be_visible()
+    signed_out_page.reload()
+    expect(signed_out_page.get_by_test_id("tenant")).to_be_visible()
+    signed_out_page.get_by_test_id("sign-out").click()
+    expect(signed_out_page.get_by_test_id("key")).to_be_visible()
 
 
-def test_a_link_signs_in_one_browser(stranger: Page, page_errors: list[str], stack: RunningStack) -> None:
+def test_a_link_signs_in_one_browser(signed_out_page: Page, page_errors: list[str], stack: RunningStack) -> None:
     link = stack.link()
-    stranger.goto(link)
-    expect(stranger.get_by_test_id("tenant")).to_be_visible()
-    expect(stranger).to_have_url(re.compile(r"//[^/]+/(\?|$)"))
-    stranger.goto("about:blank")
-    stranger.context.clear_cookies()
-    answer = stranger.goto(link)
+    signed_out_page.goto(link)
+    expect(signed_out_page.get_by_test_id("tenant")).to_be_visible()
+    expect(signed_out_page).to_have_url(re.compile(r"//[^/]+/(\?|$)"))
+    signed_out_page.goto("about:blank")
+    signed_out_page.context.clear_cookies()
+    answer = signed_out_page.goto(link)
     assert answer is not None
     assert answer.status == 404
-    expect(stranger.get_by_role("heading")).to_have_text("This link does not sign in")
+    expect(signed_out_page.get_by_role("heading")).to_have_text("This link does not sign in")
     # Every page that is not there is an error to the browser.
     page_errors[:] = [error for error in page_errors if "404" not in error]
 
 
-def test_the_environment_is_chosen_by_its_parts_and_lives_in_the_url(page: Page, dashboard_url: str) -> None:
+def test_the_environment_is_selected_by_part_and_stored_in_the_url(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + QUEUES)
     page.get_by_test_id("tenant-org").select_option("globex")
     expect(page.get_by_test_id("tenant-project")).to_have_value("media")
@@ -59,11 +59,11 @@ def test_the_environment_is_chosen_by_its_parts_and_lives_in_the_url(page: Page,
     expect(page.get_by_test_id("tenant-org")).to_have_value("acme")
 
 
-def test_a_reader_of_one_environment_sees_that_one_and_no_buttons(
-    browser: Browser, watch: Watch, stack: RunningStack
+def test_a_reader_sees_one_environment_and_no_buttons(
+    browser: Browser, monitor: PageMonitor, stack: RunningStack
 ) -> None:
     key = make_key(stack.urls["postgres"], Scope("acme", "shop", "prod"), Level.READ, "reader")
-    page = watched_page(browser.new_context(), watch)
+    page = open_monitored_page(browser.new_context(), monitor)
     page.goto(stack.dashboard + EMAILS)
     sign_in(page, key)
     expect(page.get_by_test_id("figure-depth")).to_have_text(re.compile(r"\d"))
@@ -91,7 +91,7 @@ def test_an_operator_pauses_and_limits_a_queue(page: Page, dashboard_url: str) -
     expect(page.locator(".stat", has=page.get_by_test_id("figure-running"))).to_contain_text("no limit")
 
 
-def test_a_dialog_can_be_left_and_nothing_happens(page: Page, dashboard_url: str) -> None:
+def test_closing_a_dialog_changes_nothing(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + EMAILS)
     page.get_by_test_id("pause-queue").click()
     expect(page.get_by_test_id("dialog")).to_be_visible()

@@ -9,8 +9,8 @@ from typing import Any
 from playwright.sync_api import Page, Route, expect
 
 from headrace.cli.demo_stream import LOST, STREAM
-from tests.browser.places import COUNT, FIRST_DATA_MS
-from tests.browser.test_care import SCHEMES, serious
+from tests.browser.test_all_pages import SCHEMES, find_violations
+from tests.browser.urls import COUNT, FIRST_DATA_TIMEOUT_MS
 from tests.conftest import wait_until
 from tests.stack import RunningStack
 
@@ -56,8 +56,8 @@ def test_a_stream_is_found_and_opened_by_keyboard(page: Page, dashboard_url: str
     page.goto(dashboard_url)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Streams").click()
     row = page.get_by_test_id("stream").filter(has_text=STREAM)
-    expect(row).to_contain_text("default / default / streams", timeout=FIRST_DATA_MS)
-    expect(row.locator("td.total")).to_have_text(COUNT, timeout=FIRST_DATA_MS)
+    expect(row).to_contain_text("default / default / streams", timeout=FIRST_DATA_TIMEOUT_MS)
+    expect(row.locator("td.total")).to_have_text(COUNT, timeout=FIRST_DATA_TIMEOUT_MS)
     toggle = row.get_by_test_id("stream-toggle")
     toggle.focus()
     page.keyboard.press("Enter")
@@ -67,30 +67,30 @@ def test_a_stream_is_found_and_opened_by_keyboard(page: Page, dashboard_url: str
     expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
-        assert serious(page) == [], scheme
+        assert find_violations(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     expect(page.get_by_test_id("stream-toggle")).to_be_visible()
     assert fits(page)
 
 
-def test_its_charts_are_where_those_of_queues_are(page: Page, stack: RunningStack, dashboard_url: str) -> None:
-    wait_until(lambda: stack.get(HISTORY), "history knows the stream", FIRST_DATA_MS / 1000, 0.5)
+def test_a_stream_has_charts_like_a_queue(page: Page, stack: RunningStack, dashboard_url: str) -> None:
+    wait_until(lambda: stack.get(HISTORY), "history knows the stream", FIRST_DATA_TIMEOUT_MS / 1000, 0.5)
     page.goto(f"{dashboard_url}streams")
     page.get_by_role("link", name=f"Charts for {STREAM}/workers").click()
     expect(page.get_by_test_id("stream-tags")).to_contain_text("stream")
     expect(page.get_by_test_id("figure-depth")).to_have_text(COUNT)
     expect(page.get_by_test_id("chart-depth")).to_have_attribute(
-        "data-points", re.compile("[1-9]"), timeout=FIRST_DATA_MS
+        "data-points", re.compile("[1-9]"), timeout=FIRST_DATA_TIMEOUT_MS
     )
     expect(page.get_by_test_id("empty")).to_have_count(0)  # it is no queue that holds nothing
     expect(page.get_by_test_id("figure-failures")).to_have_text("–")  # others' workers do not tell
     expect(page.get_by_test_id("figure-bytes")).to_have_count(0)
-    assert serious(page) == []
+    assert find_violations(page) == []
     page.get_by_role("link", name="View consumers").click()
     expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
 
 
-def test_what_nobody_knows_is_said_and_is_not_0(page: Page, dashboard_url: str) -> None:
+def test_unknown_numbers_are_shown_as_unknown_not_0(page: Page, dashboard_url: str) -> None:
     stuck = [{"name": "w1", "pending": 12, "idle_ms": 431_000, "stuck": True}]
     answer_with(
         page,
@@ -114,22 +114,22 @@ def test_what_nobody_knows_is_said_and_is_not_0(page: Page, dashboard_url: str) 
     expect(page.get_by_test_id("stream-detail")).to_contain_text("50 more with fewer pending entries")
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
-        assert serious(page) == [], scheme
+        assert find_violations(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     assert fits(page)
 
 
-def test_the_page_of_a_stream_says_what_is_not_known_of_it(page: Page, stack: RunningStack, dashboard_url: str) -> None:
-    wait_until(lambda: stack.get(HISTORY), "history knows the stream", FIRST_DATA_MS / 1000, 0.5)
+def test_the_page_of_a_stream_explains_unknown_numbers(page: Page, stack: RunningStack, dashboard_url: str) -> None:
+    wait_until(lambda: stack.get(HISTORY), "history knows the stream", FIRST_DATA_TIMEOUT_MS / 1000, 0.5)
     answer_with(page, unknown(STREAM))
     page.goto(dashboard_url + CHARTS)
     expect(page.get_by_test_id("figure-depth")).to_have_text("unknown")
     expect(page.get_by_test_id("empty")).to_contain_text(REASON)
 
 
-def test_without_streams_the_page_says_how_to_watch_one(page: Page, dashboard_url: str) -> None:
+def test_without_streams_the_page_explains_how_to_watch_one(page: Page, dashboard_url: str) -> None:
     answer_with(page)
     page.goto(f"{dashboard_url}streams")
     expect(page.get_by_test_id("empty")).to_contain_text("headrace streams watch --stream browser:jobs --group workers")
     expect(page.get_by_test_id("empty")).to_contain_text("streams.watch")
-    assert serious(page) == []
+    assert find_violations(page) == []

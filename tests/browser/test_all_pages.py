@@ -12,12 +12,12 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from headrace.api.app import DASHBOARD
-from tests.browser.places import ALERTS, BY_CLASS, DEAD, EMAILS, FIRST_DATA_MS, OVERVIEW, PIPELINE, QUEUES, RULES
+from tests.browser.urls import ALERTS, BY_QUEUE, DEAD, EMAILS, FIRST_DATA_TIMEOUT_MS, OVERVIEW, PIPELINE, QUEUES, RULES
 from tests.programs import absent
 
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
-MOST_BYTES = 80_000
-MOST_SHIFT = 0.02
+MAX_BYTES = 80_000
+MAX_LAYOUT_SHIFT = 0.02
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 PAGES = {
@@ -46,7 +46,7 @@ new PerformanceObserver((list) => {
 def open_page(page: Page, url: str, name: str) -> None:
     path, ready = PAGES[name]
     page.goto(url + path)
-    expect(page.get_by_test_id(ready)).to_have_text(re.compile(r"\d"), timeout=FIRST_DATA_MS)
+    expect(page.get_by_test_id(ready)).to_have_text(re.compile(r"\d"), timeout=FIRST_DATA_TIMEOUT_MS)
 
 
 def answer_with(page: Page, pattern: str, status: int, body: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ def answer_with(page: Page, pattern: str, status: int, body: dict[str, Any]) -> 
     page.route(pattern, answer)
 
 
-def test_tells_an_error_and_keeps_the_last_answer(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+def test_shows_an_error_and_keeps_the_last_data(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     open_page(page, dashboard_url, "queue")
     problem = {"type": "about:blank", "title": "Warehouse unavailable", "status": 503, "detail": "<b>Try</b> later."}
     answer_with(page, "**/metrics?*", 503, problem)
@@ -71,15 +71,15 @@ def test_tells_an_error_and_keeps_the_last_answer(page: Page, page_errors: list[
     page_errors[:] = [error for error in page_errors if "503" not in error]
 
 
-def test_goes_on_by_polling_where_the_stream_is_refused(page: Page, page_errors: list[str], dashboard_url: str) -> None:
+def test_polls_if_the_stream_is_refused(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     answer_with(page, "**/api/v1/stream?*", 429, {"title": "Too Many Requests", "status": 429, "detail": "No."})
-    page.goto(dashboard_url + BY_CLASS)
+    page.goto(dashboard_url + BY_QUEUE)
     expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "3")
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "live")
     page_errors[:] = [error for error in page_errors if "429" not in error]
 
 
-def test_tells_when_there_is_nothing(page: Page, dashboard_url: str) -> None:
+def test_reports_that_there_are_no_queues(page: Page, dashboard_url: str) -> None:
     answer_with(
         page, "**/api/v1/environments", 200, {"environments": [], "total": 0, "timestamp": "2026-01-01T00:00:00Z"}
     )
@@ -95,23 +95,23 @@ def test_shows_the_sign_in_when_the_session_ends(page: Page, page_errors: list[s
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_each_page_leaves_nobody_out(page: Page, dashboard_url: str, name: str) -> None:
+def test_each_page_is_accessible_in_both_schemes_and_fits_a_phone(page: Page, dashboard_url: str, name: str) -> None:
     """In light and dark, for screen readers and at the width of a phone."""
     open_page(page, dashboard_url, name)
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         red = int(re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[0])
         assert (red < 64) == (scheme == "dark")
-        assert serious(page) == [], scheme
+        assert find_violations(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     expect_to_fit(page)
     expect(page.get_by_test_id(PAGES[name][1])).to_be_visible()
 
 
-def test_a_stranger_with_a_screen_reader_can_sign_in(stranger: Page, dashboard_url: str) -> None:
-    stranger.goto(dashboard_url)
-    expect(stranger.get_by_test_id("key")).to_be_visible()
-    assert serious(stranger) == []
+def test_the_sign_in_page_is_accessible(signed_out_page: Page, dashboard_url: str) -> None:
+    signed_out_page.goto(dashboard_url)
+    expect(signed_out_page.get_by_test_id("key")).to_be_visible()
+    assert find_violations(signed_out_page) == []
 
 
 def expect_to_fit(page: Page) -> None:
@@ -119,7 +119,7 @@ def expect_to_fit(page: Page) -> None:
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
 
-def serious(page: Page) -> list[Any]:
+def find_violations(page: Page) -> list[Any]:
     """What axe-core finds; it comes with the packages that the dashboard is built with."""
     if not AXE.is_file():
         absent("no axe-core found: `npm ci` in ui/")
@@ -133,14 +133,14 @@ def serious(page: Page) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["overview", "queue", "pipeline"])
-def test_nothing_moves_when_numbers_come(page: Page, dashboard_url: str, name: str) -> None:
+def test_the_layout_is_stable_while_data_loads(page: Page, dashboard_url: str, name: str) -> None:
     page.add_init_script(COUNT_SHIFTS)
     open_page(page, dashboard_url, name)
     shifts = page.evaluate("globalThis.shifts")
-    assert sum(value for value, _ in shifts) < MOST_SHIFT, shifts
+    assert sum(value for value, _ in shifts) < MAX_LAYOUT_SHIFT, shifts
 
 
-def test_the_keyboard_reaches_everything(page: Page, dashboard_url: str) -> None:
+def test_every_control_is_reachable_by_keyboard(page: Page, dashboard_url: str) -> None:
     page.goto(dashboard_url + QUEUES)
     expect(page.get_by_test_id("queues").get_by_role("link", name="reports")).to_be_visible()
     page.get_by_test_id("search").focus()
@@ -152,7 +152,7 @@ def test_the_keyboard_reaches_everything(page: Page, dashboard_url: str) -> None
         assert wanted in reached, reached
 
 
-def test_all_of_it_is_small() -> None:
+def test_the_dashboard_is_small() -> None:
     files = [path for path in DASHBOARD.rglob("*") if path.is_file() and not path.name.startswith(".")]
     assert any(path.suffix == ".js" for path in files)
-    assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) <= MOST_BYTES
+    assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) <= MAX_BYTES

@@ -11,17 +11,17 @@ INITECH = "org=initech&project=billing&env=prod"
 
 OVERVIEW = f"?{ACME}&range=5m"
 QUEUES = f"queue-metrics?{ACME}"
-BY_CLASS = f"queue-metrics?{ACME}&group=class"
+BY_QUEUE = f"queue-metrics?{ACME}&group=class"
 EMAILS = f"queues/emails?{ACME}&range=5m"
 DEAD = f"dead?{INITECH}"
 ALERTS = f"alerts?{INITECH}"
 RULES = f"alerts?{INITECH}&show=rules"
 PIPELINE = "pipeline"
 
-PATIENCE_MS = 120_000
+TIMEOUT_MS = 120_000
 """For whatever needs the dashboard alone: none of it takes a second, on a machine that has nothing else to do."""
 
-FIRST_DATA_MS = 300_000
+FIRST_DATA_TIMEOUT_MS = 300_000
 """The stack is up when a test begins, but the first points of a queue still have to pass the pipeline."""
 
 DURATION = re.compile(r"^\d+(\.\d)? (ms|s|min|h|d)( \d+ (s|min|h))?$")
