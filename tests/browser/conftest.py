@@ -1,8 +1,8 @@
-"""Debian's Chromium, driven by Playwright, watched for what no page of ours may do.
+"""Fixtures for tests in Chromium, driven by Playwright.
 
-One stack and one browser serve all tests here, because they take long to start; each test gets a context of its own,
-with no cookies but those of its sign-in. A page that logs an error, throws, or asks another host for anything fails its
-test, whatever else the test looked at. Without Chromium these tests are skipped on a laptop and fail in CI.
+All tests share one stack and one browser, because they take long to start. Each test has its own browser context, with
+only the cookies of its sign-in. A page that logs an error, throws, or sends a request to another host fails its test.
+Without Chromium these tests are skipped on a laptop and fail in CI.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ VIEWPORT: Any = {"width": 1280, "height": 1000}
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The browser's executable."""
+    """Return the path of the browser's executable."""
     debian = Path("/usr/bin/chromium")
     return str(debian) if debian.exists() else find_tool("chromium", "chromium")
 
 
 @pytest.fixture(scope="package")
 def stack(chromium: str, demo: Demo) -> RunningStack:
-    """The demo, with jobs flowing behind it; its counts must agree when it ends."""
+    """Return the running demo. Its counts are compared when it ends."""
     return demo.stack
 
 
@@ -64,7 +64,7 @@ def dashboard_url(stack: RunningStack) -> str:
     return stack.dashboard
 
 
-@pytest.fixture(scope="package")  # not longer: it occupies the thread with an event loop, which other tests want
+@pytest.fixture(scope="package")  # not session: it occupies the thread with an event loop, which other tests need
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=LAUNCH_FLAGS, timeout=TIMEOUT_MS)
@@ -74,7 +74,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def signed_in(browser: Browser, stack: RunningStack) -> Any:
-    """The cookies of a browser that came by a link."""
+    """Return the cookies of a browser that signed in by a link."""
     context = browser.new_context()
     context.set_default_timeout(TIMEOUT_MS)
     page = context.new_page()
@@ -87,8 +87,9 @@ def signed_in(browser: Browser, stack: RunningStack) -> Any:
 
 @dataclass
 class PageMonitor:
-    """What the page did wrong so far. The browser itself logs every answer that is an error; one that asks to come back
-    later (503) is none if the same question was answered then."""
+    """Errors and foreign requests of a page so far.
+
+    The browser logs every error response. A 503 is removed again when the same URL succeeds later."""
 
     host: str
     errors: list[str] = field(default_factory=list[str])
@@ -96,7 +97,7 @@ class PageMonitor:
 
     def on_console(self, message: ConsoleMessage) -> None:
         url = message.location["url"]
-        own = url.endswith("/favicon.ico")  # the browser asks for it by itself, when it likes, where no icon is named
+        own = url.endswith("/favicon.ico")  # requested by the browser itself, for pages without an icon
         if message.type == "error" and not own:
             self.errors.append(f"console: {message.text} {url}")
 
@@ -128,7 +129,7 @@ def monitor(dashboard_url: str) -> Iterator[PageMonitor]:
 
 @pytest.fixture
 def page_errors(monitor: PageMonitor) -> list[str]:
-    """The errors seen so far; a test that provokes some takes them out itself."""
+    """Return the errors so far; a test that provokes errors removes them itself."""
     return monitor.errors
 
 
@@ -141,7 +142,7 @@ def page(browser: Browser, signed_in: Any, monitor: PageMonitor) -> Iterator[Pag
 
 @pytest.fixture
 def signed_out_page(browser: Browser, monitor: PageMonitor) -> Iterator[Page]:
-    """A page of a browser that is not signed in."""
+    """Open a page in a browser that is not signed in."""
     context = browser.new_context(viewport=VIEWPORT)
     yield open_monitored_page(context, monitor)
     context.close()

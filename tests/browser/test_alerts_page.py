@@ -1,4 +1,4 @@
-"""Alerts: that what is wrong is seen, taken care of and over; rules, channels and silences, made and ended."""
+"""Alerts: incidents from firing to resolved; creating and removing rules, channels and silences."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from tests.browser.urls import ACME, ALERTS, FIRST_DATA_TIMEOUT_MS, GLOBEX, OVER
 from tests.stack import RunningStack
 
 FIRING_TIMEOUT_MS = 480_000
-"""From a condition that is met until the page shows it: the pipeline, a round of the evaluator, a refresh; at worst a
-cooldown of five minutes."""
+"""From a met condition to the page: pipeline, evaluation round, refresh; at worst a cooldown of five minutes too."""
 
 LISTS = {"incidents": "open-incidents", "rules": "rules", "channels": "channels", "silences": "silences"}
 
@@ -41,7 +40,7 @@ def fill(page: Page, **fields: str) -> None:
 
 
 def set_paused(page: Page, url: str, paused: bool) -> None:
-    """The queue that the demo paused and forgot; other tests look at it too."""
+    """Pause or resume the queue that the demo leaves paused; other tests use it too."""
     page.goto(f"{url}queues/reports?{ACME}")
     button = page.get_by_test_id("pause-queue")
     expect(button).to_be_visible()
@@ -79,7 +78,7 @@ def test_an_incident_fires_is_acknowledged_and_resolves_when_the_queue_resumes(p
     expect(page.get_by_test_id("story")).to_contain_text("Resolved resolved by")
 
     page.get_by_role("link", name="All alerts").click()
-    row = incidents(page, "open", "reports stand still")  # again, since the condition is met still
+    row = incidents(page, "open", "reports stand still")  # fires again, because the condition still holds
     expect(row).to_be_visible(timeout=FIRING_TIMEOUT_MS)
     expect(row.get_by_role("link", name="reports", exact=True)).to_have_attribute("href", re.compile("/queues/reports"))
     row.get_by_test_id("acknowledge").click()
@@ -100,7 +99,7 @@ def test_an_incident_fires_is_acknowledged_and_resolves_when_the_queue_resumes(p
         )
     finally:
         set_paused(page, dashboard_url, True)
-    page.goto(dashboard_url + OVERVIEW)  # as others expect to find it
+    page.goto(dashboard_url + OVERVIEW)  # restore the state that other tests expect
     stuck = page.get_by_test_id("top-depth").get_by_role("link", name="reports")
     expect(stuck).to_be_visible(timeout=FIRST_DATA_TIMEOUT_MS)
     page.goto(f"{dashboard_url}alerts?{ACME}&show=rules")
@@ -122,7 +121,7 @@ def test_a_second_acknowledgement_is_already_handled(page: Page, page_errors: li
     expect(page.get_by_test_id("failure")).to_contain_text("Already handled. ")
     page.keyboard.press("Escape")
     expect(row.get_by_test_id("incident-state")).to_have_attribute("data-state", "acknowledged")
-    page_errors[:] = [error for error in page_errors if "409" not in error]  # the browser's own words
+    page_errors[:] = [error for error in page_errors if "409" not in error]  # logged by the browser itself
 
 
 def test_rules_are_created_edited_disabled_and_removed(page: Page, page_errors: list[str], dashboard_url: str) -> None:
@@ -156,14 +155,14 @@ def test_rules_are_created_edited_disabled_and_removed(page: Page, page_errors: 
     rule.get_by_test_id("remove-rule").click()
     confirm(page)
     expect(page.get_by_test_id("empty")).to_contain_text("No rules yet")
-    page_errors[:] = [error for error in page_errors if "400" not in error]  # the browser's own words
+    page_errors[:] = [error for error in page_errors if "400" not in error]  # logged by the browser itself
 
 
 @contextmanager
 def receiver() -> Generator[str]:
-    """A server that takes whatever it is sent."""
+    """Run a server that accepts every POST; yields its URL."""
 
-    class Taker(BaseHTTPRequestHandler):
+    class AcceptingHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(204)
@@ -171,7 +170,7 @@ def receiver() -> Generator[str]:
 
         def log_message(self, format: str, *args: Any) -> None: ...
 
-    server = HTTPServer(("127.0.0.1", 0), Taker)
+    server = HTTPServer(("127.0.0.1", 0), AcceptingHandler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -281,7 +280,7 @@ def test_an_incident_shows_the_outcome_of_its_messages(page: Page, dashboard_url
 def test_an_unknown_incident_is_reported(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}{ALERTS}&incident=nothing")
     expect(page.get_by_test_id("empty")).to_contain_text("'nothing'")
-    page_errors[:] = [error for error in page_errors if "404" not in error]  # the browser's own words
+    page_errors[:] = [error for error in page_errors if "404" not in error]  # logged by the browser itself
 
 
 def test_a_reader_sees_alerts_and_no_buttons(browser: Browser, monitor: PageMonitor, stack: RunningStack) -> None:

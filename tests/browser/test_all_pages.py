@@ -1,4 +1,4 @@
-"""What people are owed whatever the page shows: errors told, both colour schemes, phones, screen readers, few bytes."""
+"""Requirements for every page: error messages, colour schemes, phones, accessibility, layout stability, size."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_shows_an_error_and_keeps_the_last_data(page: Page, page_errors: list[st
     page.unroute("**/metrics?*")
     page.get_by_role("button", name="Retry now").click()
     expect(page.get_by_test_id("error")).to_have_count(0)
-    # The browser itself logs every 503; the dashboard adds nothing to it.
+    # The browser itself logs every 503; the dashboard logs nothing.
     page_errors[:] = [error for error in page_errors if "503" not in error]
 
 
@@ -96,7 +96,7 @@ def test_shows_the_sign_in_when_the_session_ends(page: Page, page_errors: list[s
 
 @pytest.mark.parametrize("name", PAGES)
 def test_each_page_is_accessible_in_both_schemes_and_fits_a_phone(page: Page, dashboard_url: str, name: str) -> None:
-    """In light and dark, for screen readers and at the width of a phone."""
+    """Check light and dark schemes, accessibility rules, and the width of a phone."""
     open_page(page, dashboard_url, name)
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
@@ -115,12 +115,12 @@ def test_the_sign_in_page_is_accessible(signed_out_page: Page, dashboard_url: st
 
 
 def expect_to_fit(page: Page) -> None:
-    """In the width of the screen, once charts have taken their new size."""
+    """Wait until the page fits the width of the screen; charts need a moment to resize."""
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
 
 def find_violations(page: Page) -> list[Any]:
-    """What axe-core finds; it comes with the packages that the dashboard is built with."""
+    """Return the serious violations that axe-core finds; it is a development dependency of the dashboard."""
     if not AXE.is_file():
         absent("no axe-core found: `npm ci` in ui/")
     page.evaluate(AXE.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""The autoscaler: how many workers there should be, why, and what that was based on."""
+"""The autoscaler page: wanted workers, the reason, and the inputs of decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One queue and its charts: that they draw, move, zoom, and tell what they know."""
+"""The queue page and its charts: drawing, updating, zooming, crosshair."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_queue(page: Page, url: str) -> None:
 
 
 def expect_pixels(page: Page, chart: str, colour: str, least: int = 20) -> None:
-    """More than so many pixels of the chart have the colour of a line, once it is drawn."""
+    """Wait until more than `least` pixels of the chart have the colour of a line."""
     page.wait_for_function(COUNT_PIXELS, arg=[chart, colour, least], timeout=FIRST_DATA_TIMEOUT_MS)
 
 
@@ -124,11 +124,11 @@ def test_crosshair_is_linked_and_follows_the_keyboard(page: Page, dashboard_url:
 
 
 def wait_for_other_moment(page: Page, before: str) -> str:
-    """The one that all charts tell, once it is not that of before."""
+    """Wait until all charts show the same time, and not `before`; return it."""
     page.wait_for_function(
         """(before) => {
-          const told = new Set([...document.querySelectorAll(".moment")].map((moment) => moment.innerText));
-          return told.size === 1 && !told.has("") && !told.has(before);
+          const shown = new Set([...document.querySelectorAll(".moment")].map((moment) => moment.innerText));
+          return shown.size === 1 && !shown.has("") && !shown.has(before);
         }""",
         arg=before,
     )
@@ -140,7 +140,7 @@ def test_pause_stops_updates(page: Page, dashboard_url: str) -> None:
     page.get_by_test_id("pause").click()
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "paused")
     expect(page.get_by_test_id("updated")).to_contain_text(re.compile(r"(([2-9]|\d\d) s|\d min) ago"))
-    held = last_timestamp(page)  # what was on its way has come
+    held = last_timestamp(page)  # responses in flight have arrived
     expect(page.get_by_test_id("updated")).to_contain_text(re.compile(r"(([6-9]|\d\d) s|\d min) ago"))
     assert last_timestamp(page) == held
     page.get_by_test_id("pause").click()

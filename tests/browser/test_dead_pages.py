@@ -1,4 +1,4 @@
-"""Dead letters beyond the first page: as fresh as those on it, and of the filter that is shown."""
+"""Dead letters after the first page: refreshed like the first, and reset with the filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def letter(job_id: str) -> dict[str, Any]:
 
 
 class Dead:
-    """Two pages of letters; of another error there is one letter alone."""
+    """Mock of two pages of dead letters; with an error filter there is a single one."""
 
     def __init__(self, page: Page) -> None:
         self.older = ["old-1", "old-2"]
@@ -47,14 +47,14 @@ def test_older_pages_are_refreshed_and_reset_with_the_filter(page: Page, dashboa
     expect(letters).to_have_attribute("data-count", "3")
     error = page.get_by_test_id("dead-error")
     error.fill("other")
-    dead.older = ["old-2"]  # somebody redrove the other
+    dead.older = ["old-2"]  # the other one was redriven
     expect(letters).to_have_attribute("data-count", "2")
     expect(letters).not_to_contain_text("old-1")
-    expect(error).to_have_value("other")  # what was fetched anew did not take away what is being typed
+    expect(error).to_have_value("other")  # a refresh keeps the text being typed
     error.press("Enter")
     expect(letters).to_have_attribute("data-count", "1")
     expect(letters).to_contain_text("boom of other")
     error.fill("")
     error.press("Enter")
     expect(letters).to_contain_text("new-1")
-    expect(page.get_by_test_id("more")).to_be_visible()  # it begins with its first page again
+    expect(page.get_by_test_id("more")).to_be_visible()  # starts with the first page again

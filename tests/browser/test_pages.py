@@ -1,4 +1,4 @@
-"""The overview, dead letters, one job and the pipeline, with what really happens behind them."""
+"""The overview, dead letters, job and pipeline pages, against a running demo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_overview_shows_the_state_of_the_environment(page: Page, dashboard_u
 
 
 def test_each_problem_is_two_clicks_from_the_overview(page: Page, dashboard_url: str) -> None:
-    """A queue that is stuck, a task that fails, a tenant that is noisy."""
+    """Find a stuck queue, a failing task and a noisy tenant."""
     page.goto(dashboard_url + OVERVIEW)
     page.get_by_test_id("top-depth").get_by_role("link", name="reports").click()
     expect(page.get_by_test_id("tags")).to_contain_text("paused")
@@ -65,11 +65,11 @@ def test_links_do_not_reload_the_page(page: Page, dashboard_url: str) -> None:
 
 @contextmanager
 def invoices_paused(stack: RunningStack) -> Generator[None]:
-    """Else one that is redriven fails three times more, and is a dead letter again before anybody looks."""
+    """Pause the failing queue, so that redriven jobs do not become dead letters again during the test."""
     with SyncClient(stack.urls["redis"]) as client:
         client.pause(FAILING)
         try:
-            wait_until(lambda: not running(client.redis, FAILING), "those that run have ended")
+            wait_until(lambda: not running(client.redis, FAILING), "running jobs have ended")
             yield
         finally:
             client.resume(FAILING)
@@ -128,7 +128,7 @@ def test_a_job_page_shows_the_job_and_redrives_it(page: Page, dashboard_url: str
 def test_an_unknown_job_is_reported(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(dashboard_url + job(ACME, "no/such job?"))
     expect(page.get_by_test_id("empty")).to_contain_text("'no/such job?' in acme / shop / prod")
-    page_errors[:] = [error for error in page_errors if "404" not in error]  # the browser's own words
+    page_errors[:] = [error for error in page_errors if "404" not in error]  # logged by the browser itself
 
 
 def test_the_pipeline_page_shows_lag_and_batches(page: Page, dashboard_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The queues page: what waits, by flow and by class; what runs; a thousand rows."""
+"""The queues page: waiting jobs by flow and by queue; running tasks; a thousand rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 1000
 FEW = 100
 MAX_MS = 100
 
-# An interaction, from the event until the new rows are laid out; then how many rows were touched for it.
+# Clicks, waits until the new rows are laid out, and returns the number of rows that changed.
 CLICK = """
 async (selector) => {
   const table = document.querySelector("[data-testid=queues]");
@@ -46,7 +46,7 @@ def expect_order(page: Page, *names: str) -> None:
 
 
 def worked_ms(devtools: CDPSession) -> float:
-    """What the page's thread has computed so far. When it was let to do so is up to the machine, which others use."""
+    """Return the CPU time of the page's thread so far, in ms, which does not depend on other load of the machine."""
     metrics = devtools.send("Performance.getMetrics")["metrics"]
     return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration") * 1000
 
@@ -91,7 +91,7 @@ def test_lists_waiting_jobs_by_flow_type_task_and_queue(page: Page, dashboard_ur
 
 
 def test_shows_the_plugin_that_provides_a_queue(page: Page, dashboard_url: str) -> None:
-    """The answer is given here: in a demo that was restarted, no worker has run a job of the paused queue yet."""
+    """Mock the response: after a restart of the demo, no worker has run a job of the paused queue yet."""
     answer = {"reports": "headrace-demo"}
     page.route("**/api/v2/metrics/queues/action-plugins*", lambda route: route.fulfill(json=answer))
     page.goto(dashboard_url + QUEUES)
@@ -109,11 +109,11 @@ def test_groups_by_queue_and_includes_idle_queues(page: Page, dashboard_url: str
 
 
 def test_numbers_update_live(page: Page, dashboard_url: str) -> None:
-    """Nothing starts the jobs of the paused queue, and the demo keeps sending some."""
+    """The demo keeps enqueuing to the paused queue, so its total grows."""
     page.goto(dashboard_url + BY_QUEUE)
     total = page.locator("[data-testid=queues] tbody tr", has_text="reports").locator("td.total span")
     expect(total).to_have_text(COUNT)
-    exact = total.get_attribute("title") or ""  # the text rounds from 1,000 jobs on
+    exact = total.get_attribute("title") or ""  # the text is rounded from 1,000 jobs on
     expect(total).not_to_have_attribute("title", exact, timeout=FIRST_DATA_TIMEOUT_MS)
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "live")
 
@@ -176,15 +176,15 @@ def test_a_thousand_rows_sort_and_scroll_fast(page: Page, dashboard_url: str) ->
         before, worked = page.evaluate(SHOWN), worked_ms(devtools)
         touched = page.evaluate(CLICK, f"[data-testid=sort-{column}]")
         sorts.append(worked_ms(devtools) - worked)
-        assert 0 < touched < 2 * FEW, column  # those that leave, and those that come
-        assert page.evaluate(SHOWN) != before or column == "oldest", column  # all are as old
+        assert 0 < touched < 2 * FEW, column  # removed and added rows
+        assert page.evaluate(SHOWN) != before or column == "oldest", column  # all have the same age
     scrolls: list[float] = []
     for to in range(3_000, 40_000, 3_000):
         worked = worked_ms(devtools)
         page.evaluate(SCROLL, to)
         scrolls.append(worked_ms(devtools) - worked)
         assert page.locator("[data-testid=queues] tbody tr:not(.spacer)").count() < FEW
-    # What the cheapest of several took is what the page costs.
+    # The cheapest of several runs is the cost of the page.
     assert (min(sorts) < MAX_MS, min(scrolls) < MAX_MS) == (True, True), (sorts, scrolls)
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     expect(page.locator(f"[data-testid=queues] tr[aria-rowindex='{MANY + 1}']")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Who may look, where they get to, and what they may do there."""
+"""Signing in, choosing an environment, and what each level of key may do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_signing_in_needs_a_valid_key(signed_out_page: Page, page_errors: list[s
     with signed_out_page.expect_console_message(lambda message: message.type == "error"):
         sign_in(signed_out_page, "hr_wrong")
     expect(signed_out_page.get_by_test_id("refused")).to_contain_text("not valid")
-    # The browser itself logs the 401 of the wrong key, and that of no other request.
+    # The browser itself logs the 401 of the wrong key; no other request was refused.
     assert [error for error in page_errors if "401" not in error] == []
     assert len(page_errors) == 1
     page_errors.clear()
@@ -46,7 +46,7 @@ def test_a_link_signs_in_one_browser(signed_out_page: Page, page_errors: list[st
     assert answer is not None
     assert answer.status == 404
     expect(signed_out_page.get_by_role("heading")).to_have_text("This link does not sign in")
-    # Every page that is not there is an error to the browser.
+    # The browser logs every 404.
     page_errors[:] = [error for error in page_errors if "404" not in error]
 
 

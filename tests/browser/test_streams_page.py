@@ -1,4 +1,4 @@
-"""Watched streams: found from the navigation, with what nobody knows said as such, and charts as queues have them."""
+"""The streams page: navigation, unknown numbers, and charts of watched streams."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_stream_is_found_and_opened_by_keyboard(page: Page, dashboard_url: str
     page.keyboard.press("Enter")
     expect(toggle).to_have_attribute("aria-expanded", "true")
     expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
-    page.reload()  # what is open is in the address
+    page.reload()  # the expanded row is stored in the URL
     expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
@@ -74,7 +74,7 @@ def test_a_stream_is_found_and_opened_by_keyboard(page: Page, dashboard_url: str
 
 
 def test_a_stream_has_charts_like_a_queue(page: Page, stack: RunningStack, dashboard_url: str) -> None:
-    wait_until(lambda: stack.get(HISTORY), "history knows the stream", FIRST_DATA_TIMEOUT_MS / 1000, 0.5)
+    wait_until(lambda: stack.get(HISTORY), "history has the stream", FIRST_DATA_TIMEOUT_MS / 1000, 0.5)
     page.goto(f"{dashboard_url}streams")
     page.get_by_role("link", name=f"Charts for {STREAM}/workers").click()
     expect(page.get_by_test_id("stream-tags")).to_contain_text("stream")
@@ -82,8 +82,8 @@ def test_a_stream_has_charts_like_a_queue(page: Page, stack: RunningStack, dashb
     expect(page.get_by_test_id("chart-depth")).to_have_attribute(
         "data-points", re.compile("[1-9]"), timeout=FIRST_DATA_TIMEOUT_MS
     )
-    expect(page.get_by_test_id("empty")).to_have_count(0)  # it is no queue that holds nothing
-    expect(page.get_by_test_id("figure-failures")).to_have_text("–")  # others' workers do not tell
+    expect(page.get_by_test_id("empty")).to_have_count(0)  # not reported as a queue without live state
+    expect(page.get_by_test_id("figure-failures")).to_have_text("–")  # other workers report no failures
     expect(page.get_by_test_id("figure-bytes")).to_have_count(0)
     assert find_violations(page) == []
     page.get_by_role("link", name="View consumers").click()
@@ -102,7 +102,7 @@ def test_unknown_numbers_are_shown_as_unknown_not_0(page: Page, dashboard_url: s
     page.goto(f"{dashboard_url}streams")
     rows = page.get_by_test_id("stream")
     expect(rows).to_have_count(4)
-    expect(rows.last).to_contain_text("calm")  # those that need somebody come first
+    expect(rows.last).to_contain_text("calm")  # groups with problems come first
     odd = rows.filter(has_text="odd")
     expect(odd.get_by_test_id("unknown")).to_have_count(6)
     expect(odd.get_by_test_id("unknown").first).to_have_attribute("title", REASON)
@@ -120,7 +120,7 @@ def test_unknown_numbers_are_shown_as_unknown_not_0(page: Page, dashboard_url: s
 
 
 def test_the_page_of_a_stream_explains_unknown_numbers(page: Page, stack: RunningStack, dashboard_url: str) -> None:
-    wait_until(lambda: stack.get(HISTORY), "history knows the stream", FIRST_DATA_TIMEOUT_MS / 1000, 0.5)
+    wait_until(lambda: stack.get(HISTORY), "history has the stream", FIRST_DATA_TIMEOUT_MS / 1000, 0.5)
     answer_with(page, unknown(STREAM))
     page.goto(dashboard_url + CHARTS)
     expect(page.get_by_test_id("figure-depth")).to_have_text("unknown")

@@ -1,4 +1,4 @@
-"""Where things are on the demo's dashboard."""
+"""URLs of the demo's dashboard, timeouts, and patterns of its texts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ RULES = f"alerts?{INITECH}&show=rules"
 PIPELINE = "pipeline"
 
 TIMEOUT_MS = 120_000
-"""For whatever needs the dashboard alone: none of it takes a second, on a machine that has nothing else to do."""
+"""For steps that need only the dashboard; on an idle machine each takes less than a second."""
 
 FIRST_DATA_TIMEOUT_MS = 300_000
-"""The stack is up when a test begins, but the first points of a queue still have to pass the pipeline."""
+"""For the first data of a queue, which has to pass the pipeline after the stack has started."""
 
 DURATION = re.compile(r"^\d+(\.\d)? (ms|s|min|h|d)( \d+ (s|min|h))?$")
-"""Any text of the dashboard's `formatDuration` except the dash of an unknown value: a slow machine shows minutes."""
+"""Texts of the dashboard's `formatDuration` for known values; on a slow machine they may be minutes."""
 
 COUNT = re.compile(r"^\d+(\.\d)?[kMGT]?$")
-"""Any text of the dashboard's `formatCount` for a known value of 0 or more: a slow machine has more jobs waiting."""
+"""Texts of the dashboard's `formatCount` for known values from 0; a slow machine has more waiting jobs."""
 
 
 def job(tenant: str, job_id: str) -> str:
