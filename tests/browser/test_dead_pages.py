@@ -27,10 +27,10 @@ class Dead:
         page.route("**/api/v1/queues/invoices/dead?*", self._answer)
 
     def _answer(self, route: Route) -> None:
-        asked = parse_qs(urlsplit(route.request.url).query)
-        if "error" in asked:
+        query = parse_qs(urlsplit(route.request.url).query)
+        if "error" in query:
             ids, following = ["other"], None
-        elif asked.get("cursor") == [NEXT]:
+        elif query.get("cursor") == [NEXT]:
             ids, following = self.older, None
         else:
             ids, following = ["new-1"], NEXT

@@ -3,18 +3,18 @@ import { useEffect } from "preact/hooks";
 import { describeOpenCount } from "./alerts";
 import { listHealthIncidents, listIncidents } from "./alertsApi";
 import { listEnvironments } from "./api";
-import { useClock, usePolled, useTitle, type Polled } from "./polling";
-import { navigate, href, tenantKey, useRoute, type Page, type Route } from "./router";
-import { refreshAll, setPaused, useRefreshStatus, usePaused } from "./refreshStatus";
+import type { CurrentKey, Environment, EnvironmentList, Incident, IncidentList, Tenant } from "./apiTypes";
 import type { ServerClock } from "./liveQueues";
+import { type Polled, useClock, usePolled, useTitle } from "./polling";
+import { refreshAll, setPaused, usePaused, useRefreshStatus } from "./refreshStatus";
+import { href, navigate, type Page, type Route, tenantKey, useRoute } from "./router";
 import { canOperate, hasFullScope, signOut, useSession } from "./session";
-import type { Environment, EnvironmentList, Incident, IncidentList, Tenant, CurrentKey } from "./apiTypes";
 import { pickDefaultTenant } from "./tenantOptions";
 import { Freshness } from "./components/Freshness";
 import { PauseIcon, SignOutIcon } from "./components/icons";
 import { EmptyNotice, ErrorNotice, LoadingNotice } from "./components/Notice";
 import { TenantSwitch } from "./components/TenantSwitch";
-import { TitleBar, type Badge } from "./components/TitleBar";
+import { type Badge, TitleBar } from "./components/TitleBar";
 import { AlertsPage } from "./pages/AlertsPage";
 import { AutoscalerPage } from "./pages/AutoscalerPage";
 import { DeadPage } from "./pages/DeadPage";
@@ -32,10 +32,10 @@ const HEALTH_MS = 15_000;
 const TENANT_PAGES: readonly Page["name"][] = ["overview", "queues", "queue", "dead", "alerts", "job"];
 
 export function App() {
-  const { session, reload: ask, markSignedOut: end } = useSession();
+  const { session, reload, markSignedOut } = useSession();
   if (session.state === "unknown") return null;
-  if (session.state === "signed-out") return <SignInPage onSignedIn={ask} />;
-  return <Shell currentKey={session.currentKey} onSignedOut={end} />;
+  if (session.state === "signed-out") return <SignInPage onSignedIn={reload} />;
+  return <Shell currentKey={session.currentKey} onSignedOut={markSignedOut} />;
 }
 
 function Shell({ currentKey, onSignedOut }: { currentKey: CurrentKey | null; onSignedOut: () => void }) {

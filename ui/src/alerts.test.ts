@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { countBySeverity, chartHref, describeCondition, deliveryState, describeDelivery, describeOpenCount, parseAlertsView, buildTimeline, formatMetricValue, sortBySeverity } from "./alerts";
-import { at, incident, START } from "./fixtures";
+import { buildTimeline, chartHref, countBySeverity, deliveryState, describeCondition, describeDelivery, describeOpenCount, formatMetricValue, parseAlertsView, sortBySeverity } from "./alerts";
 import type { Delivery, Transition } from "./apiTypes";
+import { at, incident, START } from "./fixtures";
 
 it("stores the view in the URL", () => {
   expect(parseAlertsView(new URLSearchParams("show=rules"))).toEqual({ show: "rules", incident: null });

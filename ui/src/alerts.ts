@@ -1,8 +1,8 @@
 /** Texts, order and URL parameters of alerts. Pure. */
-import { formatCount, formatDuration, formatShare, formatPlural } from "./format";
-import { href } from "./router";
-import { PRESETS } from "./range";
 import type { Delivery, Incident, IncidentDetail, Metric, Severity, Tenant } from "./apiTypes";
+import { formatCount, formatDuration, formatPlural, formatShare } from "./format";
+import { PRESETS } from "./range";
+import { href } from "./router";
 
 export const ALERT_TABS = ["incidents", "rules", "channels", "silences"] as const;
 export type AlertTab = (typeof ALERT_TABS)[number];

@@ -1,6 +1,5 @@
 /** One function per alert endpoint. Does not depend on components or hooks. */
 import { pathSegment, tenantQuery } from "./api";
-import { ApiError, getChecked, request, REQUEST_TIMEOUT_MS } from "./http";
 import type {
   Channel,
   ChannelList,
@@ -18,6 +17,7 @@ import type {
   Tenant,
   TestResult,
 } from "./apiTypes";
+import { ApiError, getChecked, request, REQUEST_TIMEOUT_MS } from "./http";
 
 const ALERTS = "/api/v1/alerts";
 /** The server responds only after the test message was sent, or timed out. */

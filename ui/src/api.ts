@@ -1,5 +1,4 @@
 /** One function per endpoint. Does not depend on components or hooks. */
-import { ApiError, getChecked, request } from "./http";
 import type {
   CurrentKey,
   DeadFilter,
@@ -24,6 +23,7 @@ import type {
   WorkerType,
   WorkerTypeList,
 } from "./apiTypes";
+import { ApiError, getChecked, request } from "./http";
 
 const MAX_PAGES = 10;
 

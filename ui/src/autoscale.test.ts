@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { describeScope, readSources, toSteps, describeWork } from "./autoscale";
-import { at } from "./fixtures";
 import type { Decision } from "./apiTypes";
+import { describeScope, describeWork, readSources, toSteps } from "./autoscale";
+import { at } from "./fixtures";
 
 function decision(seconds: number, wanted: number, workers: number | null = null): Decision {
   return { id: seconds, verb: "hold", current: 0, wanted, known: true, sentence: "", inputs: { workers }, decided_at: at(seconds) };

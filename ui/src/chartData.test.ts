@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { at, history, point, START } from "./fixtures";
 import { hasValues, isolatedIndexes, lastIndex, resolutionSeconds, toChartData, valueAt } from "./chartData";
+import { at, history, point, START } from "./fixtures";
 
 describe("toFrame", () => {
   it("converts counts to rates", () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { at, queueState, START, TENANT } from "./fixtures";
 import { deadFilter, deadQueues, isFiltered, parseDeadView } from "./deadLetters";
+import { at, queueState, START, TENANT } from "./fixtures";
 import { redriveAll } from "./redrive";
 
 describe("dead letter filters", () => {

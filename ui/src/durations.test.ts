@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { parseDuration, formatExactDuration } from "./durations";
+import { formatExactDuration, parseDuration } from "./durations";
 
 it.each<[string, number | null]>([
   ["250 ms", 250],

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { formatDayTime, formatExact, formatAgo, formatBytes, formatCount, formatDuration, formatRate, formatShare, formatPlural, UNKNOWN, formatUtcTime } from "./format";
+import { formatAgo, formatBytes, formatCount, formatDayTime, formatDuration, formatExact, formatPlural, formatRate, formatShare, formatUtcTime, UNKNOWN } from "./format";
 
 describe("formatCount", () => {
   it.each([

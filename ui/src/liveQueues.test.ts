@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, queueState, START, TENANT } from "./fixtures";
-import { applyUpdate, serverNow, queueProblem } from "./liveQueues";
+import { applyUpdate, queueProblem, serverNow } from "./liveQueues";
 
 const depths = (queues: ReturnType<typeof applyUpdate>) => [...queues.byKey.values()].map((queue) => `${queue.queue} ${queue.depth}`);
 

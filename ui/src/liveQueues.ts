@@ -4,11 +4,11 @@
  */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { listQueues, streamPath } from "./api";
-import { ApiError, toApiError, unreachableError } from "./http";
-import { useFeed, type PollResult, type Polled } from "./polling";
-import { queueKey, tenantKey } from "./router";
-import { usePaused } from "./refreshStatus";
 import type { QueueState, QueueUpdate, Tenant } from "./apiTypes";
+import { ApiError, toApiError, unreachableError } from "./http";
+import { type Polled, type PollResult, useFeed } from "./polling";
+import { usePaused } from "./refreshStatus";
+import { queueKey, tenantKey } from "./router";
 
 /** Time of the server's clock, in ms, and performance.now() when it was received. */
 export interface ServerClock {

@@ -1,6 +1,6 @@
 /** Load further pages of a list whose first page is polled. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { toApiError, type ApiError } from "./http";
+import { type ApiError, toApiError } from "./http";
 import { usePolled } from "./polling";
 
 export interface ListPage<T> {

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import { at, serverEvent } from "./fixtures";
-import { formatEventTitle, describeLoss, newestGaps, countUnlistedQueues } from "./pipeline";
+import { countUnlistedQueues, describeLoss, formatEventTitle, newestGaps } from "./pipeline";
 
 it("names the server and what happened", () => {
   expect(formatEventTitle(serverEvent())).toBe("Valkey: went back");

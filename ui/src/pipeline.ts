@@ -1,6 +1,6 @@
 /** Texts for server events and history gaps. Pure. */
-import { formatPlural } from "./format";
 import type { PipelineGap, ServerEvent } from "./apiTypes";
+import { formatPlural } from "./format";
 
 const SERVERS: Record<ServerEvent["server"], string> = { valkey: "Valkey", postgres: "PostgreSQL" };
 

@@ -1,6 +1,6 @@
 /** Polling hooks: back off on failure, stop while the page is paused or hidden. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { toApiError, type ApiError } from "./http";
+import { type ApiError, toApiError } from "./http";
 import { reportFeed, usePaused } from "./refreshStatus";
 
 export interface Polled<T> {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { at, queueState, START, waiting } from "./fixtures";
-import { DEFAULT_ORDER, filterRows, flowTypes, groupByQueue, joinTiers, toggleSort, orderParam, parseFilter, parseOrder, sortRows, type Column, type Direction, type QueueRow } from "./queueRows";
 import type { DetailedQueues } from "./apiTypes";
+import { at, queueState, START, waiting } from "./fixtures";
+import { type Column, DEFAULT_ORDER, type Direction, filterRows, flowTypes, groupByQueue, joinTiers, orderParam, parseFilter, parseOrder, type QueueRow, sortRows, toggleSort } from "./queueRows";
 
 const details = (warmQueues: DetailedQueues["warmQueues"], coldQueues: DetailedQueues["coldQueues"] = []): DetailedQueues => ({
   warmQueues,

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { START } from "./fixtures";
-import { customRange, DEFAULT_PRESET, parseRange, PRESETS, rangeParams, rangeQuery, pickResolution, SHORTEST_S, zoomRange, type Range } from "./range";
+import { customRange, DEFAULT_PRESET, parseRange, pickResolution, PRESETS, type Range, rangeParams, rangeQuery, SHORTEST_S, zoomRange } from "./range";
 
 const roundTrip = (range: Range) => {
   const given = Object.entries(rangeParams(range)).filter((entry): entry is [string, string] => entry[1] !== null);

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import { ApiError } from "./http";
-import { worstStatus, type Feed } from "./refreshStatus";
+import { type Feed, worstStatus } from "./refreshStatus";
 
 const feed = (values: Partial<Feed>): Feed => ({ receivedAt: 1000, error: null, refreshMs: 2000, refresh: () => {}, ...values });
 

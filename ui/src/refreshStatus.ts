@@ -76,7 +76,7 @@ export function useRefreshStatus(): RefreshStatus {
 export function worstStatus(feedList: readonly Feed[]): RefreshStatus {
   const error = feedList.find((feed) => feed.error !== null)?.error ?? null;
   const due = (feed: Feed) => (feed.receivedAt ?? 0) + feed.refreshMs;
-  const answered = feedList.filter((feed) => feed.receivedAt !== null).sort((a, b) => due(a) - due(b));
-  const slowest = answered[0];
+  const received = feedList.filter((feed) => feed.receivedAt !== null).sort((a, b) => due(a) - due(b));
+  const slowest = received[0];
   return { receivedAt: slowest?.receivedAt ?? null, refreshMs: slowest?.refreshMs ?? 0, error };
 }

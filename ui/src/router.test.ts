@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { href, parseRoute, type Page } from "./router";
+import { href, type Page, parseRoute } from "./router";
 
 const tenant = { org: "a&b", project: "x/y", env: "é" };
 const odd = "a/b:*{c} 100% 🐟?#";

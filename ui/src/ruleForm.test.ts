@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { rule } from "./fixtures";
-import { toForm, parseForm, withoutDeletedChannels } from "./ruleForm";
 import type { Rule, RuleFields } from "./apiTypes";
+import { rule } from "./fixtures";
+import { parseForm, toForm, withoutDeletedChannels } from "./ruleForm";
 
 function chosen({ name, metric, queue, operator, threshold, percentile, window_s, for_s, cooldown_s, severity, auto_resolve, channels }: Rule): RuleFields {
   return { name, metric, queue, operator, threshold, percentile, window_s, for_s, cooldown_s, severity, auto_resolve, channels };

@@ -1,6 +1,6 @@
 /** Convert rules to form values and back. Reports only values that cannot be parsed; the server validates the rest. Pure. */
 import type { Channel, Metric, Operator, Percentile, Rule, RuleFields, Severity } from "./apiTypes";
-import { parseDuration, formatExactDuration } from "./durations";
+import { formatExactDuration, parseDuration } from "./durations";
 
 export interface RuleForm {
   name: string;

@@ -1,8 +1,8 @@
 /** Session of the viewer: load it, sign in with a key, sign out. The key itself is not stored. */
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { getCurrentKey } from "./api";
-import { request } from "./http";
 import type { CurrentKey } from "./apiTypes";
+import { request } from "./http";
 
 export type Session = { state: "unknown" } | { state: "signed-out" } | { state: "signed-in"; currentKey: CurrentKey | null };
 

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { sparkPath, SPARK_WIDTH } from "./sparkline";
+import { SPARK_WIDTH, sparkPath } from "./sparkline";
 
 it("draws gaps as gaps", () => {
   expect(sparkPath([0, 10, null, 5, 10])).toBe("M0 26L30 2M90 14L120 2");

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { watchedStream } from "./fixtures";
-import { describeDeliveries, oldestAgeMs, describeSummary, groupProblems, explainProblems, sortByProblem } from "./streams";
+import { describeDeliveries, describeSummary, explainProblems, groupProblems, oldestAgeMs, sortByProblem } from "./streams";
 
 describe("watched streams", () => {
   it("are sorted by problems, then by load", () => {

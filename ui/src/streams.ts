@@ -1,7 +1,7 @@
 /** Order and texts of watched streams. Pure. */
+import type { WatchedStream } from "./apiTypes";
 import { formatAgo, formatDuration, formatPlural } from "./format";
 import { queueKey } from "./router";
-import type { WatchedStream } from "./apiTypes";
 
 /** List the problems of a group, as short tags. */
 export function groupProblems(stream: Pick<WatchedStream, "stale" | "reason" | "stuck">): string[] {

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
-import { listOptions, pickDefaultTenant } from "./tenantOptions";
 import type { Environment } from "./apiTypes";
+import { listOptions, pickDefaultTenant } from "./tenantOptions";
 
 const ALL = [
   { org: "acme", project: "shop", env: "prod" },

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, history, point, queueState, START } from "./fixtures";
-import { ageMs, sumQueues, historyLagMs, recentThroughput } from "./totals";
+import { ageMs, historyLagMs, recentThroughput, sumQueues } from "./totals";
 
 describe("recentThroughput", () => {
   it("averages the last final minute and omits provisional points", () => {

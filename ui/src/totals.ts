@@ -1,6 +1,6 @@
 /** Summary numbers computed from live state and from history. Pure; unknown values are null. */
-import { epochSeconds, resolutionSeconds } from "./chartData";
 import type { History, QueueState } from "./apiTypes";
+import { epochSeconds, resolutionSeconds } from "./chartData";
 
 export const THROUGHPUT_WINDOW_S = 60;
 

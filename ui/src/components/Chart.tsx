@@ -1,11 +1,11 @@
 /** One chart with its legend. The legend shows the values at the crosshair, else the newest ones. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
+import { type ChartData, hasValues, lastIndex, valueAt } from "../chartData";
 import { formatDayTime, formatExact, formatUtcTime } from "../format";
 import { useMedia } from "../polling";
-import { customRange, zoomRange, type Range } from "../range";
-import { hasValues, lastIndex, valueAt, type ChartData } from "../chartData";
-import { CROSSHAIR, plotData, plotOptions, type LineSpec, type Unit } from "./uplotOptions";
+import { customRange, type Range, zoomRange } from "../range";
+import { CROSSHAIR, type LineSpec, plotData, plotOptions, type Unit } from "./uplotOptions";
 
 export type { LineSpec, Unit } from "./uplotOptions";
 

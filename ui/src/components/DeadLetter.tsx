@@ -1,9 +1,9 @@
 /** One dead job: the last line of its error; expands to the traceback and the payload. */
 import { useEffect, useState } from "preact/hooks";
-import { redriveBatch, getDeadJob } from "../api";
-import { toApiError, type ApiError } from "../http";
-import { jobHref } from "../router";
+import { getDeadJob, redriveBatch } from "../api";
 import type { DeadJob, DeadJobDetail, QueueRef } from "../apiTypes";
+import { type ApiError, toApiError } from "../http";
+import { jobHref } from "../router";
 import { Dialog } from "./Dialog";
 import { PayloadView } from "./PayloadView";
 import { Time } from "./Time";

@@ -1,7 +1,7 @@
 /** Modal dialog that confirms an action, runs it, and stays open with the error if it fails. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { toApiError, type ApiError } from "../http";
+import { type ApiError, toApiError } from "../http";
 
 interface Props {
   title: string;

@@ -1,7 +1,7 @@
 /** Table of all environments, deepest first, to find the tenant that causes the load. */
-import { formatExact, formatCount, formatDuration, formatShare, UNKNOWN, formatUtcTime } from "../format";
-import { href, tenantKey } from "../router";
 import type { Environment, Tenant } from "../apiTypes";
+import { formatCount, formatDuration, formatExact, formatShare, formatUtcTime, UNKNOWN } from "../format";
+import { href, tenantKey } from "../router";
 
 const MAX_SHOWN = 50;
 

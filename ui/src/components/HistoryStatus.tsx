@@ -1,5 +1,5 @@
-import { formatDuration } from "../format";
 import type { History } from "../apiTypes";
+import { formatDuration } from "../format";
 import { historyLagMs } from "../totals";
 import { Time } from "./Time";
 

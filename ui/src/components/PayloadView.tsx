@@ -1,7 +1,7 @@
 /** Preview of a job's payload. JSON is indented; anything else is shown unchanged. */
-import { formatExact, formatBytes } from "../format";
-import { formatPayload } from "../payload";
 import type { Payload } from "../apiTypes";
+import { formatBytes, formatExact } from "../format";
+import { formatPayload } from "../payload";
 
 export function PayloadView({ payload }: { payload: Payload }) {
   return (

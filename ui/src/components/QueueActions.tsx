@@ -1,9 +1,9 @@
 /** Queue actions for operators: pause, limit, redrive. Each opens a dialog that explains its effect. */
 import { useState } from "preact/hooks";
 import { changeSettings } from "../api";
+import type { QueueState } from "../apiTypes";
 import { formatCount } from "../format";
 import { redriveAll } from "../redrive";
-import type { QueueState } from "../apiTypes";
 import { Dialog } from "./Dialog";
 
 type Action = "pause" | "limit" | "redrive";

@@ -1,7 +1,7 @@
 /** Time range picker: presets, or custom start and end times. */
 import { useState } from "preact/hooks";
 import { formatDayTime, formatUtcTime } from "../format";
-import { LONGEST_S, PRESETS, SHORTEST_S, type Interval, type Range } from "../range";
+import { type Interval, LONGEST_S, PRESETS, type Range, SHORTEST_S } from "../range";
 
 interface Props {
   range: Range;

@@ -1,8 +1,8 @@
 /** Top queues by one metric, with bars for comparison. */
-import { formatExact } from "../format";
-import { queueHref, queueKey } from "../router";
-import { queueProblem, type LiveQueues } from "../liveQueues";
 import type { QueueRef, Tenant, TopQueues } from "../apiTypes";
+import { formatExact } from "../format";
+import { type LiveQueues, queueProblem } from "../liveQueues";
+import { queueHref, queueKey } from "../router";
 
 interface Props {
   title: string;

@@ -1,9 +1,9 @@
 /** Running tasks, longest first. Collapsed by default; the heading shows the count and the longest run time. */
 import { getRunningTasks } from "../api";
-import { formatExact, formatCount, formatDuration } from "../format";
+import type { Tenant } from "../apiTypes";
+import { formatCount, formatDuration, formatExact } from "../format";
 import { usePolled } from "../polling";
 import { jobHref, queueHref, tenantKey } from "../router";
-import type { Tenant } from "../apiTypes";
 import { Time } from "./Time";
 
 const REFRESH_MS = 5000;

@@ -1,6 +1,6 @@
 /** Small trend line without axes; gaps stay gaps. Decorative: the number is shown as text beside it. */
 import type { Values } from "../chartData";
-import { sparkPath, SPARK_HEIGHT, SPARK_WIDTH } from "../sparkline";
+import { SPARK_HEIGHT, SPARK_WIDTH, sparkPath } from "../sparkline";
 
 /** Without values the box is empty but keeps its size. */
 export function Sparkline({ values, colour }: { values: Values | null | undefined; colour: `--${string}` }) {

@@ -1,8 +1,8 @@
 /** Title bar of every page: navigation, and at the right the actions passed as children. */
 import type { ComponentChildren } from "preact";
+import type { Tenant } from "../apiTypes";
 import mark from "../favicon.svg";
 import { href, type Page } from "../router";
-import type { Tenant } from "../apiTypes";
 
 export interface Badge {
   text: string;

@@ -1,7 +1,7 @@
 /** Chart definitions: titles, lines, colours and units. Chart draws them. */
+import type { ChartData } from "../chartData";
 import { formatBytes, formatCount, formatDuration, formatRate, UNKNOWN } from "../format";
 import { describeRange, type Range } from "../range";
-import type { ChartData } from "../chartData";
 import { Chart, type LineSpec, type Unit } from "./Chart";
 
 interface Props {

@@ -1,9 +1,9 @@
 /** The columns of the queues page. */
-import { formatExact, formatCount, formatDuration, UNKNOWN, formatUtcTime } from "../format";
-import { href, queueHref, queueKey } from "../router";
+import type { QueueState, Tenant } from "../apiTypes";
+import { formatCount, formatDuration, formatExact, formatUtcTime, UNKNOWN } from "../format";
 import { queueProblem } from "../liveQueues";
 import type { Column, QueueRow } from "../queueRows";
-import type { QueueState, Tenant } from "../apiTypes";
+import { href, queueHref, queueKey } from "../router";
 import type { TableColumn } from "./VirtualTable";
 
 interface ColumnContext {

@@ -1,7 +1,7 @@
 /** uPlot options for one chart: axes, strokes, shading. Only this module and Chart depend on uPlot. */
 import uPlot from "uplot";
-import { formatTimeOfDay, formatMonthDay } from "../format";
-import { isolatedIndexes, type ChartData, type LineName } from "../chartData";
+import { type ChartData, isolatedIndexes, type LineName } from "../chartData";
+import { formatMonthDay, formatTimeOfDay } from "../format";
 
 export interface LineSpec {
   name: LineName;

@@ -1,11 +1,11 @@
 /** Alerts: incidents, rules, channels and silences. */
+import { ALERT_TABS, type AlertTab, describeOpenCount, parseAlertsView } from "../alerts";
 import { listChannels, listRules, listSilences } from "../alertsApi";
-import { describeOpenCount, parseAlertsView, ALERT_TABS, type AlertTab } from "../alerts";
-import { usePolled, useTitle, type Polled } from "../polling";
-import { href, tenantKey } from "../router";
+import type { Channel, CurrentKey, Incident, IncidentList, Rule, Silence, Tenant } from "../apiTypes";
 import type { ServerClock } from "../liveQueues";
+import { type Polled, usePolled, useTitle } from "../polling";
+import { href, tenantKey } from "../router";
 import { canAdminister, canOperate, hasFullScope } from "../session";
-import type { Channel, Incident, IncidentList, Rule, Silence, Tenant, CurrentKey } from "../apiTypes";
 import { Channels } from "../components/alerts/Channels";
 import { Incidents } from "../components/alerts/Incidents";
 import { IncidentView } from "../components/alerts/IncidentView";

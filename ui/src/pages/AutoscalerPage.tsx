@@ -1,8 +1,8 @@
 /** Autoscaler: worker types within the key's scope, with the wanted number of workers and the reason. */
 import { listWorkerTypes } from "../api";
+import type { Tenant } from "../apiTypes";
 import { usePolled, useTitle } from "../polling";
 import { href } from "../router";
-import type { Tenant } from "../apiTypes";
 import { WorkerTypes } from "../components/autoscaler/WorkerTypes";
 import { WorkerTypeView } from "../components/autoscaler/WorkerTypeView";
 import { EmptyNotice, LoadingNotice } from "../components/Notice";

@@ -1,14 +1,14 @@
 /** Dead letters: jobs that failed permanently, with their errors and redrive. */
 import { useMemo, useState } from "preact/hooks";
 import { listDeadJobs } from "../api";
-import { deadFilter, deadQueues, isFiltered, parseDeadView, SINCE, type DeadView } from "../deadLetters";
-import { formatExact, formatCount } from "../format";
-import { usePolled, useTitle } from "../polling";
-import { uniqueById, useRefreshedPages } from "../pagination";
-import { tenantKey, useSetParams } from "../router";
-import { useLiveQueues } from "../liveQueues";
-import { redriveAll } from "../redrive";
 import type { DeadFilter, QueueRef, Tenant } from "../apiTypes";
+import { deadFilter, deadQueues, type DeadView, isFiltered, parseDeadView, SINCE } from "../deadLetters";
+import { formatCount, formatExact } from "../format";
+import { useLiveQueues } from "../liveQueues";
+import { uniqueById, useRefreshedPages } from "../pagination";
+import { usePolled, useTitle } from "../polling";
+import { redriveAll } from "../redrive";
+import { tenantKey, useSetParams } from "../router";
 import { DeadLetter } from "../components/DeadLetter";
 import { Dialog } from "../components/Dialog";
 import { MoreButton } from "../components/MoreButton";

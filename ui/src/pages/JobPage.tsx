@@ -1,11 +1,11 @@
 /** One job: state, payload, last error. */
 import { useState } from "preact/hooks";
-import { cancelJob, redriveBatch, getJob } from "../api";
+import { cancelJob, getJob, redriveBatch } from "../api";
+import type { Job, JobState, Tenant } from "../apiTypes";
 import { UNKNOWN } from "../format";
 import { ApiError } from "../http";
 import { usePolled, useTitle } from "../polling";
 import { queueHref, tenantKey } from "../router";
-import type { Job, JobState, Tenant } from "../apiTypes";
 import { Dialog } from "../components/Dialog";
 import { FieldItem, FieldList } from "../components/FieldList";
 import { EmptyNotice } from "../components/Notice";

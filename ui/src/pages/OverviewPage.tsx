@@ -1,23 +1,23 @@
 /** Overview of an environment: summary, charts, rankings. */
 import { getEnvironmentHistory, getTopQueues } from "../api";
-import { formatExact, formatCount, formatDuration, formatRate, formatShare, formatUtcTime } from "../format";
-import { ApiError } from "../http";
-import { useClock, usePolled, useTitle, type Polled } from "../polling";
-import { tenantKey, useSetParams } from "../router";
-import { serverNow, useLiveQueues, type LiveQueues } from "../liveQueues";
-import { parseRange, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshIntervalMs, type Range } from "../range";
-import { toChartData, type ChartData } from "../chartData";
 import type { Environment, History, Incident, IncidentList, Tenant, TopQueues } from "../apiTypes";
-import { ageMs, sumQueues, recentThroughput } from "../totals";
+import { type ChartData, toChartData } from "../chartData";
+import { formatCount, formatDuration, formatExact, formatRate, formatShare, formatUtcTime } from "../format";
+import { ApiError } from "../http";
+import { type LiveQueues, serverNow, useLiveQueues } from "../liveQueues";
+import { type Polled, useClock, usePolled, useTitle } from "../polling";
+import { parseRange, type Range, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshIntervalMs } from "../range";
+import { tenantKey, useSetParams } from "../router";
+import { ageMs, recentThroughput, sumQueues } from "../totals";
 import { OpenAlerts } from "../components/alerts/OpenAlerts";
 import { Charts, ENVIRONMENT_CHARTS } from "../components/chartSpecs";
 import { EnvironmentTable } from "../components/EnvironmentTable";
-import { Stat, StatRow } from "../components/Stat";
-import { EmptyNotice } from "../components/Notice";
 import { HistoryStatus } from "../components/HistoryStatus";
+import { EmptyNotice } from "../components/Notice";
 import { RangePicker } from "../components/RangePicker";
 import { Ranking } from "../components/Ranking";
 import { Sparkline } from "../components/Sparkline";
+import { Stat, StatRow } from "../components/Stat";
 
 const RANKINGS_MS = 5000;
 const RANKING_PERIOD = "30m";

@@ -1,13 +1,13 @@
 /** Metrics pipeline: lag, batch times, losses, gaps, and server events. */
 import { getPipeline } from "../api";
-import { formatExact, formatCount, formatDuration } from "../format";
-import { usePolled, useTitle } from "../polling";
 import type { PipelineBatch, PipelineHealth } from "../apiTypes";
-import { Stat, StatRow } from "../components/Stat";
+import { formatCount, formatDuration, formatExact } from "../format";
+import { usePolled, useTitle } from "../polling";
 import { EmptyNotice } from "../components/Notice";
 import { Gaps } from "../components/pipeline/Gaps";
 import { ServerEvents } from "../components/pipeline/ServerEvents";
 import { Sparkline } from "../components/Sparkline";
+import { Stat, StatRow } from "../components/Stat";
 import { Time } from "../components/Time";
 
 const REFRESH_MS = 3000;

@@ -1,22 +1,22 @@
 /** One queue: live state and history. */
 import { getQueueHistory, getStreamForQueue } from "../api";
-import { formatExact, formatBytes, formatCount, formatDuration, formatRate, formatShare, UNKNOWN, formatUtcTime } from "../format";
-import { ApiError } from "../http";
-import { useClock, usePolled, useTitle } from "../polling";
-import { navigate, href, queueKey, useSetParams } from "../router";
-import { serverNow, queueProblem, useLiveQueues, type LiveQueues } from "../liveQueues";
-import { parseRange, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshIntervalMs, type Range } from "../range";
-import { toChartData, type ChartData } from "../chartData";
 import type { History, QueueRef, QueueState, Tenant, WatchedStream } from "../apiTypes";
-import { groupProblems, explainProblems } from "../streams";
+import { type ChartData, toChartData } from "../chartData";
+import { formatBytes, formatCount, formatDuration, formatExact, formatRate, formatShare, formatUtcTime, UNKNOWN } from "../format";
+import { ApiError } from "../http";
+import { type LiveQueues, queueProblem, serverNow, useLiveQueues } from "../liveQueues";
+import { useClock, usePolled, useTitle } from "../polling";
+import { parseRange, type Range, rangeKey, rangeLabel, rangeParams, rangeQuery, refreshIntervalMs } from "../range";
+import { href, navigate, queueKey, useSetParams } from "../router";
+import { explainProblems, groupProblems } from "../streams";
 import { ageMs, recentThroughput } from "../totals";
 import { Charts, QUEUE_CHARTS } from "../components/chartSpecs";
-import { Stat, StatRow } from "../components/Stat";
-import { EmptyNotice } from "../components/Notice";
 import { HistoryStatus } from "../components/HistoryStatus";
+import { EmptyNotice } from "../components/Notice";
 import { QueueActions } from "../components/QueueActions";
 import { QueueSelect } from "../components/QueueSelect";
 import { RangePicker } from "../components/RangePicker";
+import { Stat, StatRow } from "../components/Stat";
 import { StreamStats } from "../components/streams/StreamStats";
 
 const STREAM_MS = 5000;

@@ -1,16 +1,16 @@
 /** Queues of an environment: waiting jobs by flow, type and task, and running tasks. */
 import { useMemo } from "preact/hooks";
 import { getActionPlugins, getDetailedQueues } from "../api";
+import type { Tenant } from "../apiTypes";
 import { formatCount, formatPlural } from "../format";
-import { useClock, usePolled, useTitle } from "../polling";
-import { tenantKey, useSetParams } from "../router";
 import { serverNow, useLiveQueues } from "../liveQueues";
-import { filterRows, flowTypes, groupByQueue, joinTiers, toggleSort, orderParam, parseFilter, parseOrder, sortRows, type Column, type QueueRow } from "../queueRows";
+import { useClock, usePolled, useTitle } from "../polling";
+import { type Column, filterRows, flowTypes, groupByQueue, joinTiers, orderParam, parseFilter, parseOrder, type QueueRow, sortRows, toggleSort } from "../queueRows";
+import { tenantKey, useSetParams } from "../router";
 import { EmptyNotice } from "../components/Notice";
 import { queueColumns } from "../components/queueColumns";
 import { RunningTasks } from "../components/RunningTasks";
 import { VirtualTable } from "../components/VirtualTable";
-import type { Tenant } from "../apiTypes";
 
 const DETAILS_MS = 5000;
 const PLUGINS_MS = 30_000;

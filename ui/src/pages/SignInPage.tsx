@@ -1,9 +1,9 @@
 /** Sign-in form for an API key. */
 import { useState } from "preact/hooks";
-import { toApiError, type ApiError } from "../http";
+import { type ApiError, toApiError } from "../http";
 import { useTitle } from "../polling";
-import { TitleBar } from "../components/TitleBar";
 import { signIn } from "../session";
+import { TitleBar } from "../components/TitleBar";
 
 export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
   const [key, setKey] = useState("");

@@ -1,9 +1,9 @@
 /** List of notification channels and their status. Secrets are never shown again. */
 import { useState } from "preact/hooks";
 import { removeChannel, testChannel } from "../../alertsApi";
+import type { Channel, CreatedChannel, Tenant } from "../../apiTypes";
 import { formatPlural } from "../../format";
 import { toApiError } from "../../http";
-import type { Channel, CreatedChannel, Tenant } from "../../apiTypes";
 import { Dialog } from "../Dialog";
 import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";

@@ -1,9 +1,9 @@
 /** List entry of an incident. */
-import { chartHref, describeCondition, incidentHref, formatMetricValue } from "../../alerts";
-import { formatExact, formatDuration } from "../../format";
-import { useClock } from "../../polling";
-import { serverNow, type ServerClock } from "../../liveQueues";
+import { chartHref, describeCondition, formatMetricValue, incidentHref } from "../../alerts";
 import type { Incident, Tenant } from "../../apiTypes";
+import { formatDuration, formatExact } from "../../format";
+import { type ServerClock, serverNow } from "../../liveQueues";
+import { useClock } from "../../polling";
 import { ageMs } from "../../totals";
 import { ListItem } from "../ListItem";
 import { Time } from "../Time";

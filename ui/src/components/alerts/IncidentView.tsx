@@ -1,13 +1,13 @@
 /** Page of one incident: its fields, timeline and messages. */
 import { useState } from "preact/hooks";
+import { buildTimeline, chartHref, describeCondition, formatMetricValue } from "../../alerts";
 import { getIncident } from "../../alertsApi";
-import { chartHref, describeCondition, buildTimeline, formatMetricValue } from "../../alerts";
+import type { IncidentDetail, Rule, Tenant } from "../../apiTypes";
 import { formatExact, UNKNOWN } from "../../format";
 import { ApiError } from "../../http";
+import type { ServerClock } from "../../liveQueues";
 import { usePolled, useTitle } from "../../polling";
 import { href } from "../../router";
-import type { ServerClock } from "../../liveQueues";
-import type { IncidentDetail, Rule, Tenant } from "../../apiTypes";
 import { FieldItem, FieldList } from "../FieldList";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";

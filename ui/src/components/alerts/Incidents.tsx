@@ -1,11 +1,11 @@
 /** Open incidents, then resolved ones. */
-import { listIncidents } from "../../alertsApi";
 import { sortBySeverity } from "../../alerts";
-import { usePolled, type Polled } from "../../polling";
-import { uniqueById, useRefreshedPages, usePages } from "../../pagination";
-import { href, tenantKey } from "../../router";
-import type { ServerClock } from "../../liveQueues";
+import { listIncidents } from "../../alertsApi";
 import type { Incident, IncidentList, Rule, Tenant } from "../../apiTypes";
+import type { ServerClock } from "../../liveQueues";
+import { uniqueById, usePages, useRefreshedPages } from "../../pagination";
+import { type Polled, usePolled } from "../../polling";
+import { href, tenantKey } from "../../router";
 import { MoreButton } from "../MoreButton";
 import { EmptyNotice } from "../Notice";
 import { IncidentItem } from "./IncidentItem";

@@ -1,7 +1,7 @@
 /** One-line summary of the open alerts of an environment. It is always rendered, so that nothing moves when an alert arrives. */
-import { countBySeverity, incidentHref, describeOpenCount, sortBySeverity } from "../../alerts";
-import { href } from "../../router";
+import { countBySeverity, describeOpenCount, incidentHref, sortBySeverity } from "../../alerts";
 import type { Incident, Tenant } from "../../apiTypes";
+import { href } from "../../router";
 import { SeverityTag } from "./SeverityTag";
 
 const MAX_SHOWN = 3;

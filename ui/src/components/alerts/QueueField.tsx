@@ -1,8 +1,8 @@
 /** Text field for a queue name, with suggestions; empty means every queue. */
 import { listQueues } from "../../api";
+import type { Tenant } from "../../apiTypes";
 import { usePolled } from "../../polling";
 import { tenantKey } from "../../router";
-import type { Tenant } from "../../apiTypes";
 import { TextField } from "../Field";
 
 const NAMES_MS = 30_000;

@@ -1,8 +1,8 @@
 /** Dialog that creates or edits a rule. The server validates it; its errors appear in the dialog. */
 import { useState } from "preact/hooks";
 import { addRule, changeRule } from "../../alertsApi";
-import { toForm, parseForm, UNITS, withoutDeletedChannels, type RuleForm, type Unit } from "../../ruleForm";
 import type { Channel, Metric, Operator, Percentile, Rule, Severity, Tenant } from "../../apiTypes";
+import { parseForm, type RuleForm, toForm, type Unit, UNITS, withoutDeletedChannels } from "../../ruleForm";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
 import { QueueField } from "./QueueField";

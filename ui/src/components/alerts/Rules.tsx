@@ -1,15 +1,15 @@
 /** List of alert rules, with their conditions and channels. */
 import { useState } from "preact/hooks";
-import { changeRule, removeRule } from "../../alertsApi";
 import { describeCondition } from "../../alerts";
-import { queueHref } from "../../router";
+import { changeRule, removeRule } from "../../alertsApi";
 import type { Channel, Rule, Tenant } from "../../apiTypes";
 import { formatExactDuration } from "../../durations";
+import { queueHref } from "../../router";
 import { Dialog } from "../Dialog";
 import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
-import { SeverityTag } from "./SeverityTag";
 import { RuleDialog } from "./RuleDialog";
+import { SeverityTag } from "./SeverityTag";
 
 interface Props {
   tenant: Tenant;

@@ -1,8 +1,8 @@
 /** One decision; expands to the inputs it was based on. */
 import { useState } from "preact/hooks";
-import { readSources, readWorkerCount, type Source } from "../../autoscale";
-import { formatExact, formatCount, formatDuration, formatRate, formatPlural } from "../../format";
 import type { Decision } from "../../apiTypes";
+import { readSources, readWorkerCount, type Source } from "../../autoscale";
+import { formatCount, formatDuration, formatExact, formatPlural, formatRate } from "../../format";
 import { Time } from "../Time";
 
 const MAX_SHOWN = 50;

@@ -1,7 +1,7 @@
 /** Chart of wanted and running workers, one step per decision. */
-import { STEPS_HEIGHT, STEPS_WIDTH, toSteps, readWorkerCount } from "../../autoscale";
-import { formatExact } from "../../format";
 import type { Decision } from "../../apiTypes";
+import { readWorkerCount, STEPS_HEIGHT, STEPS_WIDTH, toSteps } from "../../autoscale";
+import { formatExact } from "../../format";
 import { Time } from "../Time";
 
 export function WorkerChart({ decisions }: { decisions: readonly Decision[] }) {

@@ -1,13 +1,13 @@
 /** One worker type: the wanted number of workers, and the decisions that led to it. */
 import { listDecisions } from "../../api";
-import { describeScope, describeWork } from "../../autoscale";
-import { formatExact, formatCount, UNKNOWN } from "../../format";
-import { usePolled, useTitle } from "../../polling";
-import { uniqueById, usePages } from "../../pagination";
-import { href, useSetParams } from "../../router";
 import type { Tenant, WorkerType } from "../../apiTypes";
-import { Stat, StatRow } from "../Stat";
+import { describeScope, describeWork } from "../../autoscale";
+import { formatCount, formatExact, UNKNOWN } from "../../format";
+import { uniqueById, usePages } from "../../pagination";
+import { usePolled, useTitle } from "../../polling";
+import { href, useSetParams } from "../../router";
 import { MoreButton } from "../MoreButton";
+import { Stat, StatRow } from "../Stat";
 import { Time } from "../Time";
 import { DecisionItem } from "./DecisionItem";
 import { WorkerChart } from "./WorkerChart";

@@ -1,10 +1,10 @@
 /** List of worker types with running and wanted workers, and the last decision. */
+import type { Tenant, WorkerType } from "../../apiTypes";
 import { describeScope, describeWork } from "../../autoscale";
 import { href } from "../../router";
-import type { Tenant, WorkerType } from "../../apiTypes";
+import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
-import { ListItem } from "../ListItem";
 
 export function WorkerTypes({ tenant, types }: { tenant: Tenant | null; types: readonly WorkerType[] }) {
   if (types.length === 0) return <NoTypes />;

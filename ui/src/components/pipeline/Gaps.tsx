@@ -1,7 +1,7 @@
 /** Time ranges whose rows were lost between the pipeline and ClickHouse. History shows them as unknown. */
+import type { PipelineGap } from "../../apiTypes";
 import { formatExact, formatPlural } from "../../format";
 import { newestGaps } from "../../pipeline";
-import type { PipelineGap } from "../../apiTypes";
 import { Time } from "../Time";
 
 const MAX_SHOWN = 25;

@@ -1,8 +1,8 @@
 /** Server events (failover, data loss, restore), with the accepted jobs missing since, per queue. */
-import { formatExact, formatPlural } from "../../format";
-import { formatEventTitle, describeLoss, countUnlistedQueues } from "../../pipeline";
-import { queueHref, queueKey } from "../../router";
 import type { ServerEvent } from "../../apiTypes";
+import { formatExact, formatPlural } from "../../format";
+import { countUnlistedQueues, describeLoss, formatEventTitle } from "../../pipeline";
+import { queueHref, queueKey } from "../../router";
 import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";

@@ -1,7 +1,7 @@
 /** Details of a consumer group: exact numbers, and its consumers, stuck ones first. */
-import { formatExact, formatDuration } from "../../format";
-import { queueHref } from "../../router";
 import type { StreamConsumer, WatchedStream } from "../../apiTypes";
+import { formatDuration, formatExact } from "../../format";
+import { queueHref } from "../../router";
 import { describeDeliveries, formatIdle } from "../../streams";
 import { FieldItem, FieldList } from "../FieldList";
 import { Time } from "../Time";

@@ -1,6 +1,6 @@
 /** Summary numbers of a stream as last measured; unknown ones are shown as "unknown". */
-import { formatExact, formatCount, formatDuration, UNKNOWN } from "../../format";
 import type { WatchedStream } from "../../apiTypes";
+import { formatCount, formatDuration, formatExact, UNKNOWN } from "../../format";
 import { oldestAgeMs } from "../../streams";
 import { Stat } from "../Stat";
 

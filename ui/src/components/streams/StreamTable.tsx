@@ -1,9 +1,9 @@
 /** Table of watched consumer groups; a row expands to its consumers. */
-import { formatExact, formatCount, formatDuration, UNKNOWN } from "../../format";
+import type { WatchedStream } from "../../apiTypes";
+import { formatCount, formatDuration, formatExact, UNKNOWN } from "../../format";
 import { useMedia } from "../../polling";
 import { queueHref, queueKey } from "../../router";
-import type { WatchedStream } from "../../apiTypes";
-import { oldestAgeMs, groupProblems, explainProblems } from "../../streams";
+import { explainProblems, groupProblems, oldestAgeMs } from "../../streams";
 import { StreamDetail } from "./StreamDetail";
 import { UnknownValue } from "./UnknownValue";
 
