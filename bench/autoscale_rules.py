@@ -28,7 +28,7 @@ class Bounds:
 
 
 class Pending:
-    """What is pending is the pressure, twice that when the oldest of it is older than 30 s; no cooldown is told."""
+    """Scale by pending entries, doubled when the oldest is older than 30 s, without a cooldown."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds

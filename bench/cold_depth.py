@@ -109,7 +109,7 @@ def depth_of(both: TwoTiers) -> Depth:
 
 
 def fill_to(both: TwoTiers, depth: int) -> float:
-    """Enqueue until so many wait in both tiers; how many seconds a job took."""
+    """Enqueue until `depth` jobs wait in both tiers. Returns the seconds per job."""
     states = read_states(both.client.redis, both.client.shards)
     missing = depth - sum(state.depth for state in states)
     note(f"{missing:,} jobs more, of {depth:,}")

@@ -66,7 +66,7 @@ QUICK = Size(noisy_jobs=20_000, seconds=5.0, rounds=3)
 
 @dataclass(frozen=True)
 class Waits:
-    """Of the quiet tenants' jobs, in ms."""
+    """Waits of the quiet tenants' jobs, in ms."""
 
     until_dequeue: list[float]
     until_start: list[float]

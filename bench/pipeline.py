@@ -114,8 +114,8 @@ class Course:
             self.rates[name].append(contenders[name](segment))
         self.rates["few_events"].append(self.run_pipeline(self.stream.write(kinds.few_events, size.events // 10)))
         self.rates["many_queues"].append(self.run_pipeline(self.stream.write(kinds.many_queues, size.events)))
-        told = ", ".join(f"{name} {rates[-1]:,.0f}/s" for name, rates in self.rates.items())
-        note(f"round {number + 1} of {size.rounds}: {told}")
+        summary = ", ".join(f"{name} {rates[-1]:,.0f}/s" for name, rates in self.rates.items())
+        note(f"round {number + 1} of {size.rounds}: {summary}")
 
 
 def throughput(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, size: Size) -> dict[str, float]:

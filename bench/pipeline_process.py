@@ -82,7 +82,7 @@ class RunningPipeline:
     arrived: int = 0  # events that are in history
 
     def wait_for(self, events: int) -> datetime:
-        """Until so many more are in history; returns when the last of them was."""
+        """Wait until this many more events are in history. Returns when the last of them arrived."""
         wanted = self.arrived + events
         seen, seen_at = -1, time.monotonic()
         while True:

@@ -127,7 +127,7 @@ class Queues:
 
 @dataclass(frozen=True)
 class Segment:
-    """What was added to the streams: the entries after these, so many."""
+    """Entries added to the streams: the positions they follow, and their number."""
 
     after: list[str]  # per shard
     events: int

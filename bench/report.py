@@ -1,6 +1,6 @@
 """How a benchmark ends: a table for people, one line of JSON for machines, a file for the record.
 
-A bar that is missed is reported, not raised: whoever runs the benchmark decides what it means.
+A missed target is reported, not raised: the person who runs the benchmark decides what it means.
 """
 
 from __future__ import annotations

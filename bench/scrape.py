@@ -115,7 +115,7 @@ def side(bench: Bench, postgres_url: str, name: str, rows: int) -> Generator[Sid
 
 
 def run(size: Size, bench: Bench, postgres_url: str) -> dict[str, float]:
-    other = f"{postgres_url.rpartition('/')[0]}/postgres"  # whoever counts must not be counted
+    other = f"{postgres_url.rpartition('/')[0]}/postgres"  # the connection that counts must not be counted
     with (
         side(bench, postgres_url, FEW, 1000) as few,
         side(bench, postgres_url, MANY, size.rows) as many,

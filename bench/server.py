@@ -31,7 +31,7 @@ READY_S = 30.0
 POLL_S = 0.01
 STUCK_S = 30.0
 UNCAPPED = QueueOptions(caps=Caps(items=10**9, bytes=2**50, shard_bytes=0))
-"""Whoever measures deep queues in Valkey alone lets them be as deep."""
+"""For measurements of deep queues in Valkey alone."""
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ def ram_put(size: Size) -> dict[str, float]:
 
 
 def recovery(size: Size) -> dict[str, float]:
-    """Opening a directory that nobody closed reads and checks everything in it."""
+    """Measure opening a directory that was not closed: everything in it is read and checked."""
     figures: dict[str, float] = {}
     for record_bytes, suffix in ((SMALL, ""), (LARGE, "_64k")):
         given = payloads(record_bytes)

@@ -39,7 +39,7 @@ CATCH_UP_S = 300.0
 ENDS = "10m"  # when leases and retries end: after the archive was written, and before it is first opened
 DICTIONARY_BYTES = 128 * 2**20  # larger than a data directory: the databases of PostgreSQL are copies of each other
 
-# Servers and commands make these anew, and some of them name the machine.
+# Servers and commands create these again, and some of them name the machine.
 NOT_KEPT = ("log", "lock", "jdk", "java")
 NOT_KEPT_NAMES = ("postmaster.opts", "postmaster.pid", "clickhouse-local.pid")
 
@@ -352,7 +352,7 @@ def pack(data_dir: Path, archive: Path) -> None:
 
 
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Drop owner and time: whoever unpacks it owns it. Modes are kept."""
+    """Drop owner and time, so that the user who unpacks the archive owns the files. Modes are kept."""
     if Path(member.name).name in NOT_KEPT_NAMES:
         return None
     member.uid = member.gid = member.mtime = 0

@@ -36,7 +36,7 @@ PICTURES: dict[str, tuple[str, str]] = {
 LIVE = "[data-testid=updated][data-condition=live]"
 TRIES = 5
 
-# Where the machine that takes them keeps its files is nobody's business.
+# Paths of the machine that takes the screenshots must not appear in them.
 SHORTEN_PATHS = """
 () => {
   const text = document.querySelector("[data-testid=traceback]").firstChild;
