@@ -1,7 +1,7 @@
 """Connections, transactions, and what their failures mean.
 
     with open_pool(url) as pool, connection(pool) as conn:   # committed if the block succeeds, else rolled back
-        conn.execute(load_query(SQL, "spill"), {"id": …})
+        conn.execute(QUERIES["delete_rows"], {"seqs": …})
 
 What is in the URL beats what is set here. Rooms above take psycopg's types from this module.
 """

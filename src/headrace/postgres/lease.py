@@ -11,17 +11,14 @@ import logging
 import os
 import socket
 import time
-from importlib.resources import files
 from typing import ClassVar
 from uuid import uuid4
 
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import Connection, Pool, connection
-from headrace.postgres.queries import load_query
+from headrace.postgres.queries import QUERIES
 
 log = logging.getLogger(__name__)
-
-SQL = files("headrace.postgres") / "sql"
 
 
 class Fenced(HeadraceError):
@@ -53,7 +50,7 @@ class Lease:
         asked_at, before = time.monotonic(), self._token
         with connection(self._pool) as conn:
             asked = {"name": self.name, "holder": self._holder, "lease_s": self._lease_s}
-            row = conn.execute(load_query(SQL, "take_lease"), asked).fetchone()
+            row = conn.execute(QUERIES["take_lease"], asked).fetchone()
         self._token = None if row is None else int(row[0])
         self._asked_at = asked_at
         self.is_anothers = self._token is None
@@ -63,7 +60,7 @@ class Lease:
 
     def fence(self, conn: Connection) -> None:
         """At the beginning of each transaction that writes. Raises Fenced."""
-        if self._token is None or conn.execute(load_query(SQL, "fence"), self._own()).fetchone() is None:
+        if self._token is None or conn.execute(QUERIES["fence"], self._own()).fetchone() is None:
             self._token, self.is_anothers = None, True
             raise self.fenced
 
@@ -73,7 +70,7 @@ class Lease:
             return
         try:
             with connection(self._pool) as conn:
-                conn.execute(load_query(SQL, "leave_lease"), self._own())
+                conn.execute(QUERIES["leave_lease"], self._own())
         except HeadraceError:
             pass  # it ends by itself
         self._token = None

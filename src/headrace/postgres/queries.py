@@ -13,6 +13,10 @@ from functools import cache
 from importlib.resources.abc import Traversable
 from typing import LiteralString, cast
 
+from headrace.model.query_file import load_queries
+
+QUERIES = load_queries("headrace.postgres")
+
 
 @cache
 def load_query(folder: Traversable, name: str) -> LiteralString:

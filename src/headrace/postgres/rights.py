@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headrace.postgres.connect import connect, dict_row
-from headrace.postgres.queries import load_query
+from headrace.postgres.queries import QUERIES
 
-SQL = files("headrace.postgres") / "sql"
 ATTRIBUTES = ("superuser", "createrole", "createdb", "replication", "bypassrls")
 ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 CREDENTIALS = ("password", "passfile", "service", "sslcert")
@@ -27,7 +25,7 @@ class RoleRights:
 def read_role_rights(url: str) -> RoleRights:
     """Raises DatabaseUnavailable."""
     with connect(url) as conn:
-        row = conn.cursor(row_factory=dict_row).execute(load_query(SQL, "role_rights")).fetchone()
+        row = conn.cursor(row_factory=dict_row).execute(QUERIES["role_rights"]).fetchone()
     assert row is not None, "every connection has a role"
     excess = [name.upper() for name in ATTRIBUTES if row[name]]
     return RoleRights(row["role"], excess if row["superuser"] else [*excess, *row["memberships"]])

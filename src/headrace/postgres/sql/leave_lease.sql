@@ -1,1 +1,0 @@
-UPDATE leases SET until = '-infinity' WHERE name = %(name)s AND holder = %(holder)s AND token = %(token)s
