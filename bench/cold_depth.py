@@ -16,11 +16,11 @@ from bench.report import note
 from bench.server import Bench
 from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.cold.mover import BATCH
-from headrace.cold.store import SQL, Store
+from headrace.cold.queries import QUERIES
+from headrace.cold.store import Store
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import connect
 from headrace.postgres.migrate import migrate
-from headrace.postgres.queries import load_query
 from headrace.queue import keys
 from headrace.queue.queue import NEW_SHARDS, QueueOptions
 from headrace.queue.scripts import Caps
@@ -166,7 +166,7 @@ def refuse_slow_plan(url: str, queue_id: int) -> None:
     """The claim must walk along its index."""
     values = {"queue_id": queue_id, "most": BATCH, "bytes": ANY_SIZE}
     with connect(url) as conn:
-        row: Any = conn.execute("EXPLAIN (FORMAT JSON) " + load_query(SQL, "claim"), values).fetchone()
+        row: Any = conn.execute("EXPLAIN (FORMAT JSON) " + QUERIES["claim"], values).fetchone()
     plan = json.dumps(row[0])
     if "cold_queue_entries_next" not in plan or "Seq Scan" in plan:
         raise RuntimeError(f"PostgreSQL does not use the index of the next jobs: {plan}")

@@ -14,12 +14,12 @@ from typing import LiteralString, cast
 from bench.report import median_ratio, note
 from bench.server import UNCAPPED, Bench
 from headrace.cold.mover import BATCH, Mover
-from headrace.cold.store import SQL, copy_rows
+from headrace.cold.queries import QUERIES
+from headrace.cold.store import copy_rows
 from headrace.cold.tiers import Tiers
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, connect
-from headrace.postgres.queries import load_query
 from headrace.queue.overflow import SpillJob
 from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.scripts import Caps
@@ -110,7 +110,7 @@ def enqueue_all(client: SyncClient, ref: QueueRef, batches: Iterable[Sequence[Ne
 
 def copy_all(conn: Connection, name: str, batches: Iterable[Sequence[NewJob]]) -> None:
     """One transaction per batch."""
-    statement = load_query(SQL, "copy_in").replace("cold_queue_entries", f"bench_{name}")
+    statement = QUERIES["copy_in"].replace("cold_queue_entries", f"bench_{name}")
     for batch in batches:
         now_ms = time.time() * 1000
         with conn.transaction(), conn.cursor() as cursor, cursor.copy(cast(LiteralString, statement)) as copy:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
+from headrace.cold.queries import QUERIES
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection
-from headrace.postgres.queries import load_query
-
-SQL = files("headrace.cold") / "sql"
 
 
 def read_due_times(conn: Connection, until_ms: float, at_most: int) -> dict[QueueRef, list[float]]:
@@ -16,6 +12,6 @@ def read_due_times(conn: Connection, until_ms: float, at_most: int) -> dict[Queu
     each queue."""
     found: dict[QueueRef, list[float]] = {}
     values = {"until": until_ms, "most": at_most}
-    for org, project, env, queue, due_ms in conn.execute(load_query(SQL, "due_times"), values):
+    for org, project, env, queue, due_ms in conn.execute(QUERIES["due_times"], values):
         found.setdefault(QueueRef(org, project, env, queue), []).append(due_ms)
     return found

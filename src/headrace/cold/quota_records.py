@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
+from headrace.cold.queries import QUERIES
 from headrace.errors import InvalidLimit, QuotaExceeded
 from headrace.model.quotas import DEFAULT, MOST, Quota, TenantRef, Values
 from headrace.postgres.connect import Connection
-from headrace.postgres.queries import load_query
-
-SQL = files("headrace.cold") / "sql"
 
 Row = tuple[str, str, str, str, int | None]
 """org, project, env, name, value"""
@@ -48,7 +45,7 @@ def resolve(tenant: TenantRef, rows: Iterable[Row]) -> list[QuotaInForce]:
 
 
 def find_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[QuotaInForce]:
-    rows = conn.execute(load_query(SQL, "find_quotas"), {**_parts(tenant), "names": list(names)}).fetchall()
+    rows = conn.execute(QUERIES["find_quotas"], {**_parts(tenant), "names": list(names)}).fetchall()
     return resolve(tenant, rows)
 
 
@@ -59,7 +56,7 @@ def lock_tenants(conn: Connection, quotas: Iterable[QuotaInForce]) -> None:
 
 
 def lock_tenant(conn: Connection, tenant: TenantRef) -> None:
-    conn.execute(load_query(SQL, "lock_quota"), {"tenant": "\n".join(_parts(tenant).values())})
+    conn.execute(QUERIES["lock_quota"], {"tenant": "\n".join(_parts(tenant).values())})
 
 
 def hold_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[QuotaInForce]:
@@ -83,7 +80,7 @@ def refuse_beyond(
 
 
 def read_cold_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
-    row = conn.execute(load_query(SQL, "cold_use"), _parts(tenant)).fetchone()
+    row = conn.execute(QUERIES["cold_use"], _parts(tenant)).fetchone()
     assert row is not None
     return {Quota.COLD_JOBS: int(row[0]), Quota.COLD_BYTES: int(row[1])}
 
@@ -91,24 +88,24 @@ def read_cold_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
 def list_quotas(conn: Connection) -> dict[TenantRef, dict[str, int | None]]:
     """Return every quota that was set, by tenant."""
     found: dict[TenantRef, dict[str, int | None]] = {}
-    for org, project, env, name, value in conn.execute(load_query(SQL, "list_quotas")):
+    for org, project, env, name, value in conn.execute(QUERIES["list_quotas"]):
         found.setdefault(TenantRef(org, project, env), {})[name] = value
     return found
 
 
 def quotas_of(conn: Connection, tenant: TenantRef) -> dict[str, int | None]:
     """Return the quotas that were set for exactly this tenant."""
-    return dict(conn.execute(load_query(SQL, "quotas_of"), _parts(tenant)).fetchall())
+    return dict(conn.execute(QUERIES["quotas_of"], _parts(tenant)).fetchall())
 
 
 def put_quotas(conn: Connection, tenant: TenantRef, values: Values) -> None:
     for name, value in values.items():
-        conn.execute(load_query(SQL, "put_quota"), {**_parts(tenant), "name": name, "value": value})
+        conn.execute(QUERIES["put_quota"], {**_parts(tenant), "name": name, "value": value})
 
 
 def remove_quotas(conn: Connection, tenant: TenantRef, names: Iterable[str]) -> None:
     for name in names:
-        conn.execute(load_query(SQL, "remove_quota"), {**_parts(tenant), "name": name})
+        conn.execute(QUERIES["remove_quota"], {**_parts(tenant), "name": name})
 
 
 def check_quotas(tenant: TenantRef, values: Values) -> None:

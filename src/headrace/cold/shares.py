@@ -20,14 +20,14 @@ from collections.abc import Iterable, Mapping
 from threading import Thread
 from typing import Any
 
-from headrace.cold.quota_records import SQL, list_quotas
+from headrace.cold.queries import QUERIES
+from headrace.cold.quota_records import list_quotas
 from headrace.cold.share_plan import Running, SharedQuota, keep_similar, plan_running, plan_shares, raise_within
 from headrace.cold.tiers import Tiers
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
 from headrace.model.quotas import IN_VALKEY, Quota, TenantRef, Values
 from headrace.postgres.connect import Connection, scalar_row
-from headrace.postgres.queries import load_query
 from headrace.queue import keys
 from headrace.queue.quotas import MEASURED, NONE, EnvironmentUse, read_environment_use
 from headrace.queue.state import list_environments
@@ -52,14 +52,14 @@ class ShareKeeper:
     def has_shares(self) -> bool:
         """Return whether a project or organisation shares out a quota, or did and shares are left."""
         with self._tiers.store.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            return bool(cursor.execute(load_query(SQL, "has_shares"), {"names": list(SHARED)}).fetchone())
+            return bool(cursor.execute(QUERIES["has_shares"], {"names": list(SHARED)}).fetchone())
 
     def run_round(self) -> bool:
         """Share out all quotas once; returns False if there are none."""
         if not self.has_shares():
             return False
         with self._tiers.store.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            number = cursor.execute(load_query(SQL, "next_round")).fetchone()
+            number = cursor.execute(QUERIES["next_round"]).fetchone()
             assert isinstance(number, int)
             shared = {tenant: values for tenant, values in list_quotas(conn).items() if _is_shared(tenant)}
             before = _read_shares(conn)
@@ -283,7 +283,7 @@ def _words(env: EnvRef, own: Mapping[str, int], shared: Mapping[TenantRef, Value
 
 def _read_shares(conn: Connection) -> Shares:
     found: Shares = {}
-    for org, project, env, name, value in conn.execute(load_query(SQL, "list_shares")):
+    for org, project, env, name, value in conn.execute(QUERIES["list_shares"]):
         found.setdefault(name, {})[EnvRef(org, project, env)] = value
     return found
 
@@ -294,6 +294,6 @@ def _write_shares(conn: Connection, before: Shares, after: Shares) -> None:
         for env in old.keys() | new.keys():
             names = {**vars(env), "name": name}
             if env not in new:
-                conn.execute(load_query(SQL, "remove_share"), names)
+                conn.execute(QUERIES["remove_share"], names)
             elif old.get(env) != new[env]:
-                conn.execute(load_query(SQL, "put_share"), {**names, "value": new[env]})
+                conn.execute(QUERIES["put_share"], {**names, "value": new[env]})

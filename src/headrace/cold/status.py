@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
+from headrace.cold.queries import QUERIES
 from headrace.cold.store import Store
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection
 from headrace.postgres.connect import connect as connect_postgres
-from headrace.postgres.queries import load_query
 from headrace.queue import keys
 from headrace.valkey.connect import Valkey, available, connect
-
-SQL = files("headrace.cold") / "sql"
 
 RECENT = timedelta(days=7)
 """How long an event of a server is reported as recent."""
@@ -102,7 +99,7 @@ def query_server_events(
     None matching every name: losses of other tenants are neither listed nor counted.
     """
     values = {"most": most, "within_s": within_s, "most_losses": most_losses, **tenant}
-    rows = conn.execute(load_query(SQL, "server_events"), values).fetchall()
+    rows = conn.execute(QUERIES["server_events"], values).fetchall()
     events: list[ServerEvent] = []
     for event, group in groupby(rows, key=lambda row: row[:8]):
         losses = [QueueLoss(QueueRef(*row[8:12]), row[12]) for row in group if row[8] is not None]
@@ -113,5 +110,5 @@ def query_server_events(
 def quarantined(url: str) -> int:
     """How many rows were set aside."""
     with connect_postgres(url) as conn, conn.cursor() as cursor:
-        row = cursor.execute(load_query(SQL, "count_quarantine")).fetchone()
+        row = cursor.execute(QUERIES["count_quarantine"]).fetchone()
     return 0 if row is None else int(row[0])

@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from importlib.resources import files
-from typing import Any
+from typing import Any, LiteralString
 
+from headrace.cold.queries import QUERIES
 from headrace.cold.quota_records import hold_quotas, lock_tenants, read_cold_use, refuse_beyond, resolve
 from headrace.errors import ColdFull, CommitUnclear, DatabaseRestored, DatabaseUnavailable
 from headrace.model.names import EnvRef, QueueRef
@@ -32,13 +32,10 @@ from headrace.postgres.connect import (
     scalar_row,
     xact_status,
 )
-from headrace.postgres.queries import load_query
 from headrace.queue.dead import DeadEntry, Place
 from headrace.queue.details import Detail
 from headrace.queue.overflow import EpochClosed, SpillJob
 from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, DeadRow, PlacedRow
-
-SQL = files("headrace.cold") / "sql"
 
 Kind = tuple[str, str, str]
 """What a job is, for the counts: task, flow, flow type."""
@@ -138,7 +135,7 @@ class Store:
             known = self._find_queue(ref)
             if known is None:
                 with self.transaction() as conn:
-                    conn.execute(load_query(SQL, "add_queue"), {**vars(ref), "shard": shard})
+                    conn.execute(QUERIES["add_queue"], {**vars(ref), "shard": shard})
                 known = self._find_queue(ref)
             assert known is not None, "it was added, and nobody removes queues"
             self._ids[ref], self._refs[known] = known, ref
@@ -153,7 +150,7 @@ class Store:
         """Return the id of this PostgreSQL, which its copies share. `anew` asks although it is known."""
         if self._identity is None or anew:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-                found = cursor.execute(load_query(SQL, "identity")).fetchone()
+                found = cursor.execute(QUERIES["identity"]).fetchone()
             assert isinstance(found, str), "the migration has added it"
             if self._identity not in (None, found):
                 self.forget_ids()
@@ -169,14 +166,14 @@ class Store:
         """Return what changes when PostgreSQL is promoted or recovered; empty if this user may not ask."""
         try:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-                return str(cursor.execute(load_query(SQL, "timeline")).fetchone())
+                return str(cursor.execute(QUERIES["timeline"]).fetchone())
         except NotPermitted:
             return ""
 
     def raise_version(self, queue_id: int, known: int) -> None:
         """Give the queue's numbers a later version than the one that Valkey knows."""
         with self.transaction() as conn:
-            conn.execute(load_query(SQL, "raise_version"), {"queue_id": queue_id, "known": known})
+            conn.execute(QUERIES["raise_version"], {"queue_id": queue_id, "known": known})
 
     def record_event(
         self, server: str, shard: int, kind: str, description: str, losses: Mapping[QueueRef, int] | None = None
@@ -186,19 +183,19 @@ class Store:
 
     def _find_queue(self, ref: QueueRef) -> int | None:
         with self.transaction() as conn:
-            row = conn.execute(load_query(SQL, "find_queue"), vars(ref)).fetchone()
+            row = conn.execute(QUERIES["find_queue"], vars(ref)).fetchone()
         return None if row is None else int(row[0])
 
     def numbers(self, shard: int) -> list[tuple[Backlog, ColdNumbers]]:
         """Of every queue of a shard that ever had a job here."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(load_query(SQL, "numbers"), {"shard": shard})
+            cursor.execute(QUERIES["numbers"], {"shard": shard})
             return [(_backlog(row), _numbers(row)) for row in cursor]
 
     def backlog(self, shard: int, now_ms: float, until_ms: float) -> list[Backlog]:
         """Queues of the shard with rows that wait, are due until then, or have outlived their TTL."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(load_query(SQL, "backlog"), {"shard": shard, "until": until_ms, "now": now_ms})
+            cursor.execute(QUERIES["backlog"], {"shard": shard, "until": until_ms, "now": now_ms})
             return [_backlog({"queue_id": row["id"], **row}) for row in cursor]
 
     # Spill
@@ -245,7 +242,7 @@ class Store:
             with self.transaction() as conn:
                 self._copy_in(conn, queue_id, jobs)
                 tenant = TenantRef.of(ref.environment)
-                rows = conn.execute(load_query(SQL, "remember_spill"), {"id": spill_id, **vars(tenant)}).fetchall()
+                rows = conn.execute(QUERIES["remember_spill"], {"id": spill_id, **vars(tenant)}).fetchall()
                 quotas = resolve(tenant, rows)
                 # Last, because from here until the commit other producers of this queue wait, and those of its tenant
                 # if that has a quota.
@@ -262,12 +259,12 @@ class Store:
         return numbers
 
     def _copy_in(self, conn: Connection, queue_id: int, jobs: Iterable[SpillJob]) -> None:
-        with conn.cursor() as cursor, cursor.copy(load_query(SQL, "copy_in")) as copy:
+        with conn.cursor() as cursor, cursor.copy(QUERIES["copy_in"]) as copy:
             copy_rows(copy, queue_id, jobs)
 
     def _known_ids(self, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
         with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            cursor.execute(load_query(SQL, "known_ids"), {"queue_id": queue_id, "ids": [job.new.id for job in jobs]})
+            cursor.execute(QUERIES["known_ids"], {"queue_id": queue_id, "ids": [job.new.id for job in jobs]})
             return set(cursor)
 
     def _was_spilled(self, spill_id: uuid.UUID, xact: int) -> bool:
@@ -278,7 +275,7 @@ class Store:
             try:
                 if xact_status(self._pool, xact) != "in progress":
                     with self.transaction() as conn:
-                        return conn.execute(load_query(SQL, "was_spilled"), {"id": spill_id}).fetchone() is not None
+                        return conn.execute(QUERIES["was_spilled"], {"id": spill_id}).fetchone() is not None
             except DatabaseUnavailable:
                 pass  # asked again until the deadline
             time.sleep(UNCLEAR_PAUSE_S)
@@ -296,7 +293,7 @@ class Store:
 
     def _numbers_of(self, conn: Connection, queue_id: int) -> ColdNumbers:
         with conn.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(load_query(SQL, "numbers_of"), {"queue_id": queue_id}).fetchone()
+            row = cursor.execute(QUERIES["numbers_of"], {"queue_id": queue_id}).fetchone()
         if row is None:
             self._check_id(queue_id, None)
         assert row is not None
@@ -308,7 +305,7 @@ class Store:
         """Keep others from moving, cancelling or redriving jobs of this queue until the transaction ends.
 
         Returns the version of the queue's numbers."""
-        row = conn.execute(load_query(SQL, "lock_mover"), {"queue_id": queue_id}).fetchone()
+        row = conn.execute(QUERIES["lock_mover"], {"queue_id": queue_id}).fetchone()
         self._check_id(queue_id, row and row[1:])
         assert row is not None
         return int(row[0])
@@ -321,7 +318,7 @@ class Store:
 
     def place_quickly(self, conn: Connection) -> None:
         """Let the commit of a transaction that deletes nothing not wait for the disk."""
-        conn.execute(load_query(SQL, "place_quickly"))
+        conn.execute(QUERIES["place_quickly"])
 
     def place_durably(self, conn: Connection) -> None:
         """Take `place_quickly` back: the transaction deletes something."""
@@ -329,16 +326,16 @@ class Store:
 
     def lock_queue(self, conn: Connection, queue_id: int) -> None:
         """Nobody spills either."""
-        conn.execute(load_query(SQL, "lock_queue"), {"queue_id": queue_id})
+        conn.execute(QUERIES["lock_queue"], {"queue_id": queue_id})
 
     def claim(self, conn: Connection, queue_id: int, most: int, size: int) -> list[ColdRow]:
         """Return the next rows in order, up to `most` and about `size` bytes."""
-        return self._rows(conn, "claim", {"queue_id": queue_id, "most": most, "bytes": max(size, 1)})
+        return self._rows(conn, QUERIES["claim"], {"queue_id": queue_id, "most": most, "bytes": max(size, 1)})
 
     def claim_but(self, conn: Connection, queue_id: int, most: int, size: int, placed: Iterable[int]) -> list[ColdRow]:
         """Return the next rows in order that are not placed yet."""
         values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "placed": list(placed)}
-        return self._rows(conn, "claim_but", values)
+        return self._rows(conn, QUERIES["claim_but"], values)
 
     def claim_after(
         self, conn: Connection, queue_id: int, most: int, size: int, position: tuple[int, float, int]
@@ -346,28 +343,28 @@ class Store:
         """Return the next rows in order behind a position (priority, due ms, number)."""
         priority, due_ms, seq = position
         values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1)}
-        return self._rows(conn, "claim_after", {**values, "priority": priority, "due_ms": due_ms, "seq": seq})
+        return self._rows(conn, QUERIES["claim_after"], {**values, "priority": priority, "due_ms": due_ms, "seq": seq})
 
     def claim_delayed(
         self, conn: Connection, queue_id: int, most: int, size: int, until_ms: float, placed: Iterable[int] = ()
     ) -> list[ColdRow]:
         """Return rows that are due until then and not placed yet, next first."""
         values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "until": until_ms}
-        return self._rows(conn, "claim_delayed", {**values, "placed": list(placed)})
+        return self._rows(conn, QUERIES["claim_delayed"], {**values, "placed": list(placed)})
 
-    def _rows(self, conn: Connection, query: str, values: Mapping[str, Any]) -> list[ColdRow]:
+    def _rows(self, conn: Connection, query: LiteralString, values: Mapping[str, Any]) -> list[ColdRow]:
         with conn.cursor(row_factory=class_row(ColdRow), binary=True) as cursor:
-            return cursor.execute(load_query(SQL, query), values).fetchall()
+            return cursor.execute(query, values).fetchall()
 
     def existing(self, conn: Connection, seqs: Sequence[int]) -> set[int]:
         with conn.cursor(row_factory=scalar_row) as cursor:
-            return set(cursor.execute(load_query(SQL, "existing"), {"seqs": list(seqs)}))
+            return set(cursor.execute(QUERIES["existing"], {"seqs": list(seqs)}))
 
     def delete(self, conn: Connection, seqs: Sequence[int]) -> None:
-        conn.execute(load_query(SQL, "delete_rows"), {"seqs": list(seqs)})
+        conn.execute(QUERIES["delete_rows"], {"seqs": list(seqs)})
 
     def quarantine(self, conn: Connection, reasons: Mapping[int, str]) -> None:
-        conn.execute(load_query(SQL, "quarantine"), {"seqs": list(reasons), "reasons": list(reasons.values())})
+        conn.execute(QUERIES["quarantine"], {"seqs": list(reasons), "reasons": list(reasons.values())})
 
     def change(
         self,
@@ -388,7 +385,7 @@ class Store:
         return with_oldest(numbers, self.oldest_ms(conn, queue_id)) if delta.waiting else numbers
 
     def oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
-        row = conn.execute(load_query(SQL, "oldest"), {"queue_id": queue_id}).fetchone()
+        row = conn.execute(QUERIES["oldest"], {"queue_id": queue_id}).fetchone()
         return None if row is None else row[0]
 
     def expire(
@@ -404,7 +401,7 @@ class Store:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
                 values = {"queue_id": queue_id, "now": now_ms, "most": most, "had": [row.seq for row in had()]}
-                rows = cursor.execute(load_query(SQL, "expire"), values).fetchall()
+                rows = cursor.execute(QUERIES["expire"], values).fetchall()
             if not rows:
                 return 0, None
             waiting = [row for row in rows if not row["delayed"]]
@@ -418,7 +415,7 @@ class Store:
             self.lock_mover(conn, queue_id)
             ids = {"seqs": [row.seq for row in placed], "job_ids": [row.job_id or "" for row in placed]}
             with conn.cursor(row_factory=dict_row) as cursor:
-                rows = cursor.execute(load_query(SQL, "confirm"), {"queue_id": queue_id, **ids}).fetchall()
+                rows = cursor.execute(QUERIES["confirm"], {"queue_id": queue_id, **ids}).fetchall()
             details = _details((row for row in rows if not row["delayed"]), -1)
             return self.change(conn, queue_id, _leaving(rows, refilled=len(rows)), details, valkey_epoch=None)
 
@@ -428,7 +425,7 @@ class Store:
         """Let rows that are due and found no room wait for it like the others, but those that are placed."""
         with conn.cursor(row_factory=dict_row) as cursor:
             values = {"queue_id": queue_id, "until": until_ms, "most": most, "placed": list(placed)}
-            rows = cursor.execute(load_query(SQL, "promote"), values).fetchall()
+            rows = cursor.execute(QUERIES["promote"], values).fetchall()
         size = sum(row["size"] for row in rows)
         delta = Delta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
         return delta, _details(rows, 1)
@@ -438,8 +435,8 @@ class Store:
     def find(self, env: EnvRef, job_id: str) -> Found | None:
         """A job that waits, else one that is dead."""
         with self.transaction() as conn, conn.cursor(row_factory=class_row(Found)) as cursor:
-            for query in ("find_job", "find_dead"):
-                if found := cursor.execute(load_query(SQL, query), {**vars(env), "job_id": job_id}).fetchone():
+            for query in (QUERIES["find_job"], QUERIES["find_dead"]):
+                if found := cursor.execute(query, {**vars(env), "job_id": job_id}).fetchone():
                     return found
         return None
 
@@ -466,7 +463,7 @@ class Store:
             rows = read()
             added = 0
             for row in rows:
-                added += conn.execute(load_query(SQL, "keep_dead"), {"queue_id": queue_id, **vars(row)}).rowcount
+                added += conn.execute(QUERIES["keep_dead"], {"queue_id": queue_id, **vars(row)}).rowcount
             if not added:
                 return rows, None
             return rows, self.change(conn, queue_id, Delta(dead=added), {}, valkey_epoch=valkey_epoch)
@@ -476,19 +473,19 @@ class Store:
         place = {"after_ms": after[0] if after else None, "after_id": after[1] if after else None}
         values = {"queue_id": queue_id, "scan": scan, **place, **_matching(which)}
         with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
-            return cursor.execute(load_query(SQL, "dead_page"), values).fetchall()
+            return cursor.execute(QUERIES["dead_page"], values).fetchall()
 
     def dead_job(self, queue_id: int, job_id: str, payload_bytes: int) -> DeadEntry | None:
         values = {"queue_id": queue_id, "job_id": job_id, "payload_bytes": payload_bytes}
         with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
-            return cursor.execute(load_query(SQL, "dead_job"), values).fetchone()
+            return cursor.execute(QUERIES["dead_job"], values).fetchone()
 
     def remove_dead(self, queue_id: int, which: DeadFilter, most: int) -> tuple[int, ColdNumbers | None]:
         """Dead jobs are gone for good; how many."""
         values = {"queue_id": queue_id, "most": most, **_matching(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
-            removed = conn.execute(load_query(SQL, "remove_dead"), values).rowcount
+            removed = conn.execute(QUERIES["remove_dead"], values).rowcount
             if not removed:
                 return 0, None
             return removed, self.change(conn, queue_id, Delta(dead=-removed, removed=removed), {}, valkey_epoch=None)
@@ -496,7 +493,7 @@ class Store:
     def queues_with_dead(self, shard: int, before_ms: int) -> list[Backlog]:
         """Queues of the shard with jobs that were buried before then."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(load_query(SQL, "queues_with_dead"), {"shard": shard, "before_ms": before_ms})
+            cursor.execute(QUERIES["queues_with_dead"], {"shard": shard, "before_ms": before_ms})
             return [_backlog(row) for row in cursor]
 
     def redrive(
@@ -508,7 +505,7 @@ class Store:
             self.lock_mover(conn, queue_id)
             quotas = hold_quotas(conn, TenantRef.of(ref.environment), (Quota.COLD_JOBS, Quota.COLD_BYTES))
             with conn.cursor(row_factory=dict_row) as cursor:
-                rows = cursor.execute(load_query(SQL, "redrive"), values).fetchall()
+                rows = cursor.execute(QUERIES["redrive"], values).fetchall()
             if not rows:
                 return 0, None
             size = sum(row["size"] for row in rows)
@@ -524,7 +521,7 @@ class Store:
         (org, project, env, queue) are these, or everywhere."""
         names = {**dict.fromkeys(("org", "project", "env", "queue")), **(vars(where) if where else {}), **parts}
         with self.transaction() as conn:
-            rows = conn.execute(load_query(SQL, "details"), names).fetchall()
+            rows = conn.execute(QUERIES["details"], names).fetchall()
         return [Detail(QueueRef(*row[:4]), *row[4:]) for row in rows]
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
@@ -534,12 +531,12 @@ class Store:
     def put_settings(self, conn: Connection, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         names = {"queue": "", **vars(ref)}
         for name, value in values.items():
-            conn.execute(load_query(SQL, "record_setting"), {**names, "name": name, "value": value or ""})
+            conn.execute(QUERIES["record_setting"], {**names, "name": name, "value": value or ""})
 
     def settings(self) -> list[tuple[QueueRef | EnvRef, str, str | None]]:
         """Every setting that was ever made; None: it was taken back."""
         with self.transaction() as conn:
-            rows = conn.execute(load_query(SQL, "settings")).fetchall()
+            rows = conn.execute(QUERIES["settings"]).fetchall()
         return [(QueueRef(*row[:4]) if row[3] else EnvRef(*row[:3]), row[4], row[5] or None) for row in rows]
 
     @contextmanager
@@ -547,7 +544,7 @@ class Store:
         """As `settings` told it or as it is by now; nobody changes it until this ends."""
         with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
             names = {"queue": "", **vars(ref), "name": name}
-            yield cursor.execute(load_query(SQL, "hold_setting"), names).fetchone() or None
+            yield cursor.execute(QUERIES["hold_setting"], names).fetchone() or None
 
     # Audit
 
@@ -570,8 +567,8 @@ class Store:
 
     def _recount(self, conn: Connection, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
         with conn.cursor(row_factory=dict_row) as cursor:
-            queue = cursor.execute(load_query(SQL, "recount"), {"queue_id": queue_id}).fetchone()
-            details = cursor.execute(load_query(SQL, "recount_details"), {"queue_id": queue_id}).fetchall()
+            queue = cursor.execute(QUERIES["recount"], {"queue_id": queue_id}).fetchone()
+            details = cursor.execute(QUERIES["recount_details"], {"queue_id": queue_id}).fetchall()
         assert queue is not None
         return (
             Counter({name: value for name, value in queue.items() if value}),
@@ -581,8 +578,8 @@ class Store:
     def tidy(self) -> None:
         """Forget spills that nobody asks about any more, and details that are empty."""
         with self.transaction() as conn:
-            conn.execute(load_query(SQL, "tidy_spills"))
-            conn.execute(load_query(SQL, "tidy_details"))
+            conn.execute(QUERIES["tidy_spills"])
+            conn.execute(QUERIES["tidy_details"])
 
     # The one way counters change
 
@@ -603,7 +600,7 @@ class Store:
             **self._believed_names(queue_id),
         }
         with conn.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(load_query(SQL, "change_queue"), values).fetchone()
+            row = cursor.execute(QUERIES["change_queue"], values).fetchone()
             if row is None:
                 self._refuse(conn, queue_id, epoch)
                 raise ColdFull
@@ -619,7 +616,7 @@ class Store:
         return {**NO_NAMES} if ref is None else {**vars(ref)}
 
     def _refuse(self, conn: Connection, queue_id: int, epoch: int | None) -> None:
-        row: Any = conn.execute(load_query(SQL, "epoch"), {"queue_id": queue_id}).fetchone()
+        row: Any = conn.execute(QUERIES["epoch"], {"queue_id": queue_id}).fetchone()
         self._check_id(queue_id, row and row[1:])
         if epoch is not None and row[0] > epoch:
             raise EpochClosed(row[0])
@@ -629,7 +626,7 @@ class Store:
             tasks, flows, flow_types = (list(values) for values in zip(*details, strict=True))
             counts = list(details.values())
             values = {"queue_id": queue_id, "tasks": tasks, "flows": flows, "flow_types": flow_types, "counts": counts}
-            conn.execute(load_query(SQL, "count_details"), values)
+            conn.execute(QUERIES["count_details"], values)
 
 
 _COPY_TYPES = (
@@ -643,13 +640,13 @@ def record_event(
     """Note what happened to a server, and how many accepted jobs of which queues are missing since."""
     values = {"server": server, "shard": shard, "kind": kind, "description": description}
     with conn.cursor(row_factory=scalar_row) as cursor:
-        event_id = cursor.execute(load_query(SQL, "record_event"), values).fetchone()
+        event_id = cursor.execute(QUERIES["record_event"], values).fetchone()
         rows = [{"event_id": event_id, **vars(ref), "missing": missing} for ref, missing in losses.items()]
-        cursor.executemany(load_query(SQL, "record_loss"), rows)
+        cursor.executemany(QUERIES["record_loss"], rows)
 
 
 def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
-    """Write jobs in the columns of copy_in.sql."""
+    """Write jobs in the columns of the query `copy_in`."""
     copy.set_types(_COPY_TYPES)
     for job in jobs:
         new = job.new

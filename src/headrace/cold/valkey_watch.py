@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cold.store import SQL, record_event
+from headrace.cold.queries import QUERIES
+from headrace.cold.store import record_event
 from headrace.cold.tiers import Tiers
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection
-from headrace.postgres.queries import load_query
 from headrace.queue import keys
 from headrace.valkey.connect import available, node_of
 
@@ -65,7 +65,7 @@ class ValkeyWatch:
     def look(self, shard: int) -> None:
         """Record an event if the shard's server is another one, or has lost its data, since the last look."""
         with self._tiers.store.transaction() as conn:
-            conn.execute(load_query(SQL, "lock_marks"), {"shard": shard})
+            conn.execute(QUERIES["lock_marks"], {"shard": shard})
             look = self._compare(conn, shard)
         self._looks[shard] = look  # not before the commit
 
@@ -126,19 +126,19 @@ def _report(conn: Connection, shard: int, old: str, new: str, losses: Mapping[Qu
 
 def _read_look(conn: Connection, shard: int, own: Look | None) -> Look | None:
     """Return what PostgreSQL has; `own` if that is the same."""
-    row = conn.execute(load_query(SQL, "valkey_server"), {"shard": shard}).fetchone()
+    row = conn.execute(QUERIES["valkey_server"], {"shard": shard}).fetchone()
     if row is None:
         return None
     replication_id, version = row
     if own and own.version == version:
         return own
-    rows = conn.execute(load_query(SQL, "valkey_marks"), {"shard": shard}).fetchall()
+    rows = conn.execute(QUERIES["valkey_marks"], {"shard": shard}).fetchall()
     return Look(replication_id, version, {QueueRef(*row[:4]): QueueMark(*row[4:]) for row in rows})
 
 
 def _write(conn: Connection, shard: int, look: Look, stored: Marks) -> None:
     values = {"shard": shard, "replication_id": look.replication_id, "version": look.version}
-    conn.execute(load_query(SQL, "put_valkey_server"), values)
+    conn.execute(QUERIES["put_valkey_server"], values)
     changed = {ref: mark for ref, mark in look.marks.items() if stored.get(ref) != mark}
     if changed:
         columns = {
@@ -146,9 +146,9 @@ def _write(conn: Connection, shard: int, look: Look, stored: Marks) -> None:
             "accepted": [mark.accepted for mark in changed.values()],
             "held": [mark.held for mark in changed.values()],
         }
-        conn.execute(load_query(SQL, "put_marks"), {"shard": shard, **_names(changed), **columns})
+        conn.execute(QUERIES["put_marks"], {"shard": shard, **_names(changed), **columns})
     if gone := stored.keys() - look.marks.keys():
-        conn.execute(load_query(SQL, "remove_marks"), {"shard": shard, **_names(gone)})
+        conn.execute(QUERIES["remove_marks"], {"shard": shard, **_names(gone)})
 
 
 def _names(refs: Iterable[QueueRef]) -> dict[str, list[str]]:

@@ -1,1 +1,0 @@
-DELETE FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)

@@ -1,1 +1,0 @@
-SELECT seq FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)

@@ -1,1 +1,0 @@
-SELECT id FROM cold_queues WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND queue = %(queue)s

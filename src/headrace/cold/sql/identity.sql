@@ -1,1 +1,0 @@
-SELECT id::text FROM cold_identity

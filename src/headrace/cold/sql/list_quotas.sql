@@ -1,1 +1,0 @@
-SELECT org, project, env, name, value FROM quotas ORDER BY 1, 2, 3, 4

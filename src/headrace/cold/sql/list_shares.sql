@@ -1,1 +1,0 @@
-SELECT org, project, env, name, value FROM quota_shares

@@ -1,1 +1,0 @@
-SELECT epoch FROM cold_queues WHERE id = %(queue_id)s FOR UPDATE

@@ -1,4 +1,0 @@
-SELECT valkey_epoch, version, epoch, waiting, delayed, waiting_bytes + delayed_bytes AS bytes, dead,
-  spilled - spilled_then AS spilled, expired - expired_then AS expired, cancelled - cancelled_then AS cancelled,
-  redriven - redriven_then AS redriven
-FROM cold_queues WHERE id = %(queue_id)s

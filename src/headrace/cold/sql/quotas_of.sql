@@ -1,1 +1,0 @@
-SELECT name, value FROM quotas WHERE org = %(org)s AND project = %(project)s AND env = %(env)s

@@ -1,1 +1,0 @@
-DELETE FROM cold_spills WHERE at < now() - interval '1 hour'

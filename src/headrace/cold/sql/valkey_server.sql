@@ -1,1 +1,0 @@
-SELECT replication_id, version FROM valkey_servers WHERE shard = %(shard)s

@@ -1,1 +1,0 @@
-SELECT 1 FROM cold_spills WHERE id = %(id)s
