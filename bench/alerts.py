@@ -24,11 +24,11 @@ from tests.alerting import History
 from bench.report import Bar, finish, note
 from bench.server import bench_postgres
 from headrace.alerts.evaluator import Evaluator, Round
-from headrace.alerts.lease import SQL, Lease
+from headrace.alerts.lease import Lease
+from headrace.alerts.queries import QUERIES
 from headrace.alerts.rules import Rule
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.postgres.connect import Pool, connection, open_pool
-from headrace.postgres.queries import load_query
 from headrace.warehouse.connect import Client, connect
 from headrace.warehouse.migrate import migrate
 
@@ -75,8 +75,8 @@ def add_rules(pool: Pool, environments: int, first: int, count: int) -> None:
         rows = [
             {**vars(rule), "channels": []} for number in range(environments) for rule in rules_of(number, count)[first:]
         ]
-        conn.cursor().executemany(load_query(SQL, "put_rule"), rows)
-        conn.execute(load_query(SQL, "next_revision"))
+        conn.cursor().executemany(QUERIES["put_rule"], rows)
+        conn.execute(QUERIES["next_revision"])
 
 
 def add_history(client: Client, environments: int, now_ms: int) -> None:

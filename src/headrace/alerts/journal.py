@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, LiteralString
 from uuid import NAMESPACE_OID, uuid5
 
 from headrace.alerts.health import PREFIX
-from headrace.alerts.lease import SQL
 from headrace.alerts.machine import FRESH, Phase, State, Transition
+from headrace.alerts.queries import QUERIES
 from headrace.alerts.rules import Rule, rule_document, rule_of
 from headrace.postgres.connect import Connection, dict_row
-from headrace.postgres.queries import load_query
 
 States = dict[str, dict[str, State]]
 """Rule → queue → state."""
@@ -42,12 +41,12 @@ class Decided:
 
 
 def lock_states(conn: Connection, rules: Sequence[str]) -> States:
-    return _states(conn, "lock_states", {"rules": list(rules)})
+    return _states(conn, QUERIES["lock_states"], {"rules": list(rules)})
 
 
 def lock_orphans(conn: Connection, limit: int) -> States:
     """Of rules that are gone or switched off."""
-    return _states(conn, "lock_orphans", {"limit": limit})
+    return _states(conn, QUERIES["lock_orphans"], {"limit": limit})
 
 
 def rule_of_incident(conn: Connection, incident: str | None, rule_id: str) -> Rule:
@@ -63,28 +62,28 @@ def write(conn: Connection, decided: Decided) -> None:
     forgotten = [_key(rule, queue) for rule, queue, state in decided.states if state == FRESH]
     kept = [_state_row(rule, queue, state) for rule, queue, state in decided.states if state != FRESH]
     if forgotten:
-        cursor.executemany(load_query(SQL, "forget_state"), forgotten)
+        cursor.executemany(QUERIES["forget_state"], forgotten)
     if kept:
-        cursor.executemany(load_query(SQL, "put_state"), kept)
+        cursor.executemany(QUERIES["put_state"], kept)
     if not decided.transitions:
         return
     live = _live_channels(conn)
     told = _choose_channels(conn, decided.transitions, live)
     for rule, transition in decided.transitions:
         if transition.kind == Phase.FIRING:
-            cursor.execute(load_query(SQL, "open_incident"), _incident_row(rule, transition, told[transition.id]))
+            cursor.execute(QUERIES["open_incident"], _incident_row(rule, transition, told[transition.id]))
         elif transition.kind == Phase.RESOLVED:
             over = {"id": transition.incident, "at_ms": transition.at_ms, "reason": transition.reason}
-            cursor.execute(load_query(SQL, "close_incident"), over)
-    cursor.executemany(load_query(SQL, "add_transition"), [_transition_row(*each) for each in decided.transitions])
+            cursor.execute(QUERIES["close_incident"], over)
+    cursor.executemany(QUERIES["add_transition"], [_transition_row(*each) for each in decided.transitions])
     messages = _messages(decided.transitions, told, live)
     if messages:
-        cursor.executemany(load_query(SQL, "add_message"), messages)
+        cursor.executemany(QUERIES["add_message"], messages)
 
 
 def _live_channels(conn: Connection) -> dict[str, bool]:
     """Id → wants to hear of Headrace's own health."""
-    return {str(row[0]): bool(row[1]) for row in conn.execute(load_query(SQL, "live_channels")).fetchall()}
+    return {str(row[0]): bool(row[1]) for row in conn.execute(QUERIES["live_channels"]).fetchall()}
 
 
 def _choose_channels(
@@ -148,9 +147,9 @@ def _message(channel: str, kind: str, every: Sequence[tuple[Rule, Transition]]) 
     return {"id": message_id, "channel_id": channel, "message": json.dumps(message)}
 
 
-def _states(conn: Connection, query: str, asked: Mapping[str, Any]) -> States:
+def _states(conn: Connection, query: LiteralString, asked: Mapping[str, Any]) -> States:
     found: States = {}
-    for row in conn.cursor(row_factory=dict_row).execute(load_query(SQL, query), asked):
+    for row in conn.cursor(row_factory=dict_row).execute(query, asked):
         rule_id, queue = row.pop("rule_id"), row.pop("queue")
         row["phase"], row["fired_ms"] = Phase(row["phase"]), tuple(row["fired_ms"])
         found.setdefault(rule_id, {})[queue] = State(**row)

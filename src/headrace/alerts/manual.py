@@ -6,12 +6,11 @@ import json
 from uuid import uuid4
 
 from headrace.alerts.journal import Decided, lock_states, rule_of_incident, write
-from headrace.alerts.lease import SQL
 from headrace.alerts.machine import Phase, resolve
+from headrace.alerts.queries import QUERIES
 from headrace.alerts.records import Channel, Incident
 from headrace.alerts.rules import Rule, rule_document
 from headrace.postgres.connect import Connection
-from headrace.postgres.queries import load_query
 
 
 def resolve_incident(conn: Connection, incident: Incident, by: str, now_ms: int) -> bool:
@@ -34,12 +33,12 @@ def add_test_message(conn: Connection, channel: Channel) -> str:
     rule = Rule("", channel.org, channel.project, channel.env, "", "")
     message = {"id": message_id, "kind": "test", "rule": rule_document(rule), "transitions": []}
     row = {"id": message_id, "channel_id": channel.id, "message": json.dumps(message)}
-    conn.execute(load_query(SQL, "add_message"), row)
+    conn.execute(QUERIES["add_message"], row)
     conn.execute("UPDATE alert_channels SET retry_at = NULL WHERE id = %s", [channel.id])
     return message_id
 
 
 def message_fate(conn: Connection, message_id: str) -> tuple[bool, str | None]:
     """Whether it was delivered, and why not yet."""
-    row = conn.execute(load_query(SQL, "message_fate"), {"id": message_id}).fetchone()
+    row = conn.execute(QUERIES["message_fate"], {"id": message_id}).fetchone()
     return (False, "the channel was removed") if row is None else (bool(row[0]), row[1])

@@ -18,14 +18,13 @@ from operator import attrgetter
 from threading import Event, Lock
 from typing import Any
 
-from headrace.alerts.lease import SQL
 from headrace.alerts.messages import Message, message_of
+from headrace.alerts.queries import QUERIES
 from headrace.alerts.senders import SendOptions, send
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, class_row, connection
-from headrace.postgres.queries import load_query
 from headrace.webhook.post import Rejected
 
 log = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ class Outbox:
             with self._lock:
                 in_hand = list(self._in_hand)
             cursor = conn.cursor(row_factory=class_row(Due))
-            due = cursor.execute(load_query(SQL, "due_messages"), {"in_hand": in_hand}).fetchall()
+            due = cursor.execute(QUERIES["due_messages"], {"in_hand": in_hand}).fetchall()
         return sum(self._begin(each) for each in sorted(due, key=attrgetter("seq")))
 
     def _begin(self, due: Due) -> bool:
@@ -137,7 +136,7 @@ class Outbox:
                 log.warning("channel %s: %s", due.channel_id, note, extra={"action": "message_partly_delivered"})
             noted = {"seq": due.seq, "channel_id": due.channel_id, "note": _clean(note) if note else None}
             with connection(self._pool) as conn:
-                conn.execute(load_query(SQL, "note_delivered"), noted)
+                conn.execute(QUERIES["note_delivered"], noted)
 
     def _note_failed(self, due: Due, error: Exception) -> None:
         said = _clean(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
@@ -156,7 +155,7 @@ class Outbox:
         wait_s = 0.0 if rejected and given_up else wait_s
         noted = {"seq": due.seq, "channel_id": due.channel_id, "error": said, "given_up": given_up}
         with connection(self._pool) as conn:
-            conn.execute(load_query(SQL, "note_failed"), {**noted, "wait_s": wait_s})
+            conn.execute(QUERIES["note_failed"], {**noted, "wait_s": wait_s})
 
 
 def _clean(text: str) -> str:

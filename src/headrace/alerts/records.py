@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, LiteralString
 from uuid import uuid4
 
-from headrace.alerts.lease import SQL
+from headrace.alerts.queries import QUERIES
 from headrace.alerts.rules import HEALTH, InvalidRule, Rule, rule_of
 from headrace.cold.quota_records import QuotaInForce, hold_quotas, refuse_beyond
 from headrace.model.names import EnvRef
 from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import Connection, class_row, dict_row, scalar_row
-from headrace.postgres.queries import load_query
 
 ANYWHERE: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
 
@@ -113,20 +112,20 @@ class Incident:
 
 
 def list_rules(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> list[Rule]:
-    return [_rule(row) for row in _rows(conn, "list_rules", where)]
+    return [_rule(row) for row in _rows(conn, QUERIES["list_rules"], where)]
 
 
 def enabled_rules(conn: Connection) -> list[Rule]:
-    return [_rule(row) for row in _rows(conn, "enabled_rules", {})]
+    return [_rule(row) for row in _rows(conn, QUERIES["enabled_rules"], {})]
 
 
 def find_rule(conn: Connection, rule_id: str) -> Rule | None:
-    return next((_rule(row) for row in _rows(conn, "find_rule", {"id": rule_id})), None)
+    return next((_rule(row) for row in _rows(conn, QUERIES["find_rule"], {"id": rule_id})), None)
 
 
 def lock_rule(conn: Connection, rule_id: str) -> Rule | None:
     """As it is; it stays so, and stays, until the transaction ends. None: somebody removed it."""
-    return next((_rule(row) for row in _rows(conn, "lock_rule", {"id": rule_id})), None)
+    return next((_rule(row) for row in _rows(conn, QUERIES["lock_rule"], {"id": rule_id})), None)
 
 
 def put_rule(conn: Connection, rule: Rule) -> None:
@@ -138,29 +137,29 @@ def put_rule(conn: Connection, rule: Rule) -> None:
         raise InvalidRule(f"There is no channel {foreign[0]!r} in this environment. Nothing was changed.")
     if any(each.name == rule.name and each.id != rule.id for each in list_rules(conn, asdict(rule.environment))):
         raise InvalidRule(f"There is another rule {rule.name!r} in this environment. Nothing was changed.")
-    conn.execute(load_query(SQL, "put_rule"), {**asdict(rule), "channels": list(rule.channels)})
+    conn.execute(QUERIES["put_rule"], {**asdict(rule), "channels": list(rule.channels)})
     refuse_beyond(quotas, partial(count_used, conn), {Quota.RULES: 1})
     _changed(conn)
 
 
 def remove_rule(conn: Connection, rule_id: str) -> bool:
     """Its incidents are resolved in the next round."""
-    return _remove(conn, "remove_rule", rule_id)
+    return _remove(conn, QUERIES["remove_rule"], rule_id)
 
 
 def list_channels(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> list[Channel]:
-    return conn.cursor(row_factory=class_row(Channel)).execute(load_query(SQL, "list_channels"), where).fetchall()
+    return conn.cursor(row_factory=class_row(Channel)).execute(QUERIES["list_channels"], where).fetchall()
 
 
 def find_channel(conn: Connection, channel_id: str) -> Channel | None:
     cursor = conn.cursor(row_factory=class_row(Channel))
-    return cursor.execute(load_query(SQL, "find_channel"), {"id": channel_id}).fetchone()
+    return cursor.execute(QUERIES["find_channel"], {"id": channel_id}).fetchone()
 
 
 def lock_channel(conn: Connection, channel_id: str) -> Channel | None:
     """As `lock_rule`."""
     cursor = conn.cursor(row_factory=class_row(Channel))
-    return cursor.execute(load_query(SQL, "lock_channel"), {"id": channel_id}).fetchone()
+    return cursor.execute(QUERIES["lock_channel"], {"id": channel_id}).fetchone()
 
 
 def put_channel(conn: Connection, channel: Channel) -> None:
@@ -169,14 +168,14 @@ def put_channel(conn: Connection, channel: Channel) -> None:
     others = list_channels(conn, asdict(channel.environment))
     if any(each.name == channel.name and each.id != channel.id for each in others):
         raise InvalidRule(f"There is another channel {channel.name!r} in this environment. Nothing was changed.")
-    conn.execute(load_query(SQL, "put_channel"), {**asdict(channel), "config": json.dumps(channel.config)})
+    conn.execute(QUERIES["put_channel"], {**asdict(channel), "config": json.dumps(channel.config)})
     refuse_beyond(quotas, partial(count_used, conn), {Quota.CHANNELS: 1})
     _changed(conn)
 
 
 def count_used(conn: Connection, tenant: TenantRef) -> dict[str, int]:
     """Count the rules and channels of a tenant."""
-    row = conn.execute(load_query(SQL, "count_used"), vars(tenant)).fetchone()
+    row = conn.execute(QUERIES["count_used"], vars(tenant)).fetchone()
     assert row is not None
     return {Quota.RULES: int(row[0]), Quota.CHANNELS: int(row[1])}
 
@@ -188,11 +187,11 @@ def _quotas_of_new(conn: Connection, before: object | None, env: EnvRef, quota: 
 
 def remove_channel(conn: Connection, channel_id: str) -> bool:
     """What waits to be sent there is dropped with it."""
-    return _remove(conn, "remove_channel", channel_id)
+    return _remove(conn, QUERIES["remove_channel"], channel_id)
 
 
 def add_silence(conn: Connection, silence: Silence) -> None:
-    conn.execute(load_query(SQL, "add_silence"), asdict(silence))
+    conn.execute(QUERIES["add_silence"], asdict(silence))
 
 
 def list_silences(
@@ -200,17 +199,17 @@ def list_silences(
 ) -> list[Silence]:
     """Those that are not over then; None: now."""
     cursor = conn.cursor(row_factory=class_row(Silence))
-    return cursor.execute(load_query(SQL, "list_silences"), {**where, "at": at}).fetchall()
+    return cursor.execute(QUERIES["list_silences"], {**where, "at": at}).fetchall()
 
 
 def find_silence(conn: Connection, silence_id: str) -> Silence | None:
     cursor = conn.cursor(row_factory=class_row(Silence))
-    return cursor.execute(load_query(SQL, "find_silence"), {"id": silence_id}).fetchone()
+    return cursor.execute(QUERIES["find_silence"], {"id": silence_id}).fetchone()
 
 
 def end_silence(conn: Connection, silence_id: str) -> bool:
     """False: there is none, or it is over."""
-    return conn.execute(load_query(SQL, "end_silence"), {"id": silence_id}).fetchone() is not None
+    return conn.execute(QUERIES["end_silence"], {"id": silence_id}).fetchone() is not None
 
 
 def list_incidents(
@@ -224,51 +223,51 @@ def list_incidents(
     """Newest first."""
     before_at, before_id = before or (None, None)
     asked = {**where, "open": is_open, "before_at": before_at, "before_id": before_id, "limit": limit}
-    return conn.cursor(row_factory=class_row(Incident)).execute(load_query(SQL, "list_incidents"), asked).fetchall()
+    return conn.cursor(row_factory=class_row(Incident)).execute(QUERIES["list_incidents"], asked).fetchall()
 
 
 def find_incident(conn: Connection, incident_id: str) -> Incident | None:
     cursor = conn.cursor(row_factory=class_row(Incident))
-    return cursor.execute(load_query(SQL, "find_incident"), {"id": incident_id}).fetchone()
+    return cursor.execute(QUERIES["find_incident"], {"id": incident_id}).fetchone()
 
 
 def incident_transitions(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
-    return _rows(conn, "incident_transitions", {"id": incident_id})
+    return _rows(conn, QUERIES["incident_transitions"], {"id": incident_id})
 
 
 def incident_deliveries(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
     """Return what became of each message about an incident, oldest first."""
-    return _rows(conn, "incident_deliveries", {"id": incident_id})
+    return _rows(conn, QUERIES["incident_deliveries"], {"id": incident_id})
 
 
 def failing_channels(conn: Connection, failures: int) -> list[str]:
     """Return the enabled channels that failed this often in a row, as "org / project / env / name"."""
-    return [" / ".join(row.values()) for row in _rows(conn, "failing_channels", {"failures": failures})]
+    return [" / ".join(row.values()) for row in _rows(conn, QUERIES["failing_channels"], {"failures": failures})]
 
 
 def acknowledge(conn: Connection, incident_id: str, by: str) -> bool:
     """False: it was acknowledged before, or is over."""
-    return conn.execute(load_query(SQL, "acknowledge"), {"id": incident_id, "by": by}).fetchone() is not None
+    return conn.execute(QUERIES["acknowledge"], {"id": incident_id, "by": by}).fetchone() is not None
 
 
 def revision(conn: Connection) -> int:
-    found = conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "revision")).fetchone()
+    found = conn.cursor(row_factory=scalar_row).execute(QUERIES["revision"]).fetchone()
     return int(found or 0)
 
 
 def _changed(conn: Connection) -> None:
-    conn.execute(load_query(SQL, "next_revision"))
+    conn.execute(QUERIES["next_revision"])
 
 
-def _remove(conn: Connection, query: str, row_id: str) -> bool:
-    removed = conn.execute(load_query(SQL, query), {"id": row_id}).fetchone() is not None
+def _remove(conn: Connection, query: LiteralString, row_id: str) -> bool:
+    removed = conn.execute(query, {"id": row_id}).fetchone() is not None
     if removed:
         _changed(conn)
     return removed
 
 
-def _rows(conn: Connection, query: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return conn.cursor(row_factory=dict_row).execute(load_query(SQL, query), asked).fetchall()
+def _rows(conn: Connection, query: LiteralString, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return conn.cursor(row_factory=dict_row).execute(query, asked).fetchall()
 
 
 def _rule(row: dict[str, Any]) -> Rule:

@@ -10,11 +10,11 @@ from threading import Event, Thread
 
 from headrace.alerts.evaluator import Evaluator, Round
 from headrace.alerts.figures import AlertFigures
-from headrace.alerts.lease import SQL, EvaluatorFenced, Lease
+from headrace.alerts.lease import EvaluatorFenced, Lease
 from headrace.alerts.outbox import Outbox
+from headrace.alerts.queries import QUERIES
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import Pool, connection
-from headrace.postgres.queries import load_query
 from headrace.vitals.rounds import Rounds
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,12 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 TIDY_EVERY_S = 3600.0
 STOP_S = 15.0
-TIDY = ("tidy_incidents", "tidy_transitions", "tidy_messages", "tidy_silences")
+TIDY = (
+    QUERIES["tidy_incidents"],
+    QUERIES["tidy_transitions"],
+    QUERIES["tidy_messages"],
+    QUERIES["tidy_silences"],
+)
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,8 @@ class Service:
     def _tidy(self) -> None:
         with connection(self._pool) as conn:
             self._lease.fence(conn)
-            for name in TIDY:
-                conn.execute(load_query(SQL, name), {"keep_s": self._options.keep_s})
+            for query in TIDY:
+                conn.execute(query, {"keep_s": self._options.keep_s})
 
 
 def _tell(done: Round, seconds: float) -> None:

@@ -1,1 +1,0 @@
-SELECT id, rule_id, queue, incident, kind, at, value, told FROM alert_transitions WHERE incident = %(id)s ORDER BY at, id

@@ -1,7 +1,0 @@
-SELECT id, org, project, env, name, metric, operator, threshold, queue, percentile, window_s, cooldown_s, for_s, severity, enabled,
-  auto_resolve, channels, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
-FROM alert_rules
-WHERE (%(org)s::text IS NULL OR org = %(org)s)
-  AND (%(project)s::text IS NULL OR project = %(project)s)
-  AND (%(env)s::text IS NULL OR env = %(env)s)
-ORDER BY org, project, env, name

@@ -1,1 +1,0 @@
-SELECT id, health_by_operator FROM alert_channels WHERE enabled

@@ -1,1 +1,0 @@
-UPDATE alert_revision SET revision = revision + 1

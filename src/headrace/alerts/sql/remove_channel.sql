@@ -1,1 +1,0 @@
-DELETE FROM alert_channels WHERE id = %(id)s RETURNING id

@@ -1,1 +1,0 @@
-DELETE FROM alert_rules WHERE id = %(id)s RETURNING id

@@ -1,1 +1,0 @@
-SELECT revision FROM alert_revision

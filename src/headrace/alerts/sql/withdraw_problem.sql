@@ -1,1 +1,0 @@
-DELETE FROM alert_problems WHERE source = %(source)s
