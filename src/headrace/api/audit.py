@@ -21,13 +21,12 @@ from starlette.exceptions import HTTPException
 
 from headrace.api.auth import SignedIn, address_of
 from headrace.api.callers import Scope
-from headrace.api.keys import SQL
 from headrace.api.problems import RETRY_AFTER_S, STATUS, Problem
+from headrace.api.queries import QUERIES
 from headrace.api.services import Services, services
 from headrace.errors import DatabaseFull, MigrationError, ServiceUnavailable
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, Pool, class_row, connection, scalar_row
-from headrace.postgres.queries import load_query
 
 log = logging.getLogger(__name__)
 
@@ -120,12 +119,12 @@ def begin(
     scope = scope or Scope()
     row = {"org": scope.org, "project": scope.project, "env": scope.env, "queue": queue, "action": action}
     cursor = conn.cursor(row_factory=scalar_row)
-    return cursor.execute(load_query(SQL, "begin_audit"), {**row, **by, "details": json.dumps(details)}).fetchone() or 0
+    return cursor.execute(QUERIES["begin_audit"], {**row, **by, "details": json.dumps(details)}).fetchone() or 0
 
 
 def end(conn: Connection, entry_id: int, outcome: str, details: Mapping[str, Any]) -> None:
     row = {"id": entry_id, "outcome": outcome, "details": json.dumps(details)}
-    conn.execute(load_query(SQL, "end_audit"), row)
+    conn.execute(QUERIES["end_audit"], row)
 
 
 def record_command(conn: Connection, action: str, scope: Scope, **details: Any) -> None:
@@ -137,11 +136,11 @@ def record_command(conn: Connection, action: str, scope: Scope, **details: Any) 
 def page(conn: Connection, scope: Scope, before: int | None, limit: int) -> list[Line]:
     """Newest first, of what the scope covers."""
     asked = {"org": scope.org, "project": scope.project, "env": scope.env, "before": before, "limit": limit}
-    return conn.cursor(row_factory=class_row(Line)).execute(load_query(SQL, "audit_page"), asked).fetchall()
+    return conn.cursor(row_factory=class_row(Line)).execute(QUERIES["audit_page"], asked).fetchall()
 
 
 def tidy(conn: Connection, keep_s: float) -> None:
-    conn.execute(load_query(SQL, "tidy_audit"), {"keep_s": keep_s})
+    conn.execute(QUERIES["tidy_audit"], {"keep_s": keep_s})
 
 
 def auditor(request: Request, by: SignedIn, to: Annotated[Services, Depends(services)]) -> Recorder:

@@ -17,20 +17,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from importlib.resources import files
 from threading import Lock
 
 from headrace.alerts.records import count_used
 from headrace.api.callers import Caller, Level, Scope
+from headrace.api.queries import QUERIES
 from headrace.cold.quota_records import hold_quotas, refuse_beyond
 from headrace.errors import HeadraceError
 from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import Connection, Pool, class_row, connection, dict_row, scalar_row
-from headrace.postgres.queries import load_query
 
 log = logging.getLogger(__name__)
 
-SQL = files("headrace.api") / "sql"
 
 ID_BYTES = 6
 SECRET_BYTES = 32
@@ -118,14 +116,14 @@ def add_key(conn: Connection, name: str, scope: Scope, level: Level, expires_s: 
     key_id = id_of(text)
     assert key_id is not None, "it was just made"
     row = {"id": key_id, "name": name, "hash": digest(text), "level": level.word, "expires_s": expires_s}
-    conn.execute(load_query(SQL, "add_key"), {**row, "org": scope.org, "project": scope.project, "env": scope.env})
+    conn.execute(QUERIES["add_key"], {**row, "org": scope.org, "project": scope.project, "env": scope.env})
     refuse_beyond(quotas, partial(count_keys, conn), {Quota.KEYS: 1})
     return key_id, text
 
 
 def count_keys(conn: Connection, tenant: TenantRef) -> dict[str, int]:
     """Count the keys of a tenant that are neither revoked nor expired."""
-    found = conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "count_keys"), vars(tenant)).fetchone()
+    found = conn.cursor(row_factory=scalar_row).execute(QUERIES["count_keys"], vars(tenant)).fetchone()
     return {Quota.KEYS: int(found or 0)}
 
 
@@ -135,27 +133,27 @@ def count_quota_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
 
 
 def list_keys(conn: Connection) -> list[KeyFacts]:
-    return conn.cursor(row_factory=class_row(KeyFacts)).execute(load_query(SQL, "list_keys")).fetchall()
+    return conn.cursor(row_factory=class_row(KeyFacts)).execute(QUERIES["list_keys"]).fetchall()
 
 
 def find_key(conn: Connection, key_id: str) -> Key | None:
     """A live key."""
-    return conn.cursor(row_factory=class_row(Key)).execute(load_query(SQL, "find_key"), {"id": key_id}).fetchone()
+    return conn.cursor(row_factory=class_row(Key)).execute(QUERIES["find_key"], {"id": key_id}).fetchone()
 
 
 def live_named(conn: Connection, name: str) -> list[str]:
-    rows = conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "live_named"), {"name": name})
+    rows = conn.cursor(row_factory=scalar_row).execute(QUERIES["live_named"], {"name": name})
     return [str(key_id) for key_id in rows]
 
 
 def revoke_key(conn: Connection, key_id: str) -> dict[str, str | None] | None:
     """Name and scope of what was revoked now; None if there was no such key, or it was revoked before."""
-    return conn.cursor(row_factory=dict_row).execute(load_query(SQL, "revoke_key"), {"id": key_id}).fetchone()
+    return conn.cursor(row_factory=dict_row).execute(QUERIES["revoke_key"], {"id": key_id}).fetchone()
 
 
 def mark_used(pool: Pool, ids: Iterable[str]) -> None:
     with connection(pool) as conn:
-        conn.execute(load_query(SQL, "mark_used"), {"ids": list(ids)})
+        conn.execute(QUERIES["mark_used"], {"ids": list(ids)})
 
 
 @dataclass(frozen=True)
@@ -259,6 +257,6 @@ class KeyRing:
 
     def _read_copy(self) -> Copy:
         with connection(self._pool) as conn:
-            keys = conn.cursor(row_factory=class_row(Key)).execute(load_query(SQL, "live_keys")).fetchall()
-            sessions = conn.cursor(row_factory=class_row(Session)).execute(load_query(SQL, "live_sessions")).fetchall()
+            keys = conn.cursor(row_factory=class_row(Key)).execute(QUERIES["live_keys"]).fetchall()
+            sessions = conn.cursor(row_factory=class_row(Session)).execute(QUERIES["live_sessions"]).fetchall()
         return Copy({key.id: key for key in keys}, {session.id: session for session in sessions})

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from fastapi import Request, Response
 
 from headrace.api.callers import Caller, Level, Scope
-from headrace.api.keys import SQL, digest
+from headrace.api.keys import digest
 from headrace.api.problems import Problem
+from headrace.api.queries import QUERIES
 from headrace.postgres.connect import Connection, class_row, scalar_row
-from headrace.postgres.queries import load_query
 from headrace.settings import ApiSettings
 
 COOKIE = "headrace_session"
@@ -64,14 +64,14 @@ def begin_session(conn: Connection, request: Request, key_id: str, via: str, add
     session_id, secret = secrets.token_hex(ID_BYTES), secrets.token_hex(TOKEN_BYTES)
     agent = "".join(char for char in request.headers.get("user-agent", "") if char.isprintable())
     row = {"id": session_id, "hash": digest(secret), "key_id": key_id, "via": via, "life_s": life_s}
-    conn.execute(load_query(SQL, "add_session"), {**row, "address": address, "user_agent": agent[:MOST_AGENT_CHARS]})
-    conn.execute(load_query(SQL, "trim_sessions"), {"key_id": key_id, "most": MOST_PER_KEY})
+    conn.execute(QUERIES["add_session"], {**row, "address": address, "user_agent": agent[:MOST_AGENT_CHARS]})
+    conn.execute(QUERIES["trim_sessions"], {"key_id": key_id, "most": MOST_PER_KEY})
     return f"{session_id}.{secret}"
 
 
 def end_session(conn: Connection, session_id: str) -> bool:
     """Whether there was one to end."""
-    return conn.execute(load_query(SQL, "end_session"), {"id": session_id}).fetchone() is not None
+    return conn.execute(QUERIES["end_session"], {"id": session_id}).fetchone() is not None
 
 
 def list_sessions(
@@ -91,17 +91,17 @@ def list_sessions(
             "before_id": before_id,
         },
     }
-    return conn.cursor(row_factory=class_row(SessionFacts)).execute(load_query(SQL, "list_sessions"), asked).fetchall()
+    return conn.cursor(row_factory=class_row(SessionFacts)).execute(QUERIES["list_sessions"], asked).fetchall()
 
 
 def mark_used(conn: Connection, ids: Iterable[str]) -> None:
-    conn.execute(load_query(SQL, "mark_sessions_used"), {"ids": list(ids)})
+    conn.execute(QUERIES["mark_sessions_used"], {"ids": list(ids)})
 
 
 def tidy(conn: Connection) -> None:
     """Delete sessions and links that are over."""
-    conn.execute(load_query(SQL, "tidy_links"))
-    conn.execute(load_query(SQL, "tidy_sessions"))
+    conn.execute(QUERIES["tidy_links"])
+    conn.execute(QUERIES["tidy_sessions"])
 
 
 # --- Cookies ---------------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ def _is_same_origin(request: Request) -> bool:
 def make_link(conn: Connection, key_id: str, life_s: float = LINK_LIFE_S) -> str:
     """A token for /login/TOKEN."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    conn.execute(load_query(SQL, "add_link"), {"hash": digest(token), "key_id": key_id, "life_s": life_s})
+    conn.execute(QUERIES["add_link"], {"hash": digest(token), "key_id": key_id, "life_s": life_s})
     return token
 
 
 def use_link(conn: Connection, token: str) -> str | None:
     """The id of the key that the link stands for; None if it was used, is over, or never was."""
-    return conn.cursor(row_factory=scalar_row).execute(load_query(SQL, "use_link"), {"hash": digest(token)}).fetchone()
+    return conn.cursor(row_factory=scalar_row).execute(QUERIES["use_link"], {"hash": digest(token)}).fetchone()

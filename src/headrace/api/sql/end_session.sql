@@ -1,1 +1,0 @@
-DELETE FROM api_sessions WHERE id = %(id)s RETURNING id

@@ -1,2 +1,0 @@
-SELECT id, name, hash, org, project, env, level, expires_at FROM api_keys
-WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())

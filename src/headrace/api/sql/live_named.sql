@@ -1,1 +1,0 @@
-SELECT id FROM api_keys WHERE name = %(name)s AND revoked_at IS NULL

@@ -1,1 +1,0 @@
-UPDATE api_sessions SET last_used_at = now() WHERE id = ANY(%(ids)s)

@@ -1,1 +1,0 @@
-DELETE FROM api_links WHERE expires_at <= now()
