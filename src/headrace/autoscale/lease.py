@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 from headrace.postgres import lease
-
-SQL = files("headrace.autoscale") / "sql"
 
 
 class AutoscalerFenced(lease.Fenced):

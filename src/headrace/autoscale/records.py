@@ -9,13 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from headrace.autoscale.decide import Decision, State
-from headrace.autoscale.lease import SQL
+from headrace.autoscale.queries import QUERIES
 from headrace.autoscale.worker_types import WorkerType, type_of
 from headrace.postgres.connect import Connection, class_row, dict_row
-from headrace.postgres.queries import load_query
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,11 @@ class StoredDecision:
 
 
 def list_types(conn: Connection) -> list[KnownType]:
-    return [_known(row) for row in _rows(conn, "list_types", {})]
+    return [_known(row) for row in _rows(conn, QUERIES["list_types"], {})]
 
 
 def find_type(conn: Connection, name: str) -> KnownType | None:
-    return next((_known(row) for row in _rows(conn, "find_type", {"name": name})), None)
+    return next((_known(row) for row in _rows(conn, QUERIES["find_type"], {"name": name})), None)
 
 
 def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh_s: float) -> None:
@@ -68,17 +67,17 @@ def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh
         "known": decision.known,
         "sentence": decision.sentence,
     }
-    conn.execute(load_query(SQL, "add_decision"), {**made, "inputs": json.dumps(decision.inputs)})
+    conn.execute(QUERIES["add_decision"], {**made, "inputs": json.dumps(decision.inputs)})
     row = {
         **{"name": worker.name, "config": json.dumps(worker.document()), "state": json.dumps(asdict(decision.state))},
         **{"workers": decision.inputs["workers"], "fresh_s": fresh_s},
     }
-    conn.execute(load_query(SQL, "put_type"), {**made, **row})
+    conn.execute(QUERIES["put_type"], {**made, **row})
 
 
 def forget_types(conn: Connection, names: Sequence[str]) -> None:
     """All but these: their file does not name them any more. Their decisions are kept for as long as others."""
-    conn.execute(load_query(SQL, "forget_types"), {"names": list(names)})
+    conn.execute(QUERIES["forget_types"], {"names": list(names)})
 
 
 def list_decisions(
@@ -95,19 +94,19 @@ def list_decisions(
     asked = {"type": type_name, "before": before, "changes": changes, "limit": limit}
     asked |= {"anybodys": of is None, **_whose(of)}
     cursor = conn.cursor(row_factory=class_row(StoredDecision))
-    return cursor.execute(load_query(SQL, "list_decisions"), asked).fetchall()
+    return cursor.execute(QUERIES["list_decisions"], asked).fetchall()
 
 
 def tidy_decisions(conn: Connection, keep_s: float) -> None:
-    conn.execute(load_query(SQL, "tidy_decisions"), {"keep_s": keep_s})
+    conn.execute(QUERIES["tidy_decisions"], {"keep_s": keep_s})
 
 
 def _whose(of: WorkerType | KnownType | None) -> dict[str, str | None]:
     return {part: getattr(of, part, None) for part in ("org", "project", "env")}
 
 
-def _rows(conn: Connection, query: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return conn.cursor(row_factory=dict_row).execute(load_query(SQL, query), asked).fetchall()
+def _rows(conn: Connection, query: LiteralString, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return conn.cursor(row_factory=dict_row).execute(query, asked).fetchall()
 
 
 def _known(row: dict[str, Any]) -> KnownType:

@@ -1,1 +1,0 @@
-DELETE FROM autoscale_types WHERE NOT name = ANY(%(names)s)

@@ -1,4 +1,0 @@
-SELECT name, org, project, env, config, state, workers, wanted, known, sentence, decided_at,
-  fresh_until > clock_timestamp() AS fresh
-FROM autoscale_types
-ORDER BY name
