@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
-from importlib.resources import files
 from typing import Any, LiteralString, cast
 
 from headrace.errors import HeadraceError, ServiceUnavailable
 from headrace.postgres.connect import Connection, available, connect
-from headrace.postgres.queries import load_query
 from headrace.snapshot.declared import HEADRACE, Declared
 from headrace.snapshot.families import BadSeries, Family, InvalidFamily, Ranked, Series, limited, refuse_duplicates
-
-SQL = files("headrace.snapshot") / "sql"
+from headrace.snapshot.queries import QUERIES
 
 
 class FamilyUnreadable(HeadraceError):
@@ -33,7 +30,7 @@ def validate(url: str, declared: Sequence[Declared], timeout_s: float) -> None:
 def read(url: str, declared: Sequence[Declared], timeout_s: float) -> tuple[list[Family], int]:
     """All of them as of one moment; and how many rows that were."""
     with closing(connect(url, statement_timeout_s=timeout_s)) as conn, available(), conn.transaction():
-        conn.execute(load_query(SQL, "one_view"))
+        conn.execute(QUERIES["one_view"])
         found = [(each, _rows(conn, each)) for each in declared]
     # Not within the transaction: many rows take a while, and PostgreSQL ends one in which nothing happens.
     return [_family(each, rows) for each, rows in found], sum(len(rows) for _, rows in found)

@@ -6,19 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from importlib.resources import files
 
 from headrace.cold.quota_records import list_quotas
 from headrace.model.names import EnvRef
 from headrace.model.quotas import DEFAULT, Quota, TenantRef, Values
 from headrace.postgres.connect import available, connect
-from headrace.postgres.queries import load_query
 from headrace.queue.quotas import WarmUse, read_warm_use
 from headrace.queue.state import QueueState
 from headrace.snapshot.families import COUNTER, Described, Family
+from headrace.snapshot.queries import QUERIES
 from headrace.valkey.connect import Valkey
 
-SQL = files("headrace.snapshot") / "sql"
 LABELS = ("org", "project", "env", "quota")
 RATES = (Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST)
 
@@ -60,7 +58,7 @@ def read_quotas(valkey: Valkey, shards: int, url: str, timeout_s: float, envs: S
         values = list_quotas(conn)
         if not values:
             return NO_QUOTAS
-        rows = conn.execute(load_query(SQL, "quota_counts")).fetchall()
+        rows = conn.execute(QUERIES["quota_counts"]).fetchall()
     counts = {(quota, TenantRef(*names)): used for quota, *names, used in rows}
     return QuotaFigures(values, counts, dict(zip(envs, read_warm_use(valkey, shards, envs), strict=True)))
 

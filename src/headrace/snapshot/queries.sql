@@ -1,4 +1,10 @@
--- What PostgreSQL holds of each tenant besides jobs, by the name of its quota.
+-- name: one_view
+-- Let all statements of this transaction read the database as of one moment, and write nothing.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
+
+-- name: quota_counts
+-- Count per tenant what PostgreSQL holds besides jobs: one row per quota and tenant. Keys are counted while they are
+-- live.
 SELECT 'rules' AS quota, org, project, env, count(*) AS used FROM alert_rules GROUP BY org, project, env
 UNION ALL
 SELECT 'channels', org, project, env, count(*) FROM alert_channels GROUP BY org, project, env
