@@ -24,10 +24,10 @@ from headrace.cli.findings import Finding
 from headrace.cli.rooms import POSTGRES_ROOMS
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.errors import CommitUnclear, DatabaseFull, DatabaseUnavailable, MigrationError, SettingsError
+from headrace.model.query_file import load_queries
 from headrace.postgres import connect as postgres
 from headrace.postgres.connect import Pool, available, connect, connection, open_pool, xact_id, xact_status
 from headrace.postgres.migrate import migrate, pending
-from headrace.postgres.queries import load_query
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.migrate import migrations as warehouse_migrations
 from tests.conftest import READY_S, QuickPostgres, Servers, database_url, wait_until
@@ -325,13 +325,28 @@ class TestVerdicts:
             conn.execute("SELECT 1/0")
 
 
-def test_queries_are_files(pool: Pool, tmp_path: Path) -> None:
-    (tmp_path / "add.sql").write_text("SELECT %(a)s::int + 1 -- one more, 100%%")
-    (tmp_path / "copy.sql").write_text("COPY pairs (a, b) FROM STDIN")
+QUERY_FILE = """\
+-- name: add
+-- Return `a` + 1. A description may hold 100 % and %(any)s text.
+SELECT %(a)s::int + 1 -- one more, 100%%
+
+-- name: copy
+-- Insert pairs.
+COPY pairs (a, b) FROM STDIN
+"""
+
+
+def test_queries_of_a_file(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "some_queries"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "queries.sql").write_text(QUERY_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    queries = load_queries("some_queries")
     with connection(pool) as conn:
-        assert conn.execute(load_query(tmp_path, "add"), {"a": 1}).fetchone() == (2,)
+        assert conn.execute(queries["add"], {"a": 1}).fetchone() == (2,)
         conn.execute("CREATE TEMPORARY TABLE pairs (a int, b text)")
-        with conn.cursor() as cursor, cursor.copy(load_query(tmp_path, "copy")) as copy:
+        with conn.cursor() as cursor, cursor.copy(queries["copy"]) as copy:
             copy.write_row((1, "ü"))
         assert conn.execute("SELECT * FROM pairs").fetchall() == [(1, "ü")]
 
