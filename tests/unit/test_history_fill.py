@@ -40,7 +40,7 @@ def window(points: int, step_s: int = 5) -> Window:
 
 
 def series(events: Sequence[Event], step_s: int = 5) -> Series:
-    """What queries/queue_points.sql makes of events."""
+    """What the query `queue_points` makes of events."""
     found: dict[int, list[Event]] = defaultdict(list)
     for event in sorted(events, key=lambda each: each.after_ms):
         found[event.after_ms // 1000 // step_s].append(event)

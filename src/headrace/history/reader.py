@@ -48,7 +48,7 @@ class Top:
 
     window: Window
     metric: str
-    rows: Sequence[dict[str, Any]]  # of queries/top_queues.sql
+    rows: Sequence[dict[str, Any]]  # of the query `top_queues`
 
 
 def queue_history(reads: Reads, ref: QueueRef, window: Window, now_ms: int) -> History | None:

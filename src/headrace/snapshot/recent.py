@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
 
 from headrace.model.names import QueueRef
 from headrace.snapshot.queues import Recent
@@ -11,7 +10,6 @@ from headrace.warehouse.alert_samples import progress
 from headrace.warehouse.reads import Reads
 from headrace.warehouse.sql import query_text
 
-SQL = files("headrace.snapshot") / "sql"
 RECENT_S = 300
 
 
@@ -23,8 +21,7 @@ class History:
 
 def read_history(reads: Reads, now_s: int) -> History:
     watermark_ms = progress(reads, now_s * 1000).watermark_ms
-    query = (SQL / "recent.sql").read_text("utf-8").replace("{current}", query_text("current", ""))
-    found = reads.ask(query, {"start_s": now_s - RECENT_S, "end_s": now_s + 1})
+    found = reads.ask(query_text("recent"), {"start_s": now_s - RECENT_S, "end_s": now_s + 1})
     recent: dict[QueueRef, Recent] = {}
     if found:
         refs = map(QueueRef, found["org"], found["project"], found["env"], found["queue"])

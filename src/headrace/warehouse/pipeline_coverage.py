@@ -79,7 +79,7 @@ def read_gaps(reads: Reads, start_ms: int, end_ms: int, reported_since_ms: int |
     """Return the gaps that concern [start, end). `reported_since_ms` is when the oldest batch finished that is known;
     what precedes the first interval is a gap unless there were batches before."""
     bounds = {"start_at": start_ms << SEQUENCE_BITS, "end_at": end_ms << SEQUENCE_BITS}
-    hours = rows_of(reads.ask(query_text("coverage_hours", TABLE), bounds, threads=1))
+    hours = rows_of(reads.ask(query_text("coverage_hours"), bounds, threads=1))
     found = [gap for row in hours[:HOURS_IN_DETAIL] for gap in _look_closely(reads, row, reported_since_ms)]
     found += [
         Gap(row["shard"], _ms(row["from_at"] if row["first"] else row["before_at"]), _ms(row["to_at"]), 0)
@@ -95,7 +95,7 @@ def _look_closely(reads: Reads, row: Mapping[str, Any], reported_since_ms: int |
     if is_first and (reported_since_ms is None or reported_since_ms > _ms(row["from_at"])):
         found.append(Gap(shard, 0, _ms(row["from_at"]), 0))
     asked = {"shard": shard, "since_at": 0 if is_first else int(row["before_at"]), "until_at": int(row["to_at"])}
-    rows = rows_of(reads.ask(query_text("coverage_gaps", TABLE), asked, threads=1))
+    rows = rows_of(reads.ask(query_text("coverage_gaps"), asked, threads=1))
     found += [Gap(shard, _ms(each["gap_from_at"]), _ms(each["gap_to_at"]), int(each["events"])) for each in rows]
     return found
 

@@ -56,12 +56,13 @@ class Bucket:
 
 def buckets(client: Client, tier: str, ref: QueueRef, start_s: int, end_s: int) -> list[Bucket]:
     """Buckets that start in [start, end), oldest first."""
-    return [_bucket(row) for row in _query(client, "buckets", tier, ref, start_s=start_s, end_s=end_s)]
+    query = query_text("buckets", table=TIERS[tier])
+    return [_bucket(row) for row in _query(client, query, ref, start_s=start_s, end_s=end_s)]
 
 
 def newest_before(client: Client, tier: str, ref: QueueRef, before_s: int) -> Bucket | None:
     """The newest bucket that starts before a time: where gauges are carried from."""
-    rows = _query(client, "newest_before", tier, ref, start_s=before_s)
+    rows = _query(client, query_text("newest_before", table=TIERS[tier]), ref, start_s=before_s)
     return _bucket(rows[0]) if rows else None
 
 
@@ -76,14 +77,14 @@ class Before:
 def points(reads: Reads, tier: str, ref: QueueRef, start_s: int, end_s: int, step_s: int) -> Series:
     """[start, end) in points of a step that is a multiple of the tier's."""
     window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": TIER_SECONDS[tier]}
-    gap_ages = query_text("gap_ages", "") if step_s > TIER_SECONDS[tier] else ""
-    query = query_text("queue_points", TIERS[tier]).replace("{gap_ages}", gap_ages)
+    without = {} if step_s > TIER_SECONDS[tier] else {"gap_ages": ""}
+    query = query_text("queue_points", table=TIERS[tier], **without)
     return series_of(reads.ask(query, {**_names(ref), **window}, threads=1))
 
 
 def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
     """None: there never was such a queue."""
-    query = query_text("queue_before", "")
+    query = query_text("queue_before")
     rows = rows_of(reads.ask(query, {**_names(ref), **before_bounds(start_s)}, threads=1))
     if not rows:
         return None
@@ -96,7 +97,7 @@ def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
 
 def after(reads: Reads, ref: QueueRef, end_s: int) -> dict[int, dict[Op, int]]:
     """Epoch → where its odometers stood when they were first heard of after a window."""
-    found = reads.ask(query_text("queue_after", ""), {**_names(ref), **after_bounds(end_s)}, threads=1)
+    found = reads.ask(query_text("queue_after"), {**_names(ref), **after_bounds(end_s)}, threads=1)
     return {row["epoch"]: readings_of(row["readings"]) for row in rows_of(found)}
 
 
@@ -120,14 +121,14 @@ TOP = {
     "run_avg": "if(runs > 0, run_ms / runs, NULL)",
     "run_p95": "if(runs > 0, run_p95, NULL)",
 }
-"""By what queues can be ranked: SQL over the columns of queries/top_queues.sql."""
+"""By what queues can be ranked: SQL over the columns of the query `top_queues`."""
 
 
 def top(
     reads: Reads, tier: str, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
 ) -> list[dict[str, Any]]:
-    """Rows of queries/top_queues.sql, the leader first."""
-    query = query_text("top_queues", TIERS[tier]).replace("{value}", TOP[metric])
+    """Rows of the query `top_queues`, the leader first."""
+    query = query_text("top_queues", table=TIERS[tier], value=TOP[metric])
     names = {"org": ref.org, "project": ref.project, "env": ref.env}
     window = {"start_s": start_s, "end_s": end_s, "now_ms": now_ms, "limit": limit}
     return rows_of(reads.ask(query, {**names, **window}))
@@ -135,7 +136,7 @@ def top(
 
 def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
     """What the warehouse has counted for each queue and verb, over everything the tier still holds."""
-    query = query_text("totals", TIERS[tier])
+    query = query_text("totals", table=TIERS[tier])
     with available(client.url):
         rows = client.query(query).named_results()
         return {
@@ -148,8 +149,7 @@ def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
         }
 
 
-def _query(client: Client, name: str, tier: str, ref: QueueRef, **parameters: Any) -> list[dict[str, Any]]:
-    query = query_text(name, TIERS[tier])
+def _query(client: Client, query: str, ref: QueueRef, **parameters: Any) -> list[dict[str, Any]]:
     with available(client.url):
         return list(client.query(query, parameters={**_names(ref), **parameters}).named_results())
 

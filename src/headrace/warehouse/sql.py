@@ -1,20 +1,17 @@
-"""The queries, each in a file of its own; shared parts are included by name, as `{bucket}` and `{current}`."""
+"""The queries of this package; queries.sql describes them. Fragments are included by name, as `{current}`."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from importlib.resources import files
 
-SHARED = ("bucket", "current", "counters", "durations", "percentiles")
+from headrace.model.query_file import load_queries
+
+QUERIES = load_queries("headrace.warehouse")
 
 
 @cache
-def query_text(name: str, table: str) -> str:
-    query = _read(name)
-    for part in SHARED:
-        query = query.replace(f"{{{part}}}", _read(part))
-    return query.replace("{table}", table)
-
-
-def _read(name: str) -> str:
-    return (files("headrace.warehouse") / "queries" / f"{name}.sql").read_text("utf-8")
+def query_text(name: str, **parts: str) -> str:
+    """Return a query in which each `{part}` is replaced by the text of `parts`, else by the fragment of that name."""
+    texts = {**QUERIES, **parts}
+    return re.sub(r"\{(\w+)\}", lambda part: texts[part[1]], QUERIES[name])

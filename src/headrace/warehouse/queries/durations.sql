@@ -1,6 +1,0 @@
-  sumMap(wait_histogram) AS wait,
-  sumMap(run_histogram) AS run,
-  mapKeys(wait) AS wait_keys,
-  mapKeys(run) AS run_keys,
-  arrayCumSum(mapValues(wait)) AS wait_ranks,
-  arrayCumSum(mapValues(run)) AS run_ranks,
