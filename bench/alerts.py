@@ -76,7 +76,7 @@ def add_rules(pool: Pool, environments: int, first: int, count: int) -> None:
             {**vars(rule), "channels": []} for number in range(environments) for rule in rules_of(number, count)[first:]
         ]
         conn.cursor().executemany(QUERIES["put_rule"], rows)
-        conn.execute(QUERIES["next_revision"])
+        conn.execute(QUERIES["increment_revision"])
 
 
 def add_history(client: Client, environments: int, now_ms: int) -> None:

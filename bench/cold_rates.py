@@ -110,7 +110,7 @@ def enqueue_all(client: SyncClient, ref: QueueRef, batches: Iterable[Sequence[Ne
 
 def copy_all(conn: Connection, name: str, batches: Iterable[Sequence[NewJob]]) -> None:
     """One transaction per batch."""
-    statement = QUERIES["copy_in"].replace("cold_queue_entries", f"bench_{name}")
+    statement = QUERIES["copy_rows"].replace("cold_queue_entries", f"bench_{name}")
     for batch in batches:
         now_ms = time.time() * 1000
         with conn.transaction(), conn.cursor() as cursor, cursor.copy(cast(LiteralString, statement)) as copy:

@@ -46,7 +46,7 @@ def lock_states(conn: Connection, rules: Sequence[str]) -> States:
 
 def lock_orphans(conn: Connection, limit: int) -> States:
     """Of rules that are gone or switched off."""
-    return _states(conn, QUERIES["lock_orphans"], {"limit": limit})
+    return _states(conn, QUERIES["lock_orphaned_states"], {"limit": limit})
 
 
 def rule_of_incident(conn: Connection, incident: str | None, rule_id: str) -> Rule:
@@ -62,7 +62,7 @@ def write(conn: Connection, decided: Decided) -> None:
     forgotten = [_key(rule, queue) for rule, queue, state in decided.states if state == FRESH]
     kept = [_state_row(rule, queue, state) for rule, queue, state in decided.states if state != FRESH]
     if forgotten:
-        cursor.executemany(QUERIES["forget_state"], forgotten)
+        cursor.executemany(QUERIES["delete_state"], forgotten)
     if kept:
         cursor.executemany(QUERIES["put_state"], kept)
     if not decided.transitions:
@@ -83,7 +83,7 @@ def write(conn: Connection, decided: Decided) -> None:
 
 def _live_channels(conn: Connection) -> dict[str, bool]:
     """Id → wants to hear of Headrace's own health."""
-    return {str(row[0]): bool(row[1]) for row in conn.execute(QUERIES["live_channels"]).fetchall()}
+    return {str(row[0]): bool(row[1]) for row in conn.execute(QUERIES["list_enabled_channels"]).fetchall()}
 
 
 def _choose_channels(

@@ -40,5 +40,5 @@ def add_test_message(conn: Connection, channel: Channel) -> str:
 
 def message_fate(conn: Connection, message_id: str) -> tuple[bool, str | None]:
     """Whether it was delivered, and why not yet."""
-    row = conn.execute(QUERIES["message_fate"], {"id": message_id}).fetchone()
+    row = conn.execute(QUERIES["find_message_result"], {"id": message_id}).fetchone()
     return (False, "the channel was removed") if row is None else (bool(row[0]), row[1])

@@ -93,7 +93,7 @@ class Outbox:
             with self._lock:
                 in_hand = list(self._in_hand)
             cursor = conn.cursor(row_factory=class_row(Due))
-            due = cursor.execute(QUERIES["due_messages"], {"in_hand": in_hand}).fetchall()
+            due = cursor.execute(QUERIES["list_due_messages"], {"in_hand": in_hand}).fetchall()
         return sum(self._begin(each) for each in sorted(due, key=attrgetter("seq")))
 
     def _begin(self, due: Due) -> bool:
@@ -136,7 +136,7 @@ class Outbox:
                 log.warning("channel %s: %s", due.channel_id, note, extra={"action": "message_partly_delivered"})
             noted = {"seq": due.seq, "channel_id": due.channel_id, "note": _clean(note) if note else None}
             with connection(self._pool) as conn:
-                conn.execute(QUERIES["note_delivered"], noted)
+                conn.execute(QUERIES["mark_delivered"], noted)
 
     def _note_failed(self, due: Due, error: Exception) -> None:
         said = _clean(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
@@ -155,7 +155,7 @@ class Outbox:
         wait_s = 0.0 if rejected and given_up else wait_s
         noted = {"seq": due.seq, "channel_id": due.channel_id, "error": said, "given_up": given_up}
         with connection(self._pool) as conn:
-            conn.execute(QUERIES["note_failed"], {**noted, "wait_s": wait_s})
+            conn.execute(QUERIES["mark_failed"], {**noted, "wait_s": wait_s})
 
 
 def _clean(text: str) -> str:

@@ -14,19 +14,19 @@ def report_problem(pool: Pool, source: str, detail: str | None) -> None:
     """Record what is wrong with `source`, or with None that nothing is any more."""
     with connection(pool) as conn:
         if detail is None:
-            conn.execute(QUERIES["withdraw_problem"], {"source": source})
+            conn.execute(QUERIES["delete_problem"], {"source": source})
         else:
             given = {"source": source, "detail": detail[:MAX_DETAIL].replace("\0", "")}
-            conn.execute(QUERIES["report_problem"], given)
+            conn.execute(QUERIES["put_problem"], given)
 
 
 def recent_server_events(conn: Connection) -> dict[str, str]:
     """Return what happened to servers of late → what is known of it."""
-    rows = conn.execute(QUERIES["recent_server_events"], {"within_s": LIVES_S}).fetchall()
+    rows = conn.execute(QUERIES["list_recent_server_events"], {"within_s": LIVES_S}).fetchall()
     return {str(name): str(detail) for name, detail in rows}
 
 
 def recent_problems(conn: Connection) -> dict[str, str]:
     """Return source → what is wrong."""
-    rows = conn.execute(QUERIES["recent_problems"], {"within_s": LIVES_S}).fetchall()
+    rows = conn.execute(QUERIES["list_recent_problems"], {"within_s": LIVES_S}).fetchall()
     return {str(source): str(detail) for source, detail in rows}

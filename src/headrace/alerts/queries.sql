@@ -10,7 +10,7 @@ WHERE (%(org)s::text IS NULL OR org = %(org)s)
   AND (%(env)s::text IS NULL OR env = %(env)s)
 ORDER BY org, project, env, name
 
--- name: enabled_rules
+-- name: list_enabled_rules
 -- Return all rules that are enabled, ordered by tenant.
 SELECT id, org, project, env, name, metric, operator, threshold, queue, percentile, window_s, cooldown_s, for_s, severity, enabled,
   auto_resolve, channels, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
@@ -45,11 +45,11 @@ SET name = excluded.name, metric = excluded.metric, operator = excluded.operator
   cooldown_s = excluded.cooldown_s, for_s = excluded.for_s, severity = excluded.severity, enabled = excluded.enabled,
   auto_resolve = excluded.auto_resolve, channels = excluded.channels, updated_at = now()
 
--- name: remove_rule
+-- name: delete_rule
 -- Delete a rule; returns its id if it existed.
 DELETE FROM alert_rules WHERE id = %(id)s RETURNING id
 
--- name: count_used
+-- name: count_rules_and_channels
 -- Count the rules and the channels of a tenant. An empty `project` or `env` matches all.
 SELECT
   (SELECT count(*) FROM alert_rules
@@ -57,11 +57,11 @@ SELECT
   (SELECT count(*) FROM alert_channels
    WHERE org = %(org)s AND (%(project)s = '' OR project = %(project)s) AND (%(env)s = '' OR env = %(env)s))
 
--- name: revision
+-- name: read_revision
 -- Return a number that grows with every change of a rule or channel.
 SELECT revision FROM alert_revision
 
--- name: next_revision
+-- name: increment_revision
 -- Count a change of a rule or channel.
 UPDATE alert_revision SET revision = revision + 1
 
@@ -100,15 +100,15 @@ SET name = excluded.name, type = excluded.type, config = excluded.config, target
   health = excluded.health, health_by_operator = excluded.health_by_operator,
   enabled = excluded.enabled, failures = 0, retry_at = NULL, last_error = NULL
 
--- name: remove_channel
+-- name: delete_channel
 -- Delete a channel with its messages; returns its id if it existed.
 DELETE FROM alert_channels WHERE id = %(id)s RETURNING id
 
--- name: live_channels
+-- name: list_enabled_channels
 -- Return the ids of enabled channels, and whether an operator lets them receive alerts about Headrace's own health.
 SELECT id, health_by_operator FROM alert_channels WHERE enabled
 
--- name: failing_channels
+-- name: list_failing_channels
 -- Return the enabled channels whose last `failures` deliveries, or more, all failed.
 SELECT org, project, env, name FROM alert_channels WHERE enabled AND failures >= %(failures)s ORDER BY 1, 2, 3, 4
 
@@ -177,18 +177,18 @@ ON CONFLICT (id) DO NOTHING
 -- Resolve an incident at `at_ms`; a NULL `reason`: by itself.
 UPDATE alert_incidents SET resolved_at = to_timestamp(%(at_ms)s / 1000.0), reason = %(reason)s WHERE id = %(id)s
 
--- name: acknowledge
+-- name: acknowledge_incident
 -- Record who acknowledged an incident; returns its id, or no row if it is acknowledged or resolved already.
 UPDATE alert_incidents
 SET acknowledged_at = now(), acknowledged_by = %(by)s
 WHERE id = %(id)s AND acknowledged_at IS NULL AND resolved_at IS NULL
 RETURNING id
 
--- name: incident_transitions
+-- name: list_incident_transitions
 -- Return the transitions of one incident, oldest first.
 SELECT id, rule_id, queue, incident, kind, at, value, told FROM alert_transitions WHERE incident = %(id)s ORDER BY at, id
 
--- name: incident_deliveries
+-- name: list_incident_deliveries
 -- Return the messages about one incident and their delivery, in the order in which they were written.
 SELECT m.id, m.channel_id, c.name AS channel, m.message ->> 'kind' AS kind, m.attempts, m.created_at, m.delivered_at,
   m.given_up_at, m.error
@@ -207,7 +207,7 @@ WHERE rule_id = ANY(%(rules)s)
 ORDER BY rule_id, queue
 FOR UPDATE
 
--- name: lock_orphans
+-- name: lock_orphaned_states
 -- Return at most `limit` states of rules that were removed or disabled, and lock them until the transaction ends.
 -- States of Headrace's own health have no rule and are left out.
 SELECT s.rule_id, s.queue, s.phase, s.since_ms, s.clean_ms, s.fired_ms, s.incident, s.told, s.value
@@ -226,7 +226,7 @@ ON CONFLICT (rule_id, queue) DO UPDATE
 SET phase = excluded.phase, since_ms = excluded.since_ms, clean_ms = excluded.clean_ms, fired_ms = excluded.fired_ms,
   incident = excluded.incident, told = excluded.told, value = excluded.value
 
--- name: forget_state
+-- name: delete_state
 -- Delete the state of a rule for a queue: the rule is ok, and there is nothing to remember.
 DELETE FROM alert_states WHERE rule_id = %(rule_id)s AND queue = %(queue)s
 
@@ -243,7 +243,7 @@ ON CONFLICT (id) DO NOTHING
 INSERT INTO alert_outbox (id, channel_id, message)
 SELECT %(id)s, id, %(message)s FROM alert_channels WHERE id = %(channel_id)s
 
--- name: due_messages
+-- name: list_due_messages
 -- Return the oldest undelivered message of each enabled channel whose retry time has come, without the channels
 -- `in_hand`. age_s is its age in seconds.
 SELECT DISTINCT ON (m.channel_id)
@@ -258,7 +258,7 @@ WHERE m.delivered_at IS NULL
   AND NOT m.channel_id = ANY(%(in_hand)s)
 ORDER BY m.channel_id, m.seq
 
--- name: note_delivered
+-- name: mark_delivered
 -- Record that a message was delivered, and that its channel works. `note`: what the receiver reported, such as
 -- recipients that were refused (NULL: nothing).
 WITH noted AS (
@@ -267,7 +267,7 @@ WITH noted AS (
 UPDATE alert_channels SET failures = 0, retry_at = NULL, last_error = %(note)s, last_sent = clock_timestamp()
 WHERE id = %(channel_id)s
 
--- name: note_failed
+-- name: mark_failed
 -- Record a failed delivery with its error; the channel is tried again after `wait_s` seconds. `given_up`: the message
 -- is not sent again.
 WITH noted AS (
@@ -281,28 +281,28 @@ SET failures = failures + 1, last_error = %(error)s,
   retry_at = clock_timestamp() + %(wait_s)s * interval '1 second'
 WHERE id = %(channel_id)s
 
--- name: message_fate
+-- name: find_message_result
 -- Return whether a message was delivered, and the error of its last delivery.
 SELECT delivered_at IS NOT NULL AS delivered, error FROM alert_outbox WHERE id = %(id)s
 
 -- Problems that processes report, for incidents about Headrace's own health ------------------------------------------
 
--- name: report_problem
+-- name: put_problem
 -- Store the problem of `source`, or report it again.
 INSERT INTO alert_problems (source, detail) VALUES (%(source)s, %(detail)s)
 ON CONFLICT (source) DO UPDATE SET detail = excluded.detail, reported_at = clock_timestamp()
 
--- name: withdraw_problem
+-- name: delete_problem
 -- Delete the problem of `source`: it is over.
 DELETE FROM alert_problems WHERE source = %(source)s
 
--- name: recent_problems
+-- name: list_recent_problems
 -- Return the problems that were reported in the last `within_s` seconds.
 SELECT source, detail FROM alert_problems
 WHERE reported_at > clock_timestamp() - %(within_s)s * interval '1 second'
 ORDER BY source
 
--- name: recent_server_events
+-- name: list_recent_server_events
 -- Return name and description of the events of servers (tables of the cold tier) of the last `within_s` seconds, one
 -- row per server, shard and kind.
 SELECT e.server || ' of shard ' || e.shard || ' ' || e.kind, max(e.description) || ' Accepted jobs missing: ' ||
@@ -313,21 +313,21 @@ GROUP BY 1
 
 -- Retention ----------------------------------------------------------------------------------------------------------
 
--- name: tidy_incidents
+-- name: purge_incidents
 -- Delete incidents that were resolved more than `keep_s` seconds ago.
 DELETE FROM alert_incidents WHERE resolved_at < now() - %(keep_s)s * interval '1 second'
 
--- name: tidy_transitions
+-- name: purge_transitions
 -- Delete transitions older than `keep_s` seconds, except those of open incidents.
 DELETE FROM alert_transitions AS t
 WHERE t.at < now() - %(keep_s)s * interval '1 second'
   AND NOT EXISTS (SELECT 1 FROM alert_incidents AS i WHERE i.id = t.incident AND i.resolved_at IS NULL)
 
--- name: tidy_messages
+-- name: purge_messages
 -- Delete messages older than `keep_s` seconds that were delivered or given up.
 DELETE FROM alert_outbox
 WHERE created_at < now() - %(keep_s)s * interval '1 second' AND (delivered_at IS NOT NULL OR given_up_at IS NOT NULL)
 
--- name: tidy_silences
+-- name: purge_silences
 -- Delete silences that ended more than `keep_s` seconds ago.
 DELETE FROM alert_silences WHERE ends_at < now() - %(keep_s)s * interval '1 second'

@@ -116,7 +116,7 @@ def list_rules(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> 
 
 
 def enabled_rules(conn: Connection) -> list[Rule]:
-    return [_rule(row) for row in _rows(conn, QUERIES["enabled_rules"], {})]
+    return [_rule(row) for row in _rows(conn, QUERIES["list_enabled_rules"], {})]
 
 
 def find_rule(conn: Connection, rule_id: str) -> Rule | None:
@@ -144,7 +144,7 @@ def put_rule(conn: Connection, rule: Rule) -> None:
 
 def remove_rule(conn: Connection, rule_id: str) -> bool:
     """Its incidents are resolved in the next round."""
-    return _remove(conn, QUERIES["remove_rule"], rule_id)
+    return _remove(conn, QUERIES["delete_rule"], rule_id)
 
 
 def list_channels(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> list[Channel]:
@@ -175,7 +175,7 @@ def put_channel(conn: Connection, channel: Channel) -> None:
 
 def count_used(conn: Connection, tenant: TenantRef) -> dict[str, int]:
     """Count the rules and channels of a tenant."""
-    row = conn.execute(QUERIES["count_used"], vars(tenant)).fetchone()
+    row = conn.execute(QUERIES["count_rules_and_channels"], vars(tenant)).fetchone()
     assert row is not None
     return {Quota.RULES: int(row[0]), Quota.CHANNELS: int(row[1])}
 
@@ -187,7 +187,7 @@ def _quotas_of_new(conn: Connection, before: object | None, env: EnvRef, quota: 
 
 def remove_channel(conn: Connection, channel_id: str) -> bool:
     """What waits to be sent there is dropped with it."""
-    return _remove(conn, QUERIES["remove_channel"], channel_id)
+    return _remove(conn, QUERIES["delete_channel"], channel_id)
 
 
 def add_silence(conn: Connection, silence: Silence) -> None:
@@ -232,31 +232,31 @@ def find_incident(conn: Connection, incident_id: str) -> Incident | None:
 
 
 def incident_transitions(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
-    return _rows(conn, QUERIES["incident_transitions"], {"id": incident_id})
+    return _rows(conn, QUERIES["list_incident_transitions"], {"id": incident_id})
 
 
 def incident_deliveries(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
     """Return what became of each message about an incident, oldest first."""
-    return _rows(conn, QUERIES["incident_deliveries"], {"id": incident_id})
+    return _rows(conn, QUERIES["list_incident_deliveries"], {"id": incident_id})
 
 
 def failing_channels(conn: Connection, failures: int) -> list[str]:
     """Return the enabled channels that failed this often in a row, as "org / project / env / name"."""
-    return [" / ".join(row.values()) for row in _rows(conn, QUERIES["failing_channels"], {"failures": failures})]
+    return [" / ".join(row.values()) for row in _rows(conn, QUERIES["list_failing_channels"], {"failures": failures})]
 
 
 def acknowledge(conn: Connection, incident_id: str, by: str) -> bool:
     """False: it was acknowledged before, or is over."""
-    return conn.execute(QUERIES["acknowledge"], {"id": incident_id, "by": by}).fetchone() is not None
+    return conn.execute(QUERIES["acknowledge_incident"], {"id": incident_id, "by": by}).fetchone() is not None
 
 
 def revision(conn: Connection) -> int:
-    found = conn.cursor(row_factory=scalar_row).execute(QUERIES["revision"]).fetchone()
+    found = conn.cursor(row_factory=scalar_row).execute(QUERIES["read_revision"]).fetchone()
     return int(found or 0)
 
 
 def _changed(conn: Connection) -> None:
-    conn.execute(QUERIES["next_revision"])
+    conn.execute(QUERIES["increment_revision"])
 
 
 def _remove(conn: Connection, query: LiteralString, row_id: str) -> bool:

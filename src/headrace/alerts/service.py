@@ -23,10 +23,10 @@ TICK_S = 0.5
 TIDY_EVERY_S = 3600.0
 STOP_S = 15.0
 TIDY = (
-    QUERIES["tidy_incidents"],
-    QUERIES["tidy_transitions"],
-    QUERIES["tidy_messages"],
-    QUERIES["tidy_silences"],
+    QUERIES["purge_incidents"],
+    QUERIES["purge_transitions"],
+    QUERIES["purge_messages"],
+    QUERIES["purge_silences"],
 )
 
 

@@ -119,12 +119,12 @@ def begin(
     scope = scope or Scope()
     row = {"org": scope.org, "project": scope.project, "env": scope.env, "queue": queue, "action": action}
     cursor = conn.cursor(row_factory=scalar_row)
-    return cursor.execute(QUERIES["begin_audit"], {**row, **by, "details": json.dumps(details)}).fetchone() or 0
+    return cursor.execute(QUERIES["begin_audit_entry"], {**row, **by, "details": json.dumps(details)}).fetchone() or 0
 
 
 def end(conn: Connection, entry_id: int, outcome: str, details: Mapping[str, Any]) -> None:
     row = {"id": entry_id, "outcome": outcome, "details": json.dumps(details)}
-    conn.execute(QUERIES["end_audit"], row)
+    conn.execute(QUERIES["end_audit_entry"], row)
 
 
 def record_command(conn: Connection, action: str, scope: Scope, **details: Any) -> None:
@@ -136,11 +136,11 @@ def record_command(conn: Connection, action: str, scope: Scope, **details: Any) 
 def page(conn: Connection, scope: Scope, before: int | None, limit: int) -> list[Line]:
     """Newest first, of what the scope covers."""
     asked = {"org": scope.org, "project": scope.project, "env": scope.env, "before": before, "limit": limit}
-    return conn.cursor(row_factory=class_row(Line)).execute(QUERIES["audit_page"], asked).fetchall()
+    return conn.cursor(row_factory=class_row(Line)).execute(QUERIES["list_audit_entries"], asked).fetchall()
 
 
 def tidy(conn: Connection, keep_s: float) -> None:
-    conn.execute(QUERIES["tidy_audit"], {"keep_s": keep_s})
+    conn.execute(QUERIES["purge_audit_entries"], {"keep_s": keep_s})
 
 
 def auditor(request: Request, by: SignedIn, to: Annotated[Services, Depends(services)]) -> Recorder:

@@ -142,7 +142,7 @@ def find_key(conn: Connection, key_id: str) -> Key | None:
 
 
 def live_named(conn: Connection, name: str) -> list[str]:
-    rows = conn.cursor(row_factory=scalar_row).execute(QUERIES["live_named"], {"name": name})
+    rows = conn.cursor(row_factory=scalar_row).execute(QUERIES["find_unrevoked_key_ids"], {"name": name})
     return [str(key_id) for key_id in rows]
 
 
@@ -153,7 +153,7 @@ def revoke_key(conn: Connection, key_id: str) -> dict[str, str | None] | None:
 
 def mark_used(pool: Pool, ids: Iterable[str]) -> None:
     with connection(pool) as conn:
-        conn.execute(QUERIES["mark_used"], {"ids": list(ids)})
+        conn.execute(QUERIES["mark_keys_used"], {"ids": list(ids)})
 
 
 @dataclass(frozen=True)
@@ -257,6 +257,6 @@ class KeyRing:
 
     def _read_copy(self) -> Copy:
         with connection(self._pool) as conn:
-            keys = conn.cursor(row_factory=class_row(Key)).execute(QUERIES["live_keys"]).fetchall()
-            sessions = conn.cursor(row_factory=class_row(Session)).execute(QUERIES["live_sessions"]).fetchall()
+            keys = conn.cursor(row_factory=class_row(Key)).execute(QUERIES["list_live_keys"]).fetchall()
+            sessions = conn.cursor(row_factory=class_row(Session)).execute(QUERIES["list_live_sessions"]).fetchall()
         return Copy({key.id: key for key in keys}, {session.id: session for session in sessions})

@@ -24,12 +24,12 @@ FROM api_keys ORDER BY created_at, id
 SELECT id, name, hash, org, project, env, level, expires_at FROM api_keys
 WHERE id = %(id)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
 
--- name: live_keys
+-- name: list_live_keys
 -- Return all live keys.
 SELECT id, name, hash, org, project, env, level, expires_at FROM api_keys
 WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
 
--- name: live_named
+-- name: find_unrevoked_key_ids
 -- Return the ids of keys with this name that are not revoked; they may have expired.
 SELECT id FROM api_keys WHERE name = %(name)s AND revoked_at IS NULL
 
@@ -37,7 +37,7 @@ SELECT id FROM api_keys WHERE name = %(name)s AND revoked_at IS NULL
 -- Revoke a key; returns its name and scope, or no row if it does not exist or is revoked already.
 UPDATE api_keys SET revoked_at = now() WHERE id = %(id)s AND revoked_at IS NULL RETURNING name, org, project, env
 
--- name: mark_used
+-- name: mark_keys_used
 -- Record that the keys `ids` were used now.
 UPDATE api_keys SET last_used_at = now() WHERE id = ANY(%(ids)s)
 
@@ -49,13 +49,13 @@ INSERT INTO api_sessions (id, hash, key_id, via, address, user_agent, expires_at
 VALUES (%(id)s, %(hash)s, %(key_id)s, %(via)s, %(address)s, %(user_agent)s,
   now() + make_interval(secs => %(life_s)s::double precision))
 
--- name: trim_sessions
+-- name: delete_excess_sessions
 -- Delete the sessions of a key but for the newest `most`.
 DELETE FROM api_sessions WHERE id IN (
   SELECT id FROM api_sessions WHERE key_id = %(key_id)s ORDER BY created_at DESC, id OFFSET %(most)s
 )
 
--- name: end_session
+-- name: delete_session
 -- End a session; returns its id if it existed.
 DELETE FROM api_sessions WHERE id = %(id)s RETURNING id
 
@@ -75,7 +75,7 @@ WHERE s.expires_at > now() AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR
   AND (%(before_at)s::timestamptz IS NULL OR (s.created_at, s.id) < (%(before_at)s, %(before_id)s::text))
 ORDER BY s.created_at DESC, s.id DESC LIMIT %(limit)s
 
--- name: live_sessions
+-- name: list_live_sessions
 -- Return all sessions that have not ended.
 SELECT id, hash, key_id, expires_at FROM api_sessions WHERE expires_at > now()
 
@@ -83,7 +83,7 @@ SELECT id, hash, key_id, expires_at FROM api_sessions WHERE expires_at > now()
 -- Record that the sessions `ids` were used now.
 UPDATE api_sessions SET last_used_at = now() WHERE id = ANY(%(ids)s)
 
--- name: tidy_sessions
+-- name: purge_sessions
 -- Delete sessions that ended, and those of revoked keys.
 DELETE FROM api_sessions WHERE expires_at <= now() OR key_id IN (SELECT id FROM api_keys WHERE revoked_at IS NOT NULL)
 
@@ -94,28 +94,28 @@ DELETE FROM api_sessions WHERE expires_at <= now() OR key_id IN (SELECT id FROM 
 INSERT INTO api_links (hash, key_id, expires_at)
 VALUES (%(hash)s, %(key_id)s, now() + make_interval(secs => %(life_s)s::double precision))
 
--- name: use_link
+-- name: consume_link
 -- Delete a link and return the id of its key; no row if it was used, has expired or never existed. Of two requests with
 -- the same link, only one deletes the row.
 DELETE FROM api_links WHERE hash = %(hash)s AND expires_at > now() RETURNING key_id
 
--- name: tidy_links
+-- name: purge_links
 -- Delete links that have expired.
 DELETE FROM api_links WHERE expires_at <= now()
 
 -- Audit log ----------------------------------------------------------------------------------------------------------
 
--- name: begin_audit
+-- name: begin_audit_entry
 -- Record an action before it is performed; returns the id of the entry.
 INSERT INTO audit_log (key_id, key_name, org, project, env, queue, action, details, address)
 VALUES (%(key_id)s, %(key_name)s, %(org)s, %(project)s, %(env)s, %(queue)s, %(action)s, %(details)s::jsonb, %(address)s)
 RETURNING id
 
--- name: end_audit
+-- name: end_audit_entry
 -- Add the outcome of an action to its entry, and more `details`.
 UPDATE audit_log SET outcome = %(outcome)s, details = details || %(details)s::jsonb WHERE id = %(id)s
 
--- name: audit_page
+-- name: list_audit_entries
 -- Return the entries within a scope, newest first, at most `limit` with an id below `before` (NULL: from the newest). A
 -- NULL `org`, `project` or `env` matches all.
 SELECT id, at, key_id, key_name, org, project, env, queue, action, details, outcome, address FROM audit_log
@@ -125,6 +125,6 @@ WHERE (%(before)s::bigint IS NULL OR id < %(before)s)
   AND (%(env)s::text IS NULL OR env = %(env)s)
 ORDER BY id DESC LIMIT %(limit)s
 
--- name: tidy_audit
+-- name: purge_audit_entries
 -- Delete entries older than `keep_s` seconds.
 DELETE FROM audit_log WHERE at < now() - make_interval(secs => %(keep_s)s::double precision)

@@ -65,13 +65,13 @@ def begin_session(conn: Connection, request: Request, key_id: str, via: str, add
     agent = "".join(char for char in request.headers.get("user-agent", "") if char.isprintable())
     row = {"id": session_id, "hash": digest(secret), "key_id": key_id, "via": via, "life_s": life_s}
     conn.execute(QUERIES["add_session"], {**row, "address": address, "user_agent": agent[:MOST_AGENT_CHARS]})
-    conn.execute(QUERIES["trim_sessions"], {"key_id": key_id, "most": MOST_PER_KEY})
+    conn.execute(QUERIES["delete_excess_sessions"], {"key_id": key_id, "most": MOST_PER_KEY})
     return f"{session_id}.{secret}"
 
 
 def end_session(conn: Connection, session_id: str) -> bool:
     """Whether there was one to end."""
-    return conn.execute(QUERIES["end_session"], {"id": session_id}).fetchone() is not None
+    return conn.execute(QUERIES["delete_session"], {"id": session_id}).fetchone() is not None
 
 
 def list_sessions(
@@ -100,8 +100,8 @@ def mark_used(conn: Connection, ids: Iterable[str]) -> None:
 
 def tidy(conn: Connection) -> None:
     """Delete sessions and links that are over."""
-    conn.execute(QUERIES["tidy_links"])
-    conn.execute(QUERIES["tidy_sessions"])
+    conn.execute(QUERIES["purge_links"])
+    conn.execute(QUERIES["purge_sessions"])
 
 
 # --- Cookies ---------------------------------------------------------------------------------------
@@ -174,4 +174,4 @@ def make_link(conn: Connection, key_id: str, life_s: float = LINK_LIFE_S) -> str
 
 def use_link(conn: Connection, token: str) -> str | None:
     """The id of the key that the link stands for; None if it was used, is over, or never was."""
-    return conn.cursor(row_factory=scalar_row).execute(QUERIES["use_link"], {"hash": digest(token)}).fetchone()
+    return conn.cursor(row_factory=scalar_row).execute(QUERIES["consume_link"], {"hash": digest(token)}).fetchone()

@@ -24,7 +24,7 @@ SET org = excluded.org, project = excluded.project, env = excluded.env, config =
   workers = excluded.workers, wanted = excluded.wanted, known = excluded.known, sentence = excluded.sentence,
   decided_at = excluded.decided_at, fresh_until = excluded.fresh_until
 
--- name: forget_types
+-- name: delete_types_except
 -- Delete all worker types but `names`.
 DELETE FROM autoscale_types WHERE NOT name = ANY(%(names)s)
 
@@ -50,6 +50,6 @@ WHERE type = %(type)s
 ORDER BY id DESC
 LIMIT %(limit)s
 
--- name: tidy_decisions
+-- name: purge_decisions
 -- Delete decisions older than `keep_s` seconds.
 DELETE FROM autoscale_decisions WHERE decided_at < now() - %(keep_s)s * interval '1 second'

@@ -77,7 +77,7 @@ def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh
 
 def forget_types(conn: Connection, names: Sequence[str]) -> None:
     """All but these: their file does not name them any more. Their decisions are kept for as long as others."""
-    conn.execute(QUERIES["forget_types"], {"names": list(names)})
+    conn.execute(QUERIES["delete_types_except"], {"names": list(names)})
 
 
 def list_decisions(
@@ -98,7 +98,7 @@ def list_decisions(
 
 
 def tidy_decisions(conn: Connection, keep_s: float) -> None:
-    conn.execute(QUERIES["tidy_decisions"], {"keep_s": keep_s})
+    conn.execute(QUERIES["purge_decisions"], {"keep_s": keep_s})
 
 
 def _whose(of: WorkerType | KnownType | None) -> dict[str, str | None]:

@@ -12,6 +12,6 @@ def read_due_times(conn: Connection, until_ms: float, at_most: int) -> dict[Queu
     each queue."""
     found: dict[QueueRef, list[float]] = {}
     values = {"until": until_ms, "most": at_most}
-    for org, project, env, queue, due_ms in conn.execute(QUERIES["due_times"], values):
+    for org, project, env, queue, due_ms in conn.execute(QUERIES["list_due_times"], values):
         found.setdefault(QueueRef(org, project, env, queue), []).append(due_ms)
     return found

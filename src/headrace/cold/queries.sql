@@ -19,7 +19,7 @@ SELECT id FROM cold_queues WHERE org = %(org)s AND project = %(project)s AND env
 -- PostgreSQL was restored to an earlier point.
 UPDATE cold_queues SET version = greatest(version, %(known)s) + 1 WHERE id = %(queue_id)s
 
--- name: backlog
+-- name: list_queues_with_work
 -- Return the queues of `shard` that have work for a mover: rows that wait, a delayed row that is due by `until` (ms),
 -- or a delayed row that expired by `now` (ms). Reads only the first row of each index. Ordered by id.
 SELECT id, org, project, env, queue FROM cold_queues q
@@ -33,29 +33,29 @@ WHERE shard = %(shard)s AND (
 )
 ORDER BY id
 
--- name: queues_with_dead
+-- name: list_queues_with_old_dead
 -- Return the queues of `shard` whose oldest dead job was buried before `before_ms`. Ordered by id.
 SELECT id AS queue_id, org, project, env, queue FROM cold_queues q
 WHERE shard = %(shard)s AND dead > 0 AND %(before_ms)s::bigint > (
   SELECT buried_ms FROM dead_jobs d WHERE d.queue_id = q.id ORDER BY buried_ms, seq LIMIT 1)
 ORDER BY id
 
--- name: numbers
--- Return the counters of every queue of `shard`, with the columns of change_queue. Ordered by id.
+-- name: list_counters
+-- Return the counters of every queue of `shard`, with the columns of update_counters. Ordered by id.
 SELECT id AS queue_id, org, project, env, queue, valkey_epoch, version, epoch, waiting, delayed,
   waiting_bytes + delayed_bytes AS bytes, dead, spilled - spilled_then AS spilled, expired - expired_then AS expired,
   cancelled - cancelled_then AS cancelled, redriven - redriven_then AS redriven
 FROM cold_queues WHERE shard = %(shard)s ORDER BY id
 
--- name: numbers_of
--- Return the counters of one queue, with the columns of change_queue.
+-- name: read_counters
+-- Return the counters of one queue, with the columns of update_counters.
 SELECT valkey_epoch, version, epoch, waiting, delayed, waiting_bytes + delayed_bytes AS bytes, dead,
   spilled - spilled_then AS spilled, expired - expired_then AS expired, cancelled - cancelled_then AS cancelled,
   redriven - redriven_then AS redriven
 FROM cold_queues WHERE id = %(queue_id)s
 
--- name: epoch
--- Return the epoch and the names of a queue: they tell why change_queue returned no row.
+-- name: read_epoch
+-- Return the epoch and the names of a queue: they tell why update_counters returned no row.
 SELECT epoch, org, project, env, queue FROM cold_queues WHERE id = %(queue_id)s
 
 -- name: lock_mover
@@ -68,7 +68,7 @@ WHERE m.queue_id = %(queue_id)s FOR UPDATE OF m
 -- Lock the counters of a queue until the transaction ends, so that producers cannot spill either. Returns its epoch.
 SELECT epoch FROM cold_queues WHERE id = %(queue_id)s FOR UPDATE
 
--- name: change_queue
+-- name: update_counters
 -- Add to the counters of a queue, raise its version, and return the counters for Valkey with the transaction id and the
 -- id of this PostgreSQL. All counters are parameters; `*_bytes` are payload bytes. No row is returned, and nothing
 -- changed, if the id belongs to another queue than `org`, `project`, `env`, `queue` (NULL: not checked), if `epoch` is
@@ -108,28 +108,28 @@ RETURNING valkey_epoch, version, epoch, waiting, delayed, waiting_bytes + delaye
 
 -- Spill --------------------------------------------------------------------------------------------------------------
 
--- name: copy_in
+-- name: copy_rows
 -- Insert rows with COPY in binary format. `copy_rows` in store.py writes the columns in this order.
 COPY cold_queue_entries (queue_id, job_id, task, flow, flow_type, payload, size, priority, max_attempts, enqueued_ms,
   due_ms, expires_ms, delayed)
 FROM STDIN (FORMAT binary)
 
--- name: remember_spill
+-- name: insert_spill
 -- Store the id of a spill, so that its producer can find out whether the commit succeeded, and return the quotas of
 -- cold jobs and bytes of an environment: its own, those of its project and organisation, and the defaults.
 WITH remembered AS (INSERT INTO cold_spills (id) VALUES (%(id)s))
 SELECT org, project, env, name, value FROM quotas
 WHERE name IN ('cold_jobs', 'cold_bytes') AND org IN ('', %(org)s) AND project IN ('', %(project)s) AND env IN ('', %(env)s)
 
--- name: was_spilled
+-- name: find_spill
 -- Return one row if the spill `id` was committed, for an hour afterwards.
 SELECT 1 FROM cold_spills WHERE id = %(id)s
 
--- name: known_ids
+-- name: find_duplicate_ids
 -- Return those of the job `ids` that a queue holds already.
 SELECT job_id FROM cold_queue_entries WHERE queue_id = %(queue_id)s AND job_id = ANY(%(ids)s)
 
--- name: tidy_spills
+-- name: delete_old_spills
 -- Delete the ids of spills older than an hour.
 DELETE FROM cold_spills WHERE at < now() - interval '1 hour'
 
@@ -152,7 +152,7 @@ FROM (
 WHERE before < %(bytes)s
 ORDER BY priority DESC, due_ms, seq
 
--- name: claim_but
+-- name: claim_unplaced
 -- Like claim, without the rows `placed` (numbers of rows whose jobs are in Valkey already).
 SELECT seq, job_id, task, flow, flow_type, payload, size, priority, max_attempts, enqueued_ms, due_ms, expires_ms, delayed
 FROM (
@@ -213,7 +213,7 @@ FROM (
 WHERE before < %(bytes)s
 ORDER BY due_ms, seq
 
--- name: existing
+-- name: find_existing_rows
 -- Return those of the row numbers `seqs` that exist.
 SELECT seq FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)
 
@@ -221,7 +221,7 @@ SELECT seq FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)
 -- Delete the rows with the numbers `seqs`.
 DELETE FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)
 
--- name: confirm
+-- name: delete_placed_rows
 -- Delete rows whose jobs are in Valkey, and return them for the counters. A row must match its number and its job id: a
 -- PostgreSQL that was restored to an earlier point uses numbers again, for other jobs. An empty job id (placed by an
 -- earlier release) is not compared.
@@ -241,7 +241,7 @@ JOIN unnest(%(seqs)s::bigint[], %(reasons)s::text[]) AS reasons (seq, reason) US
 -- Count the rows in quarantine.
 SELECT count(*) FROM cold_quarantine
 
--- name: expire
+-- name: expire_rows
 -- Delete at most `most` rows that expired by `now` (ms), without the rows `had` (numbers of rows whose jobs are in
 -- Valkey), and return them for the counters. `now` has a fraction: compared without the cast, it would turn every
 -- expires_ms into a double and leave the index unused.
@@ -254,7 +254,7 @@ WHERE seq IN (
 )
 RETURNING seq, task, flow, flow_type, size, delayed
 
--- name: promote
+-- name: promote_due_rows
 -- Make at most `most` delayed rows that are due by `until` (ms) wait like the others, without the rows `placed`, and
 -- return them for the counters.
 UPDATE cold_queue_entries SET delayed = false
@@ -266,7 +266,7 @@ WHERE seq IN (
 )
 RETURNING task, flow, flow_type, size
 
--- name: oldest
+-- name: find_oldest_due
 -- Return when the longest-waiting row of a queue became due (ms), NULL if none waits. Reads the first row of each
 -- priority.
 WITH RECURSIVE heads AS (
@@ -281,12 +281,12 @@ WITH RECURSIVE heads AS (
 )
 SELECT min(due_ms) FROM heads
 
--- name: place_quickly
+-- name: disable_synchronous_commit
 -- Let the commit of this transaction not wait for the disk: one that only places rows changes nothing but the lock it
 -- holds.
 SET LOCAL synchronous_commit = off
 
--- name: due_times
+-- name: list_due_times
 -- Return when delayed rows are due (ms), per queue: rows due by `until` (ms), the first `most` of each queue.
 SELECT q.org, q.project, q.env, q.queue, e.due_ms
 FROM cold_queues q
@@ -300,7 +300,7 @@ WHERE q.delayed > 0
 
 -- Single jobs --------------------------------------------------------------------------------------------------------
 
--- name: find_job
+-- name: find_waiting_job
 -- Find a job that waits, by its id in an environment, with its payload.
 SELECT e.seq, q.id AS queue_id, q.org, q.project, q.env, q.queue, e.job_id, e.task, e.flow,
   e.flow_type, e.payload, e.size, e.priority, 0 AS attempts, e.max_attempts, e.enqueued_ms,
@@ -310,8 +310,8 @@ WHERE e.job_id = %(job_id)s AND q.org = %(org)s AND q.project = %(project)s AND 
 ORDER BY e.seq
 LIMIT 1
 
--- name: find_dead
--- Find the newest dead job with an id in an environment, with its payload. The columns are those of find_job.
+-- name: find_dead_job
+-- Find the newest dead job with an id in an environment, with its payload. The columns are those of find_waiting_job.
 SELECT d.seq, q.id AS queue_id, q.org, q.project, q.env, q.queue, d.job_id, d.task, d.flow,
   d.flow_type, d.payload, d.size, d.priority, d.attempts, d.max_attempts, d.enqueued_ms,
   NULL::double precision AS due_ms, NULL::bigint AS expires_ms, false AS delayed, d.error
@@ -322,7 +322,7 @@ LIMIT 1
 
 -- Dead jobs ----------------------------------------------------------------------------------------------------------
 
--- name: keep_dead
+-- name: insert_dead_job
 -- Store a dead job. Does nothing if this death of the job (its id and `buried_ms`) is stored already.
 INSERT INTO dead_jobs (queue_id, job_id, task, flow, flow_type, payload, size, priority, attempts, max_attempts,
   enqueued_ms, buried_ms, error)
@@ -330,7 +330,7 @@ VALUES (%(queue_id)s, %(job_id)s, %(task)s, %(flow)s, %(flow_type)s, %(payload)s
   %(priority)s, %(attempts)s, %(max_attempts)s, %(enqueued_ms)s, %(buried_ms)s, %(error)s)
 ON CONFLICT DO NOTHING
 
--- name: dead_page
+-- name: list_dead
 -- Return dead jobs of a queue, newest first, buried in `from_ms` to `until_ms` (inclusive; NULL: no bound), after the
 -- position `after_ms`, `after_id` (NULL: from the newest). Reads at most `scan` rows. A row without the task `task` or
 -- the text `error` in its error (empty: any) is returned with matches = false and without task and error, so that the
@@ -352,7 +352,7 @@ FROM (
 ) judged
 ORDER BY buried_ms DESC, job_id COLLATE "C" DESC
 
--- name: dead_job
+-- name: find_dead_in_queue
 -- Return the newest death of one job in a queue, with the first `payload_bytes` bytes of its payload.
 SELECT job_id, buried_ms, true AS matches, task, flow, flow_type, size, priority, attempts, max_attempts, enqueued_ms,
   error, substring(payload FROM 1 FOR %(payload_bytes)s) AS payload
@@ -360,7 +360,7 @@ FROM dead_jobs WHERE queue_id = %(queue_id)s AND job_id = %(job_id)s
 ORDER BY buried_ms DESC
 LIMIT 1
 
--- name: remove_dead
+-- name: delete_dead
 -- Delete at most `most` dead jobs of a queue, oldest first: with these `ids` (NULL: any), this `task` and `error` text
 -- (empty: any), buried in `from_ms` to `until_ms` (NULL: no bound).
 DELETE FROM dead_jobs WHERE seq IN (
@@ -375,9 +375,9 @@ DELETE FROM dead_jobs WHERE seq IN (
   LIMIT %(most)s
 )
 
--- name: redrive
+-- name: redrive_dead
 -- Make at most `most` dead jobs of a queue wait again with all their attempts, in the order in which they were buried,
--- due at `now` (ms), and return them for the counters. Filters as in remove_dead. Of a job that died twice, only the
+-- due at `now` (ms), and return them for the counters. Filters as in delete_dead. Of a job that died twice, only the
 -- newest death is redriven; a job that waits here already stays dead.
 WITH chosen AS (
   SELECT seq FROM dead_jobs d
@@ -405,7 +405,7 @@ RETURNING task, flow, flow_type, size
 
 -- Waiting jobs per task, flow and flow type --------------------------------------------------------------------------
 
--- name: count_details
+-- name: add_flow_counts
 -- Add `counts` to the numbers of waiting rows of a queue, one per entry of the arrays `tasks`, `flows` and
 -- `flow_types`.
 INSERT INTO cold_details (queue_id, task, flow, flow_type, waiting)
@@ -413,7 +413,7 @@ SELECT %(queue_id)s, * FROM unnest(%(tasks)s::text[], %(flows)s::text[], %(flow_
 ORDER BY 2, 3, 4 -- one lock order, so that producers cannot deadlock
 ON CONFLICT (queue_id, task, flow, flow_type) DO UPDATE SET waiting = cold_details.waiting + excluded.waiting
 
--- name: details
+-- name: list_flow_depths
 -- Return per queue, task, flow and flow type how many rows wait and since when the oldest is due (ms). `org`,
 -- `project`, `env` and `queue` select queues; NULL matches all.
 SELECT q.org, q.project, q.env, q.queue, d.task, d.flow, d.flow_type, d.waiting, (
@@ -428,7 +428,7 @@ WHERE d.waiting > 0
   AND (%(queue)s::text IS NULL OR q.queue = %(queue)s::text)
 ORDER BY 1, 2, 3, 4, 5, 6, 7
 
--- name: tidy_details
+-- name: delete_empty_flow_counts
 -- Delete up to 1000 counts that are 0, without those that a producer is about to raise.
 DELETE FROM cold_details WHERE ctid IN (
   SELECT ctid FROM cold_details WHERE waiting = 0 LIMIT 1000 FOR UPDATE SKIP LOCKED
@@ -436,18 +436,18 @@ DELETE FROM cold_details WHERE ctid IN (
 
 -- Settings of queues and environments --------------------------------------------------------------------------------
 
--- name: record_setting
+-- name: put_setting
 -- Store a setting of a queue (an empty `queue`: of the environment). A setting that was removed stays with an empty
 -- value, so that it is removed from Valkey too when Valkey's copy is restored.
 INSERT INTO queue_settings (org, project, env, queue, name, value)
 VALUES (%(org)s, %(project)s, %(env)s, %(queue)s, %(name)s, %(value)s)
 ON CONFLICT (org, project, env, queue, name) DO UPDATE SET value = excluded.value, changed_at = now()
 
--- name: settings
+-- name: list_settings
 -- Return all settings that were ever made; an empty value: removed.
 SELECT org, project, env, queue, name, value FROM queue_settings ORDER BY 1, 2, 3, 4, 5
 
--- name: hold_setting
+-- name: lock_setting
 -- Return the value of a setting, and lock it until the transaction ends.
 SELECT value FROM queue_settings
 WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND queue = %(queue)s AND name = %(name)s
@@ -455,7 +455,7 @@ FOR UPDATE
 
 -- Audit --------------------------------------------------------------------------------------------------------------
 
--- name: recount
+-- name: compare_counters
 -- Return what must be added to the counters of a queue so that they agree with its rows; `unaccounted` is the number of
 -- rows that entered by the totals and neither left nor wait.
 SELECT rows.waiting - q.waiting AS waiting, rows.waiting_bytes - q.waiting_bytes AS waiting_bytes,
@@ -470,7 +470,7 @@ FROM cold_queues q, LATERAL (
 ) rows
 WHERE q.id = %(queue_id)s
 
--- name: recount_details
+-- name: compare_flow_counts
 -- Return what must be added to the counts of a queue per task, flow and flow type so that they agree with its rows;
 -- only where they differ.
 SELECT task, flow, flow_type, coalesce(rows.waiting, 0) - coalesce(d.waiting, 0) AS missing
@@ -492,7 +492,7 @@ WHERE name = ANY(%(names)s) AND org IN ('', %(org)s) AND project IN ('', %(proje
 -- Return all quotas.
 SELECT org, project, env, name, value FROM quotas ORDER BY 1, 2, 3, 4
 
--- name: quotas_of
+-- name: list_tenant_quotas
 -- Return the quotas that are set for exactly this tenant.
 SELECT name, value FROM quotas WHERE org = %(org)s AND project = %(project)s AND env = %(env)s
 
@@ -501,7 +501,7 @@ SELECT name, value FROM quotas WHERE org = %(org)s AND project = %(project)s AND
 INSERT INTO quotas (org, project, env, name, value) VALUES (%(org)s, %(project)s, %(env)s, %(name)s, %(value)s)
 ON CONFLICT (org, project, env, name) DO UPDATE SET value = excluded.value, changed_at = now()
 
--- name: remove_quota
+-- name: delete_quota
 -- Delete a quota of a tenant, so that the default applies.
 DELETE FROM quotas WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND name = %(name)s
 
@@ -509,7 +509,7 @@ DELETE FROM quotas WHERE org = %(org)s AND project = %(project)s AND env = %(env
 -- Let one transaction at a time count what `tenant` (its names, separated by newlines) uses and add to it.
 SELECT pg_advisory_xact_lock(hashtextextended(%(tenant)s, 5021945))
 
--- name: cold_use
+-- name: read_cold_use
 -- Return how many rows and payload bytes a tenant has in PostgreSQL. An empty `project` or `env` matches all.
 SELECT coalesce(sum(waiting + delayed), 0)::bigint AS cold_jobs,
   coalesce(sum(waiting_bytes + delayed_bytes), 0)::bigint AS cold_bytes
@@ -521,7 +521,7 @@ WHERE org = %(org)s AND (%(project)s = '' OR project = %(project)s) AND (%(env)s
 SELECT EXISTS (SELECT 1 FROM quotas WHERE org <> '' AND env = '' AND name = ANY(%(names)s))
   OR EXISTS (SELECT 1 FROM quota_shares)
 
--- name: next_round
+-- name: start_round
 -- Start the next round of sharing out quotas and return its number; locks rounds until the transaction ends. The number
 -- is at least the time in ms, so that a PostgreSQL that was restored to an earlier point continues above the numbers
 -- that Valkey has seen.
@@ -536,32 +536,32 @@ SELECT org, project, env, name, value FROM quota_shares
 INSERT INTO quota_shares (org, project, env, name, value) VALUES (%(org)s, %(project)s, %(env)s, %(name)s, %(value)s)
 ON CONFLICT (org, project, env, name) DO UPDATE SET value = excluded.value
 
--- name: remove_share
+-- name: delete_share
 -- Delete the share of an environment in a quota.
 DELETE FROM quota_shares WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND name = %(name)s
 
 -- Which PostgreSQL this is, and events of servers --------------------------------------------------------------------
 
--- name: identity
+-- name: read_identity
 -- Return the id of this PostgreSQL, which its copies share.
 SELECT id::text FROM cold_identity
 
--- name: timeline
+-- name: read_timeline
 -- Return the system identifier and timeline, which change when a standby is promoted or a backup is recovered to a
 -- point in time.
 SELECT s.system_identifier::text || '/' || c.timeline_id::text FROM pg_control_system() s, pg_control_checkpoint() c
 
--- name: record_event
+-- name: insert_server_event
 -- Store an event of a server and return its id.
 INSERT INTO server_events (server, shard, kind, description)
 VALUES (%(server)s, %(shard)s, %(kind)s, %(description)s) RETURNING id
 
--- name: record_loss
+-- name: insert_server_event_loss
 -- Store how many accepted jobs of a queue are missing since an event.
 INSERT INTO server_event_losses (event_id, org, project, env, queue, missing)
 VALUES (%(event_id)s, %(org)s, %(project)s, %(env)s, %(queue)s, %(missing)s)
 
--- name: server_events
+-- name: list_server_events
 -- Return the newest `most` events of servers of the last `within_s` seconds (NULL: ever), newest first: one row per
 -- event and queue that lost jobs, largest loss first, at most `most_losses` per event (NULL: all), and one row without
 -- a queue if none did. `org`, `project` and `env` select queues (NULL: all); the totals also count those beyond the
@@ -588,7 +588,7 @@ ORDER BY e.id DESC, l.missing DESC, l.org, l.project, l.env, l.queue
 -- Let one mover at a time compare `shard` with what was seen before, until the transaction ends.
 SELECT pg_advisory_xact_lock(5021946, %(shard)s)
 
--- name: valkey_server
+-- name: read_valkey_server
 -- Return the replication id of a shard's Valkey and the version of what was seen of it.
 SELECT replication_id, version FROM valkey_servers WHERE shard = %(shard)s
 
@@ -597,7 +597,7 @@ SELECT replication_id, version FROM valkey_servers WHERE shard = %(shard)s
 INSERT INTO valkey_servers (shard, replication_id, version) VALUES (%(shard)s, %(replication_id)s, %(version)s)
 ON CONFLICT (shard) DO UPDATE SET replication_id = excluded.replication_id, version = excluded.version
 
--- name: valkey_marks
+-- name: list_marks
 -- Return what each queue of `shard` had accepted and held when it was last seen.
 SELECT org, project, env, queue, epoch, accepted, held FROM valkey_marks WHERE shard = %(shard)s
 
@@ -611,7 +611,7 @@ SELECT %(shard)s, * FROM unnest(
 ON CONFLICT (shard, org, project, env, queue)
 DO UPDATE SET epoch = excluded.epoch, accepted = excluded.accepted, held = excluded.held
 
--- name: remove_marks
+-- name: delete_marks
 -- Delete what was seen of queues of `shard`; one queue per entry of the arrays.
 DELETE FROM valkey_marks m
 USING unnest(%(orgs)s::text[], %(projects)s::text[], %(envs)s::text[], %(queues)s::text[]) AS gone (org, project, env, queue)

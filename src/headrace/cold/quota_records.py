@@ -80,7 +80,7 @@ def refuse_beyond(
 
 
 def read_cold_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
-    row = conn.execute(QUERIES["cold_use"], _parts(tenant)).fetchone()
+    row = conn.execute(QUERIES["read_cold_use"], _parts(tenant)).fetchone()
     assert row is not None
     return {Quota.COLD_JOBS: int(row[0]), Quota.COLD_BYTES: int(row[1])}
 
@@ -95,7 +95,7 @@ def list_quotas(conn: Connection) -> dict[TenantRef, dict[str, int | None]]:
 
 def quotas_of(conn: Connection, tenant: TenantRef) -> dict[str, int | None]:
     """Return the quotas that were set for exactly this tenant."""
-    return dict(conn.execute(QUERIES["quotas_of"], _parts(tenant)).fetchall())
+    return dict(conn.execute(QUERIES["list_tenant_quotas"], _parts(tenant)).fetchall())
 
 
 def put_quotas(conn: Connection, tenant: TenantRef, values: Values) -> None:
@@ -105,7 +105,7 @@ def put_quotas(conn: Connection, tenant: TenantRef, values: Values) -> None:
 
 def remove_quotas(conn: Connection, tenant: TenantRef, names: Iterable[str]) -> None:
     for name in names:
-        conn.execute(QUERIES["remove_quota"], {**_parts(tenant), "name": name})
+        conn.execute(QUERIES["delete_quota"], {**_parts(tenant), "name": name})
 
 
 def check_quotas(tenant: TenantRef, values: Values) -> None:

@@ -59,7 +59,7 @@ class ShareKeeper:
         if not self.has_shares():
             return False
         with self._tiers.store.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            number = cursor.execute(QUERIES["next_round"]).fetchone()
+            number = cursor.execute(QUERIES["start_round"]).fetchone()
             assert isinstance(number, int)
             shared = {tenant: values for tenant, values in list_quotas(conn).items() if _is_shared(tenant)}
             before = _read_shares(conn)
@@ -294,6 +294,6 @@ def _write_shares(conn: Connection, before: Shares, after: Shares) -> None:
         for env in old.keys() | new.keys():
             names = {**vars(env), "name": name}
             if env not in new:
-                conn.execute(QUERIES["remove_share"], names)
+                conn.execute(QUERIES["delete_share"], names)
             elif old.get(env) != new[env]:
                 conn.execute(QUERIES["put_share"], {**names, "value": new[env]})

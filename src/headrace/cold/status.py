@@ -99,7 +99,7 @@ def query_server_events(
     None matching every name: losses of other tenants are neither listed nor counted.
     """
     values = {"most": most, "within_s": within_s, "most_losses": most_losses, **tenant}
-    rows = conn.execute(QUERIES["server_events"], values).fetchall()
+    rows = conn.execute(QUERIES["list_server_events"], values).fetchall()
     events: list[ServerEvent] = []
     for event, group in groupby(rows, key=lambda row: row[:8]):
         losses = [QueueLoss(QueueRef(*row[8:12]), row[12]) for row in group if row[8] is not None]

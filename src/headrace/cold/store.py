@@ -1,6 +1,6 @@
 """The rows in PostgreSQL: one method per transaction. Knows nothing of Valkey.
 
-Every method that changes rows changes the queue's counters in the same transaction (`change_queue`), and returns the
+Every method that changes rows changes the queue's counters in the same transaction (`update_counters`), and returns the
 numbers as they are after it.
 """
 
@@ -150,7 +150,7 @@ class Store:
         """Return the id of this PostgreSQL, which its copies share. `anew` asks although it is known."""
         if self._identity is None or anew:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-                found = cursor.execute(QUERIES["identity"]).fetchone()
+                found = cursor.execute(QUERIES["read_identity"]).fetchone()
             assert isinstance(found, str), "the migration has added it"
             if self._identity not in (None, found):
                 self.forget_ids()
@@ -166,7 +166,7 @@ class Store:
         """Return what changes when PostgreSQL is promoted or recovered; empty if this user may not ask."""
         try:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-                return str(cursor.execute(QUERIES["timeline"]).fetchone())
+                return str(cursor.execute(QUERIES["read_timeline"]).fetchone())
         except NotPermitted:
             return ""
 
@@ -189,13 +189,13 @@ class Store:
     def numbers(self, shard: int) -> list[tuple[Backlog, ColdNumbers]]:
         """Of every queue of a shard that ever had a job here."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(QUERIES["numbers"], {"shard": shard})
+            cursor.execute(QUERIES["list_counters"], {"shard": shard})
             return [(_backlog(row), _numbers(row)) for row in cursor]
 
     def backlog(self, shard: int, now_ms: float, until_ms: float) -> list[Backlog]:
         """Queues of the shard with rows that wait, are due until then, or have outlived their TTL."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(QUERIES["backlog"], {"shard": shard, "until": until_ms, "now": now_ms})
+            cursor.execute(QUERIES["list_queues_with_work"], {"shard": shard, "until": until_ms, "now": now_ms})
             return [_backlog({"queue_id": row["id"], **row}) for row in cursor]
 
     # Spill
@@ -242,7 +242,7 @@ class Store:
             with self.transaction() as conn:
                 self._copy_in(conn, queue_id, jobs)
                 tenant = TenantRef.of(ref.environment)
-                rows = conn.execute(QUERIES["remember_spill"], {"id": spill_id, **vars(tenant)}).fetchall()
+                rows = conn.execute(QUERIES["insert_spill"], {"id": spill_id, **vars(tenant)}).fetchall()
                 quotas = resolve(tenant, rows)
                 # Last, because from here until the commit other producers of this queue wait, and those of its tenant
                 # if that has a quota.
@@ -259,12 +259,12 @@ class Store:
         return numbers
 
     def _copy_in(self, conn: Connection, queue_id: int, jobs: Iterable[SpillJob]) -> None:
-        with conn.cursor() as cursor, cursor.copy(QUERIES["copy_in"]) as copy:
+        with conn.cursor() as cursor, cursor.copy(QUERIES["copy_rows"]) as copy:
             copy_rows(copy, queue_id, jobs)
 
     def _known_ids(self, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
         with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            cursor.execute(QUERIES["known_ids"], {"queue_id": queue_id, "ids": [job.new.id for job in jobs]})
+            cursor.execute(QUERIES["find_duplicate_ids"], {"queue_id": queue_id, "ids": [job.new.id for job in jobs]})
             return set(cursor)
 
     def _was_spilled(self, spill_id: uuid.UUID, xact: int) -> bool:
@@ -275,7 +275,7 @@ class Store:
             try:
                 if xact_status(self._pool, xact) != "in progress":
                     with self.transaction() as conn:
-                        return conn.execute(QUERIES["was_spilled"], {"id": spill_id}).fetchone() is not None
+                        return conn.execute(QUERIES["find_spill"], {"id": spill_id}).fetchone() is not None
             except DatabaseUnavailable:
                 pass  # asked again until the deadline
             time.sleep(UNCLEAR_PAUSE_S)
@@ -293,7 +293,7 @@ class Store:
 
     def _numbers_of(self, conn: Connection, queue_id: int) -> ColdNumbers:
         with conn.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(QUERIES["numbers_of"], {"queue_id": queue_id}).fetchone()
+            row = cursor.execute(QUERIES["read_counters"], {"queue_id": queue_id}).fetchone()
         if row is None:
             self._check_id(queue_id, None)
         assert row is not None
@@ -318,7 +318,7 @@ class Store:
 
     def place_quickly(self, conn: Connection) -> None:
         """Let the commit of a transaction that deletes nothing not wait for the disk."""
-        conn.execute(QUERIES["place_quickly"])
+        conn.execute(QUERIES["disable_synchronous_commit"])
 
     def place_durably(self, conn: Connection) -> None:
         """Take `place_quickly` back: the transaction deletes something."""
@@ -335,7 +335,7 @@ class Store:
     def claim_but(self, conn: Connection, queue_id: int, most: int, size: int, placed: Iterable[int]) -> list[ColdRow]:
         """Return the next rows in order that are not placed yet."""
         values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "placed": list(placed)}
-        return self._rows(conn, QUERIES["claim_but"], values)
+        return self._rows(conn, QUERIES["claim_unplaced"], values)
 
     def claim_after(
         self, conn: Connection, queue_id: int, most: int, size: int, position: tuple[int, float, int]
@@ -358,7 +358,7 @@ class Store:
 
     def existing(self, conn: Connection, seqs: Sequence[int]) -> set[int]:
         with conn.cursor(row_factory=scalar_row) as cursor:
-            return set(cursor.execute(QUERIES["existing"], {"seqs": list(seqs)}))
+            return set(cursor.execute(QUERIES["find_existing_rows"], {"seqs": list(seqs)}))
 
     def delete(self, conn: Connection, seqs: Sequence[int]) -> None:
         conn.execute(QUERIES["delete_rows"], {"seqs": list(seqs)})
@@ -385,7 +385,7 @@ class Store:
         return with_oldest(numbers, self.oldest_ms(conn, queue_id)) if delta.waiting else numbers
 
     def oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
-        row = conn.execute(QUERIES["oldest"], {"queue_id": queue_id}).fetchone()
+        row = conn.execute(QUERIES["find_oldest_due"], {"queue_id": queue_id}).fetchone()
         return None if row is None else row[0]
 
     def expire(
@@ -401,7 +401,7 @@ class Store:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
                 values = {"queue_id": queue_id, "now": now_ms, "most": most, "had": [row.seq for row in had()]}
-                rows = cursor.execute(QUERIES["expire"], values).fetchall()
+                rows = cursor.execute(QUERIES["expire_rows"], values).fetchall()
             if not rows:
                 return 0, None
             waiting = [row for row in rows if not row["delayed"]]
@@ -415,7 +415,7 @@ class Store:
             self.lock_mover(conn, queue_id)
             ids = {"seqs": [row.seq for row in placed], "job_ids": [row.job_id or "" for row in placed]}
             with conn.cursor(row_factory=dict_row) as cursor:
-                rows = cursor.execute(QUERIES["confirm"], {"queue_id": queue_id, **ids}).fetchall()
+                rows = cursor.execute(QUERIES["delete_placed_rows"], {"queue_id": queue_id, **ids}).fetchall()
             details = _details((row for row in rows if not row["delayed"]), -1)
             return self.change(conn, queue_id, _leaving(rows, refilled=len(rows)), details, valkey_epoch=None)
 
@@ -425,7 +425,7 @@ class Store:
         """Let rows that are due and found no room wait for it like the others, but those that are placed."""
         with conn.cursor(row_factory=dict_row) as cursor:
             values = {"queue_id": queue_id, "until": until_ms, "most": most, "placed": list(placed)}
-            rows = cursor.execute(QUERIES["promote"], values).fetchall()
+            rows = cursor.execute(QUERIES["promote_due_rows"], values).fetchall()
         size = sum(row["size"] for row in rows)
         delta = Delta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
         return delta, _details(rows, 1)
@@ -435,7 +435,7 @@ class Store:
     def find(self, env: EnvRef, job_id: str) -> Found | None:
         """A job that waits, else one that is dead."""
         with self.transaction() as conn, conn.cursor(row_factory=class_row(Found)) as cursor:
-            for query in (QUERIES["find_job"], QUERIES["find_dead"]):
+            for query in (QUERIES["find_waiting_job"], QUERIES["find_dead_job"]):
                 if found := cursor.execute(query, {**vars(env), "job_id": job_id}).fetchone():
                     return found
         return None
@@ -463,7 +463,7 @@ class Store:
             rows = read()
             added = 0
             for row in rows:
-                added += conn.execute(QUERIES["keep_dead"], {"queue_id": queue_id, **vars(row)}).rowcount
+                added += conn.execute(QUERIES["insert_dead_job"], {"queue_id": queue_id, **vars(row)}).rowcount
             if not added:
                 return rows, None
             return rows, self.change(conn, queue_id, Delta(dead=added), {}, valkey_epoch=valkey_epoch)
@@ -473,19 +473,19 @@ class Store:
         place = {"after_ms": after[0] if after else None, "after_id": after[1] if after else None}
         values = {"queue_id": queue_id, "scan": scan, **place, **_matching(which)}
         with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
-            return cursor.execute(QUERIES["dead_page"], values).fetchall()
+            return cursor.execute(QUERIES["list_dead"], values).fetchall()
 
     def dead_job(self, queue_id: int, job_id: str, payload_bytes: int) -> DeadEntry | None:
         values = {"queue_id": queue_id, "job_id": job_id, "payload_bytes": payload_bytes}
         with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
-            return cursor.execute(QUERIES["dead_job"], values).fetchone()
+            return cursor.execute(QUERIES["find_dead_in_queue"], values).fetchone()
 
     def remove_dead(self, queue_id: int, which: DeadFilter, most: int) -> tuple[int, ColdNumbers | None]:
         """Dead jobs are gone for good; how many."""
         values = {"queue_id": queue_id, "most": most, **_matching(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
-            removed = conn.execute(QUERIES["remove_dead"], values).rowcount
+            removed = conn.execute(QUERIES["delete_dead"], values).rowcount
             if not removed:
                 return 0, None
             return removed, self.change(conn, queue_id, Delta(dead=-removed, removed=removed), {}, valkey_epoch=None)
@@ -493,7 +493,7 @@ class Store:
     def queues_with_dead(self, shard: int, before_ms: int) -> list[Backlog]:
         """Queues of the shard with jobs that were buried before then."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(QUERIES["queues_with_dead"], {"shard": shard, "before_ms": before_ms})
+            cursor.execute(QUERIES["list_queues_with_old_dead"], {"shard": shard, "before_ms": before_ms})
             return [_backlog(row) for row in cursor]
 
     def redrive(
@@ -505,7 +505,7 @@ class Store:
             self.lock_mover(conn, queue_id)
             quotas = hold_quotas(conn, TenantRef.of(ref.environment), (Quota.COLD_JOBS, Quota.COLD_BYTES))
             with conn.cursor(row_factory=dict_row) as cursor:
-                rows = cursor.execute(QUERIES["redrive"], values).fetchall()
+                rows = cursor.execute(QUERIES["redrive_dead"], values).fetchall()
             if not rows:
                 return 0, None
             size = sum(row["size"] for row in rows)
@@ -521,7 +521,7 @@ class Store:
         (org, project, env, queue) are these, or everywhere."""
         names = {**dict.fromkeys(("org", "project", "env", "queue")), **(vars(where) if where else {}), **parts}
         with self.transaction() as conn:
-            rows = conn.execute(QUERIES["details"], names).fetchall()
+            rows = conn.execute(QUERIES["list_flow_depths"], names).fetchall()
         return [Detail(QueueRef(*row[:4]), *row[4:]) for row in rows]
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
@@ -531,12 +531,12 @@ class Store:
     def put_settings(self, conn: Connection, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         names = {"queue": "", **vars(ref)}
         for name, value in values.items():
-            conn.execute(QUERIES["record_setting"], {**names, "name": name, "value": value or ""})
+            conn.execute(QUERIES["put_setting"], {**names, "name": name, "value": value or ""})
 
     def settings(self) -> list[tuple[QueueRef | EnvRef, str, str | None]]:
         """Every setting that was ever made; None: it was taken back."""
         with self.transaction() as conn:
-            rows = conn.execute(QUERIES["settings"]).fetchall()
+            rows = conn.execute(QUERIES["list_settings"]).fetchall()
         return [(QueueRef(*row[:4]) if row[3] else EnvRef(*row[:3]), row[4], row[5] or None) for row in rows]
 
     @contextmanager
@@ -544,7 +544,7 @@ class Store:
         """As `settings` told it or as it is by now; nobody changes it until this ends."""
         with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
             names = {"queue": "", **vars(ref), "name": name}
-            yield cursor.execute(QUERIES["hold_setting"], names).fetchone() or None
+            yield cursor.execute(QUERIES["lock_setting"], names).fetchone() or None
 
     # Audit
 
@@ -567,8 +567,8 @@ class Store:
 
     def _recount(self, conn: Connection, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
         with conn.cursor(row_factory=dict_row) as cursor:
-            queue = cursor.execute(QUERIES["recount"], {"queue_id": queue_id}).fetchone()
-            details = cursor.execute(QUERIES["recount_details"], {"queue_id": queue_id}).fetchall()
+            queue = cursor.execute(QUERIES["compare_counters"], {"queue_id": queue_id}).fetchone()
+            details = cursor.execute(QUERIES["compare_flow_counts"], {"queue_id": queue_id}).fetchall()
         assert queue is not None
         return (
             Counter({name: value for name, value in queue.items() if value}),
@@ -578,8 +578,8 @@ class Store:
     def tidy(self) -> None:
         """Forget spills that nobody asks about any more, and details that are empty."""
         with self.transaction() as conn:
-            conn.execute(QUERIES["tidy_spills"])
-            conn.execute(QUERIES["tidy_details"])
+            conn.execute(QUERIES["delete_old_spills"])
+            conn.execute(QUERIES["delete_empty_flow_counts"])
 
     # The one way counters change
 
@@ -600,7 +600,7 @@ class Store:
             **self._believed_names(queue_id),
         }
         with conn.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(QUERIES["change_queue"], values).fetchone()
+            row = cursor.execute(QUERIES["update_counters"], values).fetchone()
             if row is None:
                 self._refuse(conn, queue_id, epoch)
                 raise ColdFull
@@ -616,7 +616,7 @@ class Store:
         return {**NO_NAMES} if ref is None else {**vars(ref)}
 
     def _refuse(self, conn: Connection, queue_id: int, epoch: int | None) -> None:
-        row: Any = conn.execute(QUERIES["epoch"], {"queue_id": queue_id}).fetchone()
+        row: Any = conn.execute(QUERIES["read_epoch"], {"queue_id": queue_id}).fetchone()
         self._check_id(queue_id, row and row[1:])
         if epoch is not None and row[0] > epoch:
             raise EpochClosed(row[0])
@@ -626,7 +626,7 @@ class Store:
             tasks, flows, flow_types = (list(values) for values in zip(*details, strict=True))
             counts = list(details.values())
             values = {"queue_id": queue_id, "tasks": tasks, "flows": flows, "flow_types": flow_types, "counts": counts}
-            conn.execute(QUERIES["count_details"], values)
+            conn.execute(QUERIES["add_flow_counts"], values)
 
 
 _COPY_TYPES = (
@@ -640,13 +640,13 @@ def record_event(
     """Note what happened to a server, and how many accepted jobs of which queues are missing since."""
     values = {"server": server, "shard": shard, "kind": kind, "description": description}
     with conn.cursor(row_factory=scalar_row) as cursor:
-        event_id = cursor.execute(QUERIES["record_event"], values).fetchone()
+        event_id = cursor.execute(QUERIES["insert_server_event"], values).fetchone()
         rows = [{"event_id": event_id, **vars(ref), "missing": missing} for ref, missing in losses.items()]
-        cursor.executemany(QUERIES["record_loss"], rows)
+        cursor.executemany(QUERIES["insert_server_event_loss"], rows)
 
 
 def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
-    """Write jobs in the columns of the query `copy_in`."""
+    """Write jobs in the columns of the query `copy_rows`."""
     copy.set_types(_COPY_TYPES)
     for job in jobs:
         new = job.new

@@ -126,13 +126,13 @@ def _report(conn: Connection, shard: int, old: str, new: str, losses: Mapping[Qu
 
 def _read_look(conn: Connection, shard: int, own: Look | None) -> Look | None:
     """Return what PostgreSQL has; `own` if that is the same."""
-    row = conn.execute(QUERIES["valkey_server"], {"shard": shard}).fetchone()
+    row = conn.execute(QUERIES["read_valkey_server"], {"shard": shard}).fetchone()
     if row is None:
         return None
     replication_id, version = row
     if own and own.version == version:
         return own
-    rows = conn.execute(QUERIES["valkey_marks"], {"shard": shard}).fetchall()
+    rows = conn.execute(QUERIES["list_marks"], {"shard": shard}).fetchall()
     return Look(replication_id, version, {QueueRef(*row[:4]): QueueMark(*row[4:]) for row in rows})
 
 
@@ -148,7 +148,7 @@ def _write(conn: Connection, shard: int, look: Look, stored: Marks) -> None:
         }
         conn.execute(QUERIES["put_marks"], {"shard": shard, **_names(changed), **columns})
     if gone := stored.keys() - look.marks.keys():
-        conn.execute(QUERIES["remove_marks"], {"shard": shard, **_names(gone)})
+        conn.execute(QUERIES["delete_marks"], {"shard": shard, **_names(gone)})
 
 
 def _names(refs: Iterable[QueueRef]) -> dict[str, list[str]]:

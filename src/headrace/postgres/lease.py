@@ -50,7 +50,7 @@ class Lease:
         asked_at, before = time.monotonic(), self._token
         with connection(self._pool) as conn:
             asked = {"name": self.name, "holder": self._holder, "lease_s": self._lease_s}
-            row = conn.execute(QUERIES["take_lease"], asked).fetchone()
+            row = conn.execute(QUERIES["acquire_lease"], asked).fetchone()
         self._token = None if row is None else int(row[0])
         self._asked_at = asked_at
         self.is_anothers = self._token is None
@@ -60,7 +60,7 @@ class Lease:
 
     def fence(self, conn: Connection) -> None:
         """At the beginning of each transaction that writes. Raises Fenced."""
-        if self._token is None or conn.execute(QUERIES["fence"], self._own()).fetchone() is None:
+        if self._token is None or conn.execute(QUERIES["check_lease"], self._own()).fetchone() is None:
             self._token, self.is_anothers = None, True
             raise self.fenced
 
@@ -70,7 +70,7 @@ class Lease:
             return
         try:
             with connection(self._pool) as conn:
-                conn.execute(QUERIES["leave_lease"], self._own())
+                conn.execute(QUERIES["release_lease"], self._own())
         except HeadraceError:
             pass  # it ends by itself
         self._token = None

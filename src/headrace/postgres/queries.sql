@@ -1,4 +1,4 @@
--- name: take_lease
+-- name: acquire_lease
 -- Acquire or renew a lease for `lease_s` seconds. Returns its token, which is 1 higher for each new holder; no row:
 -- another process holds it.
 INSERT INTO leases AS held (name, holder, token, until)
@@ -8,15 +8,15 @@ SET token = held.token + (held.holder <> excluded.holder)::integer, holder = exc
 WHERE held.holder = excluded.holder OR held.until < clock_timestamp()
 RETURNING token
 
--- name: fence
+-- name: check_lease
 -- Return one row if the lease is still this holder's, and let no other process acquire it until the transaction ends.
 SELECT 1 FROM leases WHERE name = %(name)s AND holder = %(holder)s AND token = %(token)s FOR SHARE
 
--- name: leave_lease
+-- name: release_lease
 -- End a lease that this holder has.
 UPDATE leases SET until = '-infinity' WHERE name = %(name)s AND holder = %(holder)s AND token = %(token)s
 
--- name: role_rights
+-- name: read_role_rights
 -- Return what the role of this connection may do beyond its own databases. A superuser is a member of every role.
 SELECT current_user::text AS role,
        rolsuper AS superuser,

@@ -25,7 +25,7 @@ class RoleRights:
 def read_role_rights(url: str) -> RoleRights:
     """Raises DatabaseUnavailable."""
     with connect(url) as conn:
-        row = conn.cursor(row_factory=dict_row).execute(QUERIES["role_rights"]).fetchone()
+        row = conn.cursor(row_factory=dict_row).execute(QUERIES["read_role_rights"]).fetchone()
     assert row is not None, "every connection has a role"
     excess = [name.upper() for name in ATTRIBUTES if row[name]]
     return RoleRights(row["role"], excess if row["superuser"] else [*excess, *row["memberships"]])

@@ -30,7 +30,7 @@ def validate(url: str, declared: Sequence[Declared], timeout_s: float) -> None:
 def read(url: str, declared: Sequence[Declared], timeout_s: float) -> tuple[list[Family], int]:
     """All of them as of one moment; and how many rows that were."""
     with closing(connect(url, statement_timeout_s=timeout_s)) as conn, available(), conn.transaction():
-        conn.execute(QUERIES["one_view"])
+        conn.execute(QUERIES["repeatable_read"])
         found = [(each, _rows(conn, each)) for each in declared]
     # Not within the transaction: many rows take a while, and PostgreSQL ends one in which nothing happens.
     return [_family(each, rows) for each, rows in found], sum(len(rows) for _, rows in found)

@@ -1,8 +1,8 @@
--- name: one_view
+-- name: repeatable_read
 -- Let all statements of this transaction read the database as of one moment, and write nothing.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
 
--- name: quota_counts
+-- name: count_quota_use
 -- Count per tenant what PostgreSQL holds besides jobs: one row per quota and tenant. Keys are counted while they are
 -- live.
 SELECT 'rules' AS quota, org, project, env, count(*) AS used FROM alert_rules GROUP BY org, project, env

@@ -58,7 +58,7 @@ def read_quotas(valkey: Valkey, shards: int, url: str, timeout_s: float, envs: S
         values = list_quotas(conn)
         if not values:
             return NO_QUOTAS
-        rows = conn.execute(QUERIES["quota_counts"]).fetchall()
+        rows = conn.execute(QUERIES["count_quota_use"]).fetchall()
     counts = {(quota, TenantRef(*names)): used for quota, *names, used in rows}
     return QuotaFigures(values, counts, dict(zip(envs, read_warm_use(valkey, shards, envs), strict=True)))
 
