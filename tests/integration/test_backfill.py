@@ -47,6 +47,7 @@ from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client, connect
 from headrace.warehouse.migrate import migrate, script
 from headrace.warehouse.pipeline_batches import PipelineBatch
+from headrace.warehouse.reads import Reads
 from headrace.warehouse.tiers import TABLES, TIERS, environment_rows, queue_rows
 from tests.conftest import wait_until
 from tests.events import event_table
@@ -151,8 +152,8 @@ def answers(client: Client) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for tier in TIERS:
         found[f"totals {tier.name}"] = queue_metrics.totals(client, tier.name)
-        found[f"buckets {tier.name}"] = [queue_metrics.buckets(client, tier.name, ref, start_s, end_s) for ref in refs]
-        found[f"before {tier.name}"] = [queue_metrics.newest_before(client, tier.name, ref, end_s) for ref in refs]
+        asked = (start_s, end_s, tier.seconds)
+        found[f"points {tier.name}"] = [queue_metrics.points(Reads(client), tier.name, ref, *asked) for ref in refs]
         for name, rows in (("queues", queue_rows), ("environments", environment_rows)):
             found[f"{name} {tier.name}"] = sorted(map(str, rows(client, tier, start_s, end_s).to_pylist()))
     return found

@@ -64,33 +64,6 @@
     arraySort(groupArray((last.at, toInt64(toUnixTimestamp(bucket_start)), toInt64(last.oldest_at)))) AS steps,
     arrayPushBack(arrayPopFront(steps), steps[-1])) AS gap_age_ms,
 
--- name: bucket
--- Columns of one bucket: sums and maxima over the parts that are not merged yet.
-  toUnixTimestamp(bucket_start) AS start_s,
-  sum(enqueue_count) AS enqueue_count,
-  sum(spill_count) AS spill_count,
-  sum(refill_count) AS refill_count,
-  sum(dequeue_count) AS dequeue_count,
-  sum(ack_count) AS ack_count,
-  sum(nack_count) AS nack_count,
-  sum(dlq_count) AS dlq_count,
-  sum(ttl_expire_count) AS ttl_expire_count,
-  sum(reclaim_count) AS reclaim_count,
-  sum(release_count) AS release_count,
-  sum(redrive_count) AS redrive_count,
-  sum(cancel_count) AS cancel_count,
-  max(max_queue_length) AS max_depth,
-  max(max_concurrency_current) AS max_running,
-  max(max_oldest_message_age_ms) AS max_age_ms,
-  max(last) AS newest,
-  newest.depth AS last_depth,
-  newest.cold_depth AS last_cold_depth,
-  newest.running AS last_running,
-  newest.`limit` AS limit,
-  newest.oldest_at AS oldest_ms,
-  sum(total_wait_duration_ms) AS total_wait_ms,
-  sum(wait_duration_count) AS waits
-
 -- One queue ----------------------------------------------------------------------------------------------------------
 
 -- name: queue_points
@@ -220,34 +193,6 @@ FROM
 )
 WHERE
 {current}GROUP BY epoch
-
--- name: buckets
--- Buckets of one queue that start in [start_s, end_s), oldest first.
-SELECT
-{bucket}FROM {table}
-WHERE organization_id = {org:String}
-  AND project_id = {project:String}
-  AND environment_id = {env:String}
-  AND queue_name = {queue:String}
-  AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
-  AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
-  AND
-{current}GROUP BY bucket_start
-ORDER BY bucket_start
-
--- name: newest_before
--- The newest bucket of one queue that starts before `start_s`: gauges are carried from it.
-SELECT
-{bucket}FROM {table}
-WHERE organization_id = {org:String}
-  AND project_id = {project:String}
-  AND environment_id = {env:String}
-  AND queue_name = {queue:String}
-  AND bucket_start < toDateTime({start_s:UInt32}, 'UTC')
-  AND
-{current}GROUP BY bucket_start
-ORDER BY bucket_start DESC
-LIMIT 1
 
 -- One environment ----------------------------------------------------------------------------------------------------
 

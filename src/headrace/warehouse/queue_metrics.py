@@ -38,35 +38,6 @@ def insert(client: Client, table: pa.Table, token: str) -> None:
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """One queue in one bucket. Gauges by their last value; None where a queue has no limit or nothing waits."""
-
-    start_s: int
-    counts: Mapping[str, int]  # by column, see COUNT_COLUMN
-    max_depth: int
-    last_depth: int
-    max_running: int
-    last_running: int
-    limit: int | None
-    max_age_ms: int
-    oldest_ms: int | None
-    total_wait_ms: int
-    waits: int
-
-
-def buckets(client: Client, tier: str, ref: QueueRef, start_s: int, end_s: int) -> list[Bucket]:
-    """Buckets that start in [start, end), oldest first."""
-    query = query_text("buckets", table=TIERS[tier])
-    return [_bucket(row) for row in _query(client, query, ref, start_s=start_s, end_s=end_s)]
-
-
-def newest_before(client: Client, tier: str, ref: QueueRef, before_s: int) -> Bucket | None:
-    """The newest bucket that starts before a time: where gauges are carried from."""
-    rows = _query(client, query_text("newest_before", table=TIERS[tier]), ref, start_s=before_s)
-    return _bucket(rows[0]) if rows else None
-
-
-@dataclass(frozen=True)
 class Before:
     """What was known of a queue as a window began."""
 
@@ -149,27 +120,5 @@ def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
         }
 
 
-def _query(client: Client, query: str, ref: QueueRef, **parameters: Any) -> list[dict[str, Any]]:
-    with available(client.url):
-        return list(client.query(query, parameters={**_names(ref), **parameters}).named_results())
-
-
 def _names(ref: QueueRef) -> dict[str, str]:
     return {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}
-
-
-def _bucket(row: Mapping[str, Any]) -> Bucket:
-    limit, oldest = int(row["limit"]), int(row["oldest_ms"])
-    return Bucket(
-        start_s=int(row["start_s"]),
-        counts={column: int(row[column]) for column in COUNT_COLUMN.values()},
-        max_depth=int(row["max_depth"]),
-        last_depth=int(row["last_depth"]),
-        max_running=int(row["max_running"]),
-        last_running=int(row["last_running"]),
-        limit=None if limit < 0 else limit,
-        max_age_ms=int(row["max_age_ms"]),
-        oldest_ms=oldest or None,
-        total_wait_ms=int(row["total_wait_ms"]),
-        waits=int(row["waits"]),
-    )
