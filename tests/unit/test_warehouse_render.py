@@ -85,8 +85,7 @@ def test_tiers_are_ordered_by_generation_after_the_bucket() -> None:
 @pytest.mark.parametrize("name", [name for name, text in QUERIES.items() if text.startswith(("SELECT", "WITH"))])
 def test_a_query_of_a_tier_reads_one_generation_and_asks_for_it_once(name: str) -> None:
     """Every time it reads one; queries of other tables have no generation to ask for."""
-    table = "pipeline_batches_v1" if name.startswith("pipeline_") else "queue_metrics_5s_v1"
-    text = query_text(name, table=table, value="1")
+    text = query_text(name, table="queue_metrics_5s_v1", value="1")
     reads = len(re.findall(rf"\b(?:FROM|JOIN) (?:{'|'.join(TABLES)})\b", text))
     assert bool(reads) == ("FROM history_windows_v1" in text)
     assert text.count("FROM history_windows_v1") <= reads

@@ -133,14 +133,12 @@ def losses_at_end(reads: Reads, start_ms: int, end_ms: int) -> Losses:
 
 def newest_batches(reads: Reads, since_ms: int, limit: int) -> list[FinishedBatch]:
     """Newest first."""
-    found = rows_of(
-        reads.ask(query_text("pipeline_batches", table=TABLE), {"since_ms": since_ms, "limit": limit}, threads=1)
-    )
+    found = rows_of(reads.ask(query_text("pipeline_batches"), {"since_ms": since_ms, "limit": limit}, threads=1))
     return [FinishedBatch(**row) for row in found]
 
 
 def sums_since(reads: Reads, since_ms: int) -> Sums:
-    [row] = rows_of(reads.ask(query_text("pipeline_sums", table=TABLE), {"since_ms": since_ms}, threads=1))
+    [row] = rows_of(reads.ask(query_text("pipeline_sums"), {"since_ms": since_ms}, threads=1))
 
     def measured(name: str, over: str) -> int | None:
         return int(row[name]) if row[over] else None

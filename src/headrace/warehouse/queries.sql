@@ -627,7 +627,7 @@ SELECT
   lost_events,
   set_aside,
   rewinds
-FROM {table}
+FROM pipeline_batches_v1
 WHERE finished_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
 ORDER BY finished_at DESC
 LIMIT {limit:UInt32}
@@ -646,8 +646,8 @@ SELECT
   quantileExact(0.99)(duration_ms) AS duration_p99,
   quantileExactWeighted(0.5)(greatest(toUnixTimestamp64Milli(readable_at) - oldest_event_ms, 0), events) AS freshness_p50,
   quantileExactWeighted(0.99)(greatest(toUnixTimestamp64Milli(readable_at) - oldest_event_ms, 0), events) AS freshness_p99,
-  (SELECT max(watermark_ms) FROM {table}) AS watermark
-FROM {table}
+  (SELECT max(watermark_ms) FROM pipeline_batches_v1) AS watermark
+FROM pipeline_batches_v1
 WHERE finished_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
 
 -- name: coverage_hours
