@@ -652,7 +652,7 @@ def test_sql_and_model_agree_on_percentiles(warehouse: Client) -> None:
 
 
 def test_odometers_are_summed_in_the_order_of_the_verbs(warehouse: Client) -> None:
-    query = queue_metrics.query_text("environment_odometers", table="t")
+    query = queue_metrics.query_text("environment_missing_counts", table="t")
     order = [query.index(f"sumIf({column},") for column in COUNT_COLUMN.values()]
     assert order == sorted(order)
 

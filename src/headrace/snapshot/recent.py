@@ -21,7 +21,7 @@ class History:
 
 def read_history(reads: Reads, now_s: int) -> History:
     watermark_ms = progress(reads, now_s * 1000).watermark_ms
-    found = reads.ask(query_text("recent"), {"start_s": now_s - RECENT_S, "end_s": now_s + 1})
+    found = reads.ask(query_text("recent_histograms"), {"start_s": now_s - RECENT_S, "end_s": now_s + 1})
     recent: dict[QueueRef, Recent] = {}
     if found:
         refs = map(QueueRef, found["org"], found["project"], found["env"], found["queue"])

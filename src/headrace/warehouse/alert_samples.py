@@ -48,7 +48,7 @@ def pieces(
 ) -> dict[QueueRef, list[Piece]]:
     """Of each queue that did something, its pieces in order. `starts_s` ascend."""
     asked = {**_names(envs), "starts": list(starts_s), "end_s": end_s, "histograms": int(histograms)}
-    found = reads.ask(query_text("alert_pieces", table=tier.queues), asked)
+    found = reads.ask(query_text("alert_window_pieces", table=tier.queues), asked)
     by_queue: dict[QueueRef, list[Piece]] = {}
     if found:
         for ref, row in zip(_refs(found), _pieces(found), strict=True):
@@ -60,7 +60,7 @@ def pieces(
 
 def carried(reads: Reads, envs: Sequence[EnvRef], start_s: int) -> dict[QueueRef, Carried | None]:
     """All queues that were ever seen; None: nothing was known of it before."""
-    found = reads.ask(query_text("alert_before"), {**_names(envs), **before_bounds(start_s)})
+    found = reads.ask(query_text("alert_gauges_before"), {**_names(envs), **before_bounds(start_s)})
     if not found:
         return {}
     known = zip(_refs(found), found["at"], found["depth"], found["oldest_ms"], strict=True)
@@ -68,7 +68,7 @@ def carried(reads: Reads, envs: Sequence[EnvRef], start_s: int) -> dict[QueueRef
 
 
 def progress(reads: Reads, since_ms: int) -> Progress:
-    found = reads.ask(query_text("alert_progress"), {"since_ms": since_ms}, threads=1)
+    found = reads.ask(query_text("pipeline_progress"), {"since_ms": since_ms}, threads=1)
     [watermark_ms], [losses], [reported_since_ms] = (found[name] for name in ("watermark_ms", "losses", "since_ms"))
     gaps = read_gaps(reads, since_ms, int(watermark_ms), reported_since_ms) if watermark_ms else []
     return Progress(int(watermark_ms) or None, int(losses) + len(gaps))

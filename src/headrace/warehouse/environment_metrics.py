@@ -32,13 +32,13 @@ def points(reads: Reads, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step
 
 def before(reads: Reads, ref: EnvRef, start_s: int) -> Before:
     bound = {**_names(ref), **before_bounds(start_s)}
-    [row] = rows_of(reads.ask(query_text("environment_before"), bound, threads=1))
+    [row] = rows_of(reads.ask(query_text("environment_gauges_before"), bound, threads=1))
     return Before(known=bool(row["known"]), gauges=gauges_of(row) if row["at"] else None)
 
 
 def odometers(reads: Reads, tier: Tier, ref: EnvRef, start_s: int, end_s: int, since_s: int) -> Odometers:
     """How often verbs happened that were not counted in [start, end). Costs a look at every queue."""
-    query = query_text("environment_odometers", table=tier.queues)
+    query = query_text("environment_missing_counts", table=tier.queues)
     window = {"start_s": start_s, "end_s": end_s, "since_s": since_s}
     [row] = rows_of(reads.ask(query, {**_names(ref), **window}))
     missing = zip(COUNT_COLUMN, row["missing"], strict=False)  # no rows, no entries

@@ -122,7 +122,7 @@ def losses(reads: Reads, start_ms: int, end_ms: int) -> Losses:
     """Of the batches with events of [start, end)."""
     near_end_ms = max(start_ms, end_ms - RESYNC_MS)
     bounds = {"since_ms": start_ms - SKEW_MS, "end_ms": end_ms, "near_end_ms": near_end_ms}
-    [row] = rows_of(reads.ask(query_text("losses"), bounds, threads=1))
+    [row] = rows_of(reads.ask(query_text("pipeline_losses"), bounds, threads=1))
     return Losses(int(row["losses"]), int(row["at_end"]), row["reported_since_ms"], row["watermark_ms"] or None)
 
 
@@ -133,12 +133,12 @@ def losses_at_end(reads: Reads, start_ms: int, end_ms: int) -> Losses:
 
 def newest_batches(reads: Reads, since_ms: int, limit: int) -> list[FinishedBatch]:
     """Newest first."""
-    found = rows_of(reads.ask(query_text("pipeline_batches"), {"since_ms": since_ms, "limit": limit}, threads=1))
+    found = rows_of(reads.ask(query_text("newest_batches"), {"since_ms": since_ms, "limit": limit}, threads=1))
     return [FinishedBatch(**row) for row in found]
 
 
 def sums_since(reads: Reads, since_ms: int) -> Sums:
-    [row] = rows_of(reads.ask(query_text("pipeline_sums"), {"since_ms": since_ms}, threads=1))
+    [row] = rows_of(reads.ask(query_text("batch_totals"), {"since_ms": since_ms}, threads=1))
 
     def measured(name: str, over: str) -> int | None:
         return int(row[name]) if row[over] else None

@@ -1,6 +1,6 @@
 -- Fragments. `{name}` in a query includes the fragment of that name.
 
--- name: current
+-- name: current_generation
 -- A condition on rows of a tier: keep those of the generation that is active in their hour. One set decides for all
 -- rows, so that a query sees a window before it was flipped or after: for each hour of a window the set holds the
 -- highest generation, whose rows are kept, and 0, whose rows are dropped.
@@ -14,7 +14,7 @@
     GROUP BY hour
   )) = (generation > 0)
 
--- name: counters
+-- name: counter_sums
 -- Sums of all counters and of wait and run durations (ms).
   sum(enqueue_count) AS enqueue_count,
   sum(spill_count) AS spill_count,
@@ -33,7 +33,7 @@
   sum(total_run_duration_ms) AS run_ms,
   sum(run_duration_count) AS runs,
 
--- name: durations
+-- name: duration_histograms
 -- Merged histograms of wait and run durations, their bucket keys, and the cumulative counts up to each key.
   sumMap(wait_histogram) AS wait,
   sumMap(run_histogram) AS run,
@@ -42,9 +42,9 @@
   arrayCumSum(mapValues(wait)) AS wait_ranks,
   arrayCumSum(mapValues(run)) AS run_ranks,
 
--- name: percentiles
+-- name: duration_percentiles
 -- Keys of the histogram buckets that hold the percentiles of wait and run durations, see model/histogram.py; without
--- meaning where nothing was measured. Needs counters and durations.
+-- meaning where nothing was measured. Needs counter_sums and duration_histograms.
   arrayFirst((key, rank) -> rank >= ceil(waits * 0.5), wait_keys, wait_ranks) AS wait_p50,
   arrayFirst((key, rank) -> rank >= ceil(waits * 0.9), wait_keys, wait_ranks) AS wait_p90,
   arrayFirst((key, rank) -> rank >= ceil(waits * 0.95), wait_keys, wait_ranks) AS wait_p95,
@@ -72,12 +72,12 @@
 -- one bucket of `tier_s` seconds.
 WITH
   intDiv(toUnixTimestamp(bucket_start) - {start_s:UInt32}, {step_s:UInt32}) AS place,
-{durations}  max(last) AS newest
+{duration_histograms}  max(last) AS newest
 SELECT
   toUInt8(grouping(place)) AS of_epoch,
   place AS point,
   epoch,
-{counters}{percentiles}  max(max_queue_length) AS max_depth,
+{counter_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
   max(max_cold_queue_length) AS max_cold,
   max(max_concurrency_current) AS max_running,
   max(max_bytes) AS highest_bytes,
@@ -98,10 +98,10 @@ WHERE organization_id = {org:String}
   AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current}GROUP BY GROUPING SETS ((place), (epoch))
+{current_generation}GROUP BY GROUPING SETS ((place), (epoch))
 ORDER BY of_epoch, point, epoch
 
--- name: queue_before
+-- name: queue_state_before
 -- What was known of one queue at `start_s`: per epoch, its newest gauges and odometers. Of each tier the buckets that
 -- had ended by then are read: 5 s since `hour_s`, minutes since `day_s` up to `minute_s`, and all hours up to `hour_s`
 -- (starts of the minute, hour and day of start_s; `start_at` is start_s as an entry id). They overlap, so that a tier
@@ -155,12 +155,12 @@ FROM
     AND queue_name = {queue:String}
 )
 WHERE
-{current}GROUP BY epoch
+{current_generation}GROUP BY epoch
 ORDER BY epoch
 
--- name: queue_after
+-- name: queue_odometers_after
 -- Per epoch, where the odometers of one queue stood before their first events from `end_s` on. Buckets are chosen as in
--- queue_before, on the other side: 5 s up to `hour_s`, minutes from `minute_s` up to `day_s`, and all hours from
+-- queue_state_before, on the other side: 5 s up to `hour_s`, minutes from `minute_s` up to `day_s`, and all hours from
 -- `hour_s` (the ends of the minute, hour and day of end_s).
 SELECT epoch, minMap(first_odometers) AS readings
 FROM
@@ -192,7 +192,7 @@ FROM
     AND bucket_start >= toDateTime({hour_s:UInt32}, 'UTC')
 )
 WHERE
-{current}GROUP BY epoch
+{current_generation}GROUP BY epoch
 
 -- One environment ----------------------------------------------------------------------------------------------------
 
@@ -201,12 +201,12 @@ WHERE
 -- the whole window (of_epoch = 1) with its histograms as JSON.
 WITH
   intDiv(toUnixTimestamp(bucket_start) - {start_s:UInt32}, {step_s:UInt32}) AS place,
-{durations}  max(last) AS newest
+{duration_histograms}  max(last) AS newest
 SELECT
   toUInt8(grouping(place)) AS of_epoch,
   place AS point,
   0 AS epoch,
-{counters}{percentiles}  max(max_queue_length) AS max_depth,
+{counter_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
   max(max_concurrency_current) AS max_running,
   newest.depth AS depth,
   newest.running AS running,
@@ -219,12 +219,12 @@ WHERE organization_id = {org:String}
   AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current}GROUP BY GROUPING SETS ((place), ())
+{current_generation}GROUP BY GROUPING SETS ((place), ())
 ORDER BY of_epoch, point
 
--- name: environment_before
--- The newest gauges of one environment before `start_s`; buckets are chosen as in queue_before. Always one row: `known`
--- = 0 if the environment was never seen, `at` = 0 if nothing was known of it yet.
+-- name: environment_gauges_before
+-- The newest gauges of one environment before `start_s`; buckets are chosen as in queue_state_before. Always one row:
+-- `known` = 0 if the environment was never seen, `at` = 0 if nothing was known of it yet.
 WITH maxIf(last, last.at < {start_at:UInt64}) AS newest
 SELECT
   newest.at AS at,
@@ -268,9 +268,9 @@ FROM
     AND environment_id = {env:String}
 )
 WHERE
-{current}
+{current_generation}
 
--- name: environment_odometers
+-- name: environment_missing_counts
 -- All queues of one environment over [start_s, end_s): operations that were counted, and operations beyond those that
 -- the odometers of the queues show, as arrays in the order of COUNT_COLUMN in model/event.py. An odometer is read from
 -- before the window, as far back as `since_s`; one of an epoch that began later starts at 0. `unsure`: neither is known
@@ -315,7 +315,7 @@ FROM
       AND bucket_start >= toDateTime({since_s:UInt32}, 'UTC')
       AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
       AND
-{current}  )
+{current_generation}  )
   GROUP BY queue_name, epoch
 )
 
@@ -358,10 +358,10 @@ FROM
 LEFT JOIN
 (
   WITH
-{durations}  max(max_queue_length) AS highest
+{duration_histograms}  max(max_queue_length) AS highest
   SELECT
     queue_name,
-{counters}{percentiles}    highest AS max_depth
+{counter_sums}{duration_percentiles}    highest AS max_depth
   FROM {table}
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
@@ -369,7 +369,7 @@ LEFT JOIN
     AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
     AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
     AND
-{current}  GROUP BY queue_name
+{current_generation}  GROUP BY queue_name
 ) AS activity USING (queue_name)
 WHERE value IS NOT NULL
 ORDER BY value DESC, queue_name
@@ -377,7 +377,7 @@ LIMIT {limit:UInt32}
 
 -- All queues ---------------------------------------------------------------------------------------------------------
 
--- name: totals
+-- name: queue_totals
 -- All operations that a tier holds, per queue, for comparison with the odometers.
 SELECT
   organization_id,
@@ -398,9 +398,9 @@ SELECT
   sum(cancel_count) AS cancel_count
 FROM {table}
 WHERE
-{current}GROUP BY organization_id, project_id, environment_id, queue_name
+{current_generation}GROUP BY organization_id, project_id, environment_id, queue_name
 
--- name: queue_rows
+-- name: queue_tier_rows
 -- Everything that a tier holds in [start_s, end_s), merged: one row per queue, epoch and bucket.
 SELECT
   organization_id,
@@ -441,9 +441,9 @@ FROM {table}
 WHERE bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current}GROUP BY organization_id, project_id, environment_id, queue_name, bucket_start, epoch
+{current_generation}GROUP BY organization_id, project_id, environment_id, queue_name, bucket_start, epoch
 
--- name: environment_rows
+-- name: environment_tier_rows
 -- Everything that a tier holds in [start_s, end_s), merged: one row per environment and bucket.
 SELECT
   organization_id,
@@ -475,9 +475,9 @@ FROM {table}
 WHERE bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current}GROUP BY organization_id, project_id, environment_id, bucket_start
+{current_generation}GROUP BY organization_id, project_id, environment_id, bucket_start
 
--- name: recent
+-- name: recent_histograms
 -- How long jobs of each queue waited and ran in [start_s, end_s): one row per queue with two histograms.
 SELECT
   organization_id AS org,
@@ -490,11 +490,11 @@ FROM queue_metrics_5s_v1
 WHERE bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current}GROUP BY org, project, env, queue
+{current_generation}GROUP BY org, project, env, queue
 
 -- Alerts -------------------------------------------------------------------------------------------------------------
 
--- name: alert_pieces
+-- name: alert_window_pieces
 -- Activity of the queues of some environments (arrays `orgs`, `projects`, `envs`) in [first of `starts`, end_s), cut at
 -- each of `starts` (s): piece 1 begins at the first. A window that begins at the n-th start consists of the pieces from
 -- n on, so that any number of windows is read in one pass. `histograms`: 1 to read wait durations too.
@@ -522,12 +522,12 @@ WHERE (organization_id, project_id, environment_id) IN (
   AND bucket_start >= toDateTime(arrayMin({starts:Array(UInt32)}), 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current}GROUP BY org, project, env, queue, piece
+{current_generation}GROUP BY org, project, env, queue, piece
 
--- name: alert_before
+-- name: alert_gauges_before
 -- The newest gauges before `start_s` of every known queue of some environments; `at` = 0: nothing was known of it yet.
 -- What a queue did last is in queue_last_v1, which is all there is to read of queues without activity since; of the
--- others the tiers are read, as in queue_before.
+-- others the tiers are read, as in queue_state_before.
 WITH
   environments AS
   (
@@ -575,9 +575,9 @@ FROM
   WHERE (organization_id, project_id, environment_id) IN (SELECT o, p, e FROM environments)
 )
 WHERE
-{current}GROUP BY org, project, env, queue
+{current_generation}GROUP BY org, project, env, queue
 
--- name: alert_progress
+-- name: pipeline_progress
 -- Watermark (ms), the time of the first batch (ms), and how much was lost or set aside in batches that finished since
 -- `since_ms`.
 SELECT
@@ -588,7 +588,7 @@ FROM pipeline_batches_v1
 
 -- The pipeline -------------------------------------------------------------------------------------------------------
 
--- name: losses
+-- name: pipeline_losses
 -- Watermark (ms), the time of the first batch (ms), what was reported as lost in the batches of a window, and the part
 -- of it that was reported near the end of the window, from `near_end_ms` on, and may belong after it. The batches of a
 -- window finished from `since_ms` on, up to the first whose watermark reaches `end_ms`: events that were not read in
@@ -615,7 +615,7 @@ SELECT
 FROM pipeline_batches_v1
 WHERE finished_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC') AND (next IS NULL OR finished_at <= next)
 
--- name: pipeline_batches
+-- name: newest_batches
 -- The newest `limit` batches that finished since `since_ms`, newest first.
 SELECT
   toUnixTimestamp64Milli(finished_at) AS finished_ms,
@@ -632,7 +632,7 @@ WHERE finished_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
 ORDER BY finished_at DESC
 LIMIT {limit:UInt32}
 
--- name: pipeline_sums
+-- name: batch_totals
 -- Totals and percentiles (ms) of all batches that finished since `since_ms`, and the highest watermark ever. Freshness
 -- is weighted by events; each counts with the age of the oldest event of its batch.
 SELECT

@@ -55,7 +55,7 @@ def points(reads: Reads, tier: str, ref: QueueRef, start_s: int, end_s: int, ste
 
 def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
     """None: there never was such a queue."""
-    query = query_text("queue_before")
+    query = query_text("queue_state_before")
     rows = rows_of(reads.ask(query, {**_names(ref), **before_bounds(start_s)}, threads=1))
     if not rows:
         return None
@@ -68,7 +68,7 @@ def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
 
 def after(reads: Reads, ref: QueueRef, end_s: int) -> dict[int, dict[Op, int]]:
     """Epoch → where its odometers stood when they were first heard of after a window."""
-    found = reads.ask(query_text("queue_after"), {**_names(ref), **after_bounds(end_s)}, threads=1)
+    found = reads.ask(query_text("queue_odometers_after"), {**_names(ref), **after_bounds(end_s)}, threads=1)
     return {row["epoch"]: readings_of(row["readings"]) for row in rows_of(found)}
 
 
@@ -107,7 +107,7 @@ def top(
 
 def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
     """What the warehouse has counted for each queue and verb, over everything the tier still holds."""
-    query = query_text("totals", table=TIERS[tier])
+    query = query_text("queue_totals", table=TIERS[tier])
     with available(client.url):
         rows = client.query(query).named_results()
         return {

@@ -16,7 +16,7 @@ from headrace.warehouse.reads import Columns
 """`last.at` is milliseconds * 2^20 + number."""
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-"""Of waits and runs; what the fragment `percentiles` computes."""
+"""Of waits and runs; what the fragment `duration_percentiles` computes."""
 
 _OPS = tuple(COUNT_COLUMN)
 _CUTS = {"minute_s": 60, "hour_s": 3600, "day_s": 86400}
@@ -92,7 +92,7 @@ def rows_of(found: Columns) -> list[dict[str, Any]]:
 
 
 def before_bounds(start_s: int) -> dict[str, int]:
-    """Where the queries `*_before` cut the time before a window."""
+    """Where the queries `queue_state_before` and `*_gauges_before` cut the time before a window."""
     return {
         "start_s": start_s,
         **{name: start_s // size * size for name, size in _CUTS.items()},
@@ -101,7 +101,7 @@ def before_bounds(start_s: int) -> dict[str, int]:
 
 
 def after_bounds(end_s: int) -> dict[str, int]:
-    """Where the query `queue_after` cuts the time after a window."""
+    """Where the query `queue_odometers_after` cuts the time after a window."""
     return {"end_s": end_s, **{name: -(-end_s // size) * size for name, size in _CUTS.items()}}
 
 

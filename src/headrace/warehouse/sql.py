@@ -1,4 +1,4 @@
-"""The queries of this package; queries.sql describes them. Fragments are included by name, as `{current}`."""
+"""The queries of this package; queries.sql describes them and the fragments that they include by name, as `{name}`."""
 
 from __future__ import annotations
 

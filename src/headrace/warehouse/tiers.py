@@ -37,12 +37,12 @@ TABLES = tuple(table for tier in TIERS for table in (tier.queues, tier.environme
 
 def queue_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
     """What is read of buckets that start in [start, end): one row per queue, epoch and bucket, in any order."""
-    return _rows(client, query_text("queue_rows", table=tier.queues), start_s, end_s)
+    return _rows(client, query_text("queue_tier_rows", table=tier.queues), start_s, end_s)
 
 
 def environment_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
     """The same per environment and bucket."""
-    return _rows(client, query_text("environment_rows", table=tier.environments), start_s, end_s)
+    return _rows(client, query_text("environment_tier_rows", table=tier.environments), start_s, end_s)
 
 
 def _rows(client: Client, query: str, start_s: int, end_s: int) -> pa.Table:
