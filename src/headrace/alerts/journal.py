@@ -51,7 +51,7 @@ def lock_orphans(conn: Connection, limit: int) -> States:
 
 def rule_of_incident(conn: Connection, incident: str | None, rule_id: str) -> Rule:
     """The rule as it was when the incident began, with the channels that were told."""
-    found = conn.execute("SELECT rule, channels FROM alert_incidents WHERE id = %s", [incident]).fetchone()
+    found = conn.execute(QUERIES["find_incident_rule"], {"id": incident}).fetchone()
     if found is None:
         return Rule(rule_id, "", "", "", "", "")
     return replace(rule_of(found[0]), channels=tuple(found[1]))
@@ -92,7 +92,7 @@ def _choose_channels(
     """Return the channels of each transition, by its id. A channel that was sent the beginning of an incident is sent
     its end; of Headrace's own health only if the operator still allows that."""
     over = [made.incident for _, made in transitions if made.kind == Phase.RESOLVED]
-    found = conn.execute("SELECT id, channels FROM alert_incidents WHERE id = ANY(%s)", [over]).fetchall()
+    found = conn.execute(QUERIES["list_incident_channels"], {"ids": over}).fetchall()
     before = {str(row[0]): [str(channel) for channel in row[1]] for row in found}
     told: dict[str, list[str]] = {}
     for rule, made in transitions:

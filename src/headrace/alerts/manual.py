@@ -34,7 +34,7 @@ def add_test_message(conn: Connection, channel: Channel) -> str:
     message = {"id": message_id, "kind": "test", "rule": rule_document(rule), "transitions": []}
     row = {"id": message_id, "channel_id": channel.id, "message": json.dumps(message)}
     conn.execute(QUERIES["add_message"], row)
-    conn.execute("UPDATE alert_channels SET retry_at = NULL WHERE id = %s", [channel.id])
+    conn.execute(QUERIES["retry_channel"], {"id": channel.id})
     return message_id
 
 

@@ -104,6 +104,10 @@ SET name = excluded.name, type = excluded.type, config = excluded.config, target
 -- Delete a channel with its messages; returns its id if it existed.
 DELETE FROM alert_channels WHERE id = %(id)s RETURNING id
 
+-- name: retry_channel
+-- Let a channel be tried again at once.
+UPDATE alert_channels SET retry_at = NULL WHERE id = %(id)s
+
 -- name: list_enabled_channels
 -- Return the ids of enabled channels, and whether an operator lets them receive alerts about Headrace's own health.
 SELECT id, health_by_operator FROM alert_channels WHERE enabled
@@ -165,6 +169,14 @@ SELECT id, rule_id, rule, org, project, env, queue, severity, channels, value, f
   reason
 FROM alert_incidents
 WHERE id = %(id)s
+
+-- name: find_incident_rule
+-- Return the rule of an incident as it was when it fired, and the channels of the incident.
+SELECT rule, channels FROM alert_incidents WHERE id = %(id)s
+
+-- name: list_incident_channels
+-- Return the channels of each of the incidents `ids`.
+SELECT id, channels FROM alert_incidents WHERE id = ANY(%(ids)s)
 
 -- name: open_incident
 -- Add an incident that fired at `at_ms`. Does nothing if it exists.

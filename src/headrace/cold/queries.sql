@@ -54,6 +54,10 @@ SELECT valkey_epoch, version, epoch, waiting, delayed, waiting_bytes + delayed_b
   redriven - redriven_then AS redriven
 FROM cold_queues WHERE id = %(queue_id)s
 
+-- name: repeatable_read
+-- Let all statements of this transaction read the database as of one moment.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ
+
 -- name: read_epoch
 -- Return the epoch and the names of a queue: they tell why update_counters returned no row.
 SELECT epoch, org, project, env, queue FROM cold_queues WHERE id = %(queue_id)s
@@ -285,6 +289,10 @@ SELECT min(due_ms) FROM heads
 -- Let the commit of this transaction not wait for the disk: one that only places rows changes nothing but the lock it
 -- holds.
 SET LOCAL synchronous_commit = off
+
+-- name: reset_synchronous_commit
+-- Let the commit of this transaction wait for the disk after all: it deletes something.
+RESET synchronous_commit
 
 -- name: list_due_times
 -- Return when delayed rows are due (ms), per queue: rows due by `until` (ms), the first `most` of each queue.

@@ -288,7 +288,7 @@ class Store:
     def all_numbers_of(self, queue_id: int) -> ColdNumbers:
         """Since when the oldest waits as well, all of one moment: the version stands for both."""
         with self.transaction() as conn:
-            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            conn.execute(QUERIES["repeatable_read"])
             return with_oldest(self._numbers_of(conn, queue_id), self.oldest_ms(conn, queue_id))
 
     def _numbers_of(self, conn: Connection, queue_id: int) -> ColdNumbers:
@@ -322,7 +322,7 @@ class Store:
 
     def place_durably(self, conn: Connection) -> None:
         """Take `place_quickly` back: the transaction deletes something."""
-        conn.execute("RESET synchronous_commit")
+        conn.execute(QUERIES["reset_synchronous_commit"])
 
     def lock_queue(self, conn: Connection, queue_id: int) -> None:
         """Nobody spills either."""

@@ -10,6 +10,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.errors import ServiceUnavailable
 from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
+from headrace.warehouse.sql import query_text
 from headrace.warehouse.tiers import TABLES
 
 log = logging.getLogger(__name__)
@@ -61,15 +62,13 @@ def remove_superseded(client: Client, start_s: int, end_s: int, generation: int)
 
 
 def _highest(client: Client) -> int:
-    every = f"SELECT generation FROM {GENERATIONS} UNION ALL SELECT generation FROM {WINDOWS}"
     with available(client.url):
-        return int(client.query(f"SELECT max(generation) FROM ({every})").result_rows[0][0])
+        return int(client.query(query_text("highest_generation")).result_rows[0][0])
 
 
 def _owner(client: Client, generation: int) -> str | None:
-    query = f"SELECT taken_by FROM {GENERATIONS} WHERE generation = {{generation:UInt32}}"
     with available(client.url):
-        rows = client.query(query, parameters={"generation": generation}).result_rows
+        rows = client.query(query_text("generation_owner"), parameters={"generation": generation}).result_rows
     return str(rows[0][0]) if rows else None
 
 

@@ -95,26 +95,22 @@ def to_arrow(batch: PipelineBatch) -> pa.Table:
 
 def freshness_since(client: Client, since: datetime) -> Freshness:
     """Weighted by events; each counts with the age of the oldest event of its batch, so this is an upper bound."""
-    query = (
-        "SELECT quantileExactWeighted(0.99)(greatest(toUnixTimestamp64Milli(readable_at) - oldest_event_ms, 0), events)"
-        f" AS p99, sum(events) AS total FROM {TABLE} WHERE finished_at >= {{since:DateTime64(3, 'UTC')}}"
-    )
     with available(client.url):
-        p99, total = client.query(query, parameters={"since": since}).result_rows[0]
+        p99, total = client.query(query_text("freshness"), parameters={"since": since}).result_rows[0]
     return Freshness(int(p99) if total else None, int(total))
 
 
 def newest_event_ms(client: Client) -> int | None:
     """The newest event that history holds; None before the first batch."""
     with available(client.url):
-        newest, batches = client.query(f"SELECT max(newest_event_ms), count() FROM {TABLE}").result_rows[0]
+        newest, batches = client.query(query_text("newest_event")).result_rows[0]
     return int(newest) if batches else None
 
 
 def watermark_ms(client: Client) -> int | None:
     """The time up to which history holds everything that every shard reported; None: not known."""
     with available(client.url):
-        [[highest]] = client.query(f"SELECT max(watermark_ms) FROM {TABLE}").result_rows
+        [[highest]] = client.query(query_text("watermark")).result_rows
     return int(highest) or None
 
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.entry_id import SEQUENCE_BITS
-from headrace.warehouse.history_windows import WINDOWS
 from headrace.warehouse.reads import Reads
 from headrace.warehouse.series import rows_of
 from headrace.warehouse.sql import query_text
@@ -102,8 +101,7 @@ def _look_closely(reads: Reads, row: Mapping[str, Any], reported_since_ms: int |
 
 def _without_backfilled(reads: Reads, gaps: Sequence[Gap]) -> list[Gap]:
     """Leave out gaps within hours that a backfill has written again from the archive."""
-    query = f"SELECT toInt64(toUnixTimestamp(start)) AS start_s, toInt64(toUnixTimestamp(end)) AS end_s FROM {WINDOWS}"
-    rows = rows_of(reads.ask(query, {}, threads=1))
+    rows = rows_of(reads.ask(query_text("history_windows"), {}, threads=1))
     windows = [(int(row["start_s"]) * 1000, int(row["end_s"]) * 1000) for row in rows]
     left: list[Gap] = []
     for gap in gaps:

@@ -477,6 +477,14 @@ WHERE bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND
 {current_generation}GROUP BY organization_id, project_id, environment_id, bucket_start
 
+-- name: any_rows
+-- One row if a table holds anything in [start_s, end_s), of any generation.
+SELECT 1
+FROM {table}
+WHERE bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
+  AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
+LIMIT 1
+
 -- name: recent_histograms
 -- How long jobs of each queue waited and ran in [start_s, end_s): one row per queue with two histograms.
 SELECT
@@ -650,6 +658,23 @@ SELECT
 FROM pipeline_batches_v1
 WHERE finished_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')
 
+-- name: freshness
+-- The 99th percentile (ms) of how long it took until events could be read, in batches that finished since `since`, and
+-- the number of events. Each event counts with the age of the oldest event of its batch, so this is an upper bound.
+SELECT
+  quantileExactWeighted(0.99)(greatest(toUnixTimestamp64Milli(readable_at) - oldest_event_ms, 0), events) AS p99,
+  sum(events) AS total
+FROM pipeline_batches_v1
+WHERE finished_at >= {since:DateTime64(3, 'UTC')}
+
+-- name: newest_event
+-- The time of the newest event (ms), and the number of batches: without any, there is no newest event.
+SELECT max(newest_event_ms), count() FROM pipeline_batches_v1
+
+-- name: watermark
+-- The time up to which every shard was read (ms); 0: not known.
+SELECT max(watermark_ms) FROM pipeline_batches_v1
+
 -- name: coverage_hours
 -- Hours of shards with a gap inside or before them that concerns entries after `start_at` up to `end_at` (entry ids).
 -- before_at: where the hour before ended; first = 1: the first hour of a shard.
@@ -699,3 +724,18 @@ FROM
 )
 WHERE number > 1 AND from_at > reached_at
 ORDER BY gap_from_at
+
+-- Backfills ----------------------------------------------------------------------------------------------------------
+
+-- name: history_windows
+-- Start and end (s) of all windows that backfills wrote again.
+SELECT toInt64(toUnixTimestamp(start)) AS start_s, toInt64(toUnixTimestamp(end)) AS end_s FROM history_windows_v1
+
+-- name: highest_generation
+-- The highest generation that a backfill has taken; 0: none.
+SELECT max(generation)
+FROM (SELECT generation FROM history_generations_v1 UNION ALL SELECT generation FROM history_windows_v1)
+
+-- name: generation_owner
+-- Who took a generation.
+SELECT taken_by FROM history_generations_v1 WHERE generation = {generation:UInt32}

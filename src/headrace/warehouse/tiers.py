@@ -53,10 +53,7 @@ def _rows(client: Client, query: str, start_s: int, end_s: int) -> pa.Table:
 def holds_rows(client: Client, start_s: int, end_s: int) -> bool:
     """Whether any tier has counted anything in [start, end)."""
     for tier in TIERS:
-        query = (
-            f"SELECT 1 FROM {tier.queues} WHERE bucket_start >= toDateTime({{start_s:UInt32}}, 'UTC') "
-            "AND bucket_start < toDateTime({end_s:UInt32}, 'UTC') LIMIT 1"
-        )
+        query = query_text("any_rows", table=tier.queues)
         with available(client.url):
             if client.query(query, parameters={"start_s": start_s, "end_s": end_s}).result_rows:
                 return True
