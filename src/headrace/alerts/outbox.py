@@ -93,7 +93,7 @@ class Outbox:
             with self._lock:
                 in_hand = list(self._in_hand)
             cursor = conn.cursor(row_factory=class_row(Due))
-            due = cursor.execute(QUERIES["list_due_messages"], {"in_hand": in_hand}).fetchall()
+            due = cursor.execute(QUERIES["list_due_messages"], {"in_flight": in_hand}).fetchall()
         return sum(self._begin(each) for each in sorted(due, key=attrgetter("seq")))
 
     def _begin(self, due: Due) -> bool:

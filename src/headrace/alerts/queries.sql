@@ -257,7 +257,7 @@ SELECT %(id)s, id, %(message)s FROM alert_channels WHERE id = %(channel_id)s
 
 -- name: list_due_messages
 -- Return the oldest undelivered message of each enabled channel whose retry time has come, without the channels
--- `in_hand`. age_s is its age in seconds.
+-- `in_flight`. age_s is its age in seconds.
 SELECT DISTINCT ON (m.channel_id)
   m.seq, m.id, m.message, m.attempts, c.id AS channel_id, c.org, c.project, c.env, c.type, c.config, c.failures,
   extract(epoch FROM clock_timestamp() - m.created_at)::float8 AS age_s
@@ -267,7 +267,7 @@ WHERE m.delivered_at IS NULL
   AND m.given_up_at IS NULL
   AND c.enabled
   AND (c.retry_at IS NULL OR c.retry_at <= clock_timestamp())
-  AND NOT m.channel_id = ANY(%(in_hand)s)
+  AND NOT m.channel_id = ANY(%(in_flight)s)
 ORDER BY m.channel_id, m.seq
 
 -- name: mark_delivered

@@ -38,13 +38,13 @@ VALUES (%(type)s, %(org)s, %(project)s, %(env)s, to_timestamp(%(at_ms)s / 1000.0
 
 -- name: list_decisions
 -- Return decisions about a worker type, newest first: at most `limit` with an id below `before` (NULL: from the
--- newest), with `changes` only those that changed the number of workers. Unless `anybodys`, only those that were made
+-- newest), with `changes` only those that changed the number of workers. Unless `any_tenant`, only those that were made
 -- while the type belonged to `org`, `project`, `env` (NULL is a value of its own): a name may be given to another
 -- tenant.
 SELECT id, type, decided_at, verb, current, wanted, known, sentence, inputs
 FROM autoscale_decisions
 WHERE type = %(type)s
-  AND (%(anybodys)s OR (org, project, env) IS NOT DISTINCT FROM (%(org)s::text, %(project)s::text, %(env)s::text))
+  AND (%(any_tenant)s OR (org, project, env) IS NOT DISTINCT FROM (%(org)s::text, %(project)s::text, %(env)s::text))
   AND (%(before)s::bigint IS NULL OR id < %(before)s)
   AND (NOT %(changes)s OR verb <> 'hold')
 ORDER BY id DESC

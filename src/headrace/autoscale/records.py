@@ -92,7 +92,7 @@ def list_decisions(
     """Newest first. `of`: only those made while the type was about the same environments as now; the name may have been
     another tenant's. `changes`: only those that were no hold."""
     asked = {"type": type_name, "before": before, "changes": changes, "limit": limit}
-    asked |= {"anybodys": of is None, **_whose(of)}
+    asked |= {"any_tenant": of is None, **_whose(of)}
     cursor = conn.cursor(row_factory=class_row(StoredDecision))
     return cursor.execute(QUERIES["list_decisions"], asked).fetchall()
 

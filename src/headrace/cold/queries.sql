@@ -246,13 +246,13 @@ JOIN unnest(%(seqs)s::bigint[], %(reasons)s::text[]) AS reasons (seq, reason) US
 SELECT count(*) FROM cold_quarantine
 
 -- name: expire_rows
--- Delete at most `most` rows that expired by `now` (ms), without the rows `had` (numbers of rows whose jobs are in
+-- Delete at most `most` rows that expired by `now` (ms), without the rows `placed` (numbers of rows whose jobs are in
 -- Valkey), and return them for the counters. `now` has a fraction: compared without the cast, it would turn every
 -- expires_ms into a double and leave the index unused.
 DELETE FROM cold_queue_entries
 WHERE seq IN (
   SELECT seq FROM cold_queue_entries
-  WHERE queue_id = %(queue_id)s AND expires_ms <= floor(%(now)s::double precision)::bigint AND seq <> ALL(%(had)s::bigint[])
+  WHERE queue_id = %(queue_id)s AND expires_ms <= floor(%(now)s::double precision)::bigint AND seq <> ALL(%(placed)s::bigint[])
   ORDER BY expires_ms
   LIMIT %(most)s
 )

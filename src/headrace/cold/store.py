@@ -400,7 +400,7 @@ class Store:
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
-                values = {"queue_id": queue_id, "now": now_ms, "most": most, "had": [row.seq for row in had()]}
+                values = {"queue_id": queue_id, "now": now_ms, "most": most, "placed": [row.seq for row in had()]}
                 rows = cursor.execute(QUERIES["expire_rows"], values).fetchall()
             if not rows:
                 return 0, None
