@@ -1,6 +1,6 @@
-"""Headrace: a multi-tenant job queue that bounds its memory and measures itself exactly.
+"""Headrace: a multi-tenant job queue with bounded memory and exact metrics.
 
-The names below are loaded when first used, so that `headrace --help` does not wait for redis-py.
+The exported names are imported on first use, so that `headrace --help` does not import redis-py.
 """
 
 from __future__ import annotations

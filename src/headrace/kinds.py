@@ -1,6 +1,6 @@
-"""Kinds of settings: how the text of a setting becomes a value, and back.
+"""Kinds of values in settings and options: how text is parsed into a value, and how a value is formatted.
 
-Whatever is shown can be read back as the same value. Standard library only.
+A formatted value can be parsed back into the same value. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from urllib.parse import urlsplit
 T = TypeVar("T")
 
 Seconds: TypeAlias = float
-"""A duration; written "500ms", "30s", "5m", "2h" or "1d" wherever a person writes it."""
+"""A duration in seconds; written as "500ms", "30s", "5m", "2h" or "1d" in settings and options."""
 
 Bytes: TypeAlias = int
-"""A size; written "512B", "64KiB", "1MiB" or "2GiB" wherever a person writes it."""
+"""A size in bytes; written as "512B", "64KiB", "1MiB" or "2GiB" in settings and options."""
 
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """How a setting is written. `parse` raises ValueError; its words are not shown (they may quote a
-    secret), `allowed` is."""
+    """How a value is written as text.
+
+    `parse` raises ValueError or KeyError. Messages show `allowed`, never that error, which may quote a secret.
+    """
 
     allowed: str
     parse: Callable[[object], T]
@@ -54,7 +56,7 @@ def choice(*values: str) -> Kind[str]:
 
 def integer(low: int, high: int) -> Kind[int]:
     def parse(raw: object) -> int:
-        # bool is an int to Python, but `shards = true` is a mistake.
+        # bool is a subclass of int, but `shards = true` is a mistake.
         value = raw if isinstance(raw, int) and not isinstance(raw, bool) else int(_text(raw))
         return _within(value, low, high)
 
@@ -64,7 +66,7 @@ def integer(low: int, high: int) -> Kind[int]:
 def number(low: float, high: float) -> Kind[float]:
     def parse(raw: object) -> float:
         value = raw if isinstance(raw, int | float) and not isinstance(raw, bool) else float(_text(raw))
-        if not low <= value <= high:  # also false for "nan"
+        if not low <= value <= high:  # rejects "nan" too
             raise ValueError
         return float(value)
 
@@ -72,7 +74,7 @@ def number(low: float, high: float) -> Kind[float]:
 
 
 def boolean() -> Kind[bool]:
-    """As TOML writes it; in the environment the same two words."""
+    """Return the kind for a boolean: `true` or `false`, in TOML and in the environment."""
 
     def parse(raw: object) -> bool:
         return raw if isinstance(raw, bool) else {"true": True, "false": False}[_text(raw)]
@@ -82,12 +84,12 @@ def boolean() -> Kind[bool]:
 
 def path() -> Kind[Path]:
     def parse(raw: object) -> Path:
-        # Nobody expands `~` in a file or a variable; taken literally it makes a directory of that name.
+        # `~` is not expanded in a file or a variable; used literally, it would create a directory of that name.
         if (value := _text(raw)).startswith("~"):
             raise ValueError
         return Path(value)
 
-    return Kind("a path, absolute or from the working directory, without `~`", parse)
+    return Kind("an absolute or relative path, without `~`", parse)
 
 
 def url(*schemes: str) -> Kind[str]:
@@ -95,15 +97,15 @@ def url(*schemes: str) -> Kind[str]:
         parts = urlsplit(value := _text(raw))
         if parts.scheme not in schemes or "://" not in value or not parts.netloc + parts.path.strip("/"):
             raise ValueError
-        if "," not in parts.netloc:  # libpq takes several hosts in one URL; urlsplit does not
-            _ = parts.port  # raises unless it is a port
+        if "," not in parts.netloc:  # libpq accepts several hosts in one URL; urlsplit does not
+            _ = parts.port  # raises ValueError if the port is invalid
         return value
 
     return Kind("a URL that starts with " + ", ".join(f"`{scheme}://`" for scheme in schemes), parse)
 
 
 def optional(kind: Kind[T]) -> Kind[T | None]:
-    """The kind, or nothing. TOML has no null, so empty text is how a flag or variable says "none"."""
+    """Return a kind that also accepts empty text, which means None: TOML has no null."""
 
     def parse(raw: object) -> T | None:
         return None if raw == "" else kind.parse(raw)
@@ -115,17 +117,17 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
 
 
 def several(kind: Kind[str]) -> Kind[tuple[str, ...]]:
-    """A list of values: a list in TOML, text with commas between elsewhere. Repeated values are kept once."""
+    """Return the kind for a list of values: a list in TOML, comma-separated text elsewhere. Drops duplicates."""
 
     def parse(raw: object) -> tuple[str, ...]:
         parts = cast("list[object]", raw) if isinstance(raw, list) else str(raw).split(",") if raw != "" else []
         return tuple(dict.fromkeys(kind.parse(part) for part in parts))
 
-    return Kind(f"{kind.allowed}; several with commas between; empty = none", parse, ",".join)
+    return Kind(f"{kind.allowed}; separate several with commas; empty = none", parse, ",".join)
 
 
 def network() -> Kind[str]:
-    """An address or a network, in the shortest notation."""
+    """Return the kind for an IP address or a network, normalised to its shortest notation."""
     return Kind("an IP address or a network such as `10.0.0.0/8`", lambda raw: str(ipaddress.ip_network(_text(raw))))
 
 
@@ -133,7 +135,7 @@ _HOST_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 
 
 def host() -> Kind[str]:
-    """A host name, an address or a network, in lower case and in the shortest notation."""
+    """Return the kind for a host name, an address or a network, in lower case and in its shortest notation."""
 
     def parse(raw: object) -> str:
         value = _text(raw).lower()
@@ -149,7 +151,7 @@ def host() -> Kind[str]:
 
 
 def lists_by_name(kind: Kind[str]) -> Kind[Mapping[str, tuple[str, ...]]]:
-    """A list of values per name: a table of lists in TOML, a JSON object elsewhere."""
+    """Return the kind for a list of values per name: a table of lists in TOML, a JSON object elsewhere."""
 
     def parse(raw: object) -> Mapping[str, tuple[str, ...]]:
         table: object = raw if isinstance(raw, dict) else json.loads(_text(raw))
@@ -170,7 +172,7 @@ _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 def duration(low: str, high: str) -> Kind[Seconds]:
     low_ms, high_ms = (_from_units(bound, _DURATION_UNITS) for bound in (low, high))
     return Kind(
-        f"a duration (whole number and `ms`, `s`, `m`, `h` or `d`) from {low} to {high}",
+        f"a duration from {low} to {high} (whole number with `ms`, `s`, `m`, `h` or `d`)",
         lambda raw: _within(_from_units(_text(raw), _DURATION_UNITS), low_ms, high_ms) / 1000,
         lambda seconds: _in_units(round(seconds * 1000), _DURATION_UNITS),
     )
@@ -179,7 +181,7 @@ def duration(low: str, high: str) -> Kind[Seconds]:
 def size(low: str, high: str) -> Kind[Bytes]:
     low_bytes, high_bytes = (_from_units(bound, _SIZE_UNITS) for bound in (low, high))
     return Kind(
-        f"a size (whole number and `B`, `KiB`, `MiB`, `GiB` or `TiB`) from {low} to {high}",
+        f"a size from {low} to {high} (whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`)",
         lambda raw: _within(_from_units(_text(raw), _SIZE_UNITS), low_bytes, high_bytes),
         lambda value: _in_units(value, _SIZE_UNITS),
     )
@@ -187,7 +189,7 @@ def size(low: str, high: str) -> Kind[Bytes]:
 
 @dataclass(frozen=True)
 class Amount:
-    """A size, or a share of the memory that a process may use; which that is, is known where it runs."""
+    """A size in bytes, or a percentage of the memory available to the process that uses it."""
 
     bytes: Bytes = 0
     percent: int | None = None
@@ -207,7 +209,7 @@ def amount(low: str, high: str) -> Kind[Amount]:
     def show(value: Amount) -> str:
         return sizes.show(value.bytes) if value.percent is None else f"{value.percent}%"
 
-    return Kind(f"{sizes.allowed}, or a share of memory from 1% to 100%", parse, show)
+    return Kind(f"{sizes.allowed}, or 1% to 100% of the available memory", parse, show)
 
 
 def _within(value: int, low: int, high: int) -> int:
@@ -223,6 +225,6 @@ def _from_units(value: str, units: Mapping[str, int]) -> int:
 
 
 def _in_units(value: int, units: Mapping[str, int]) -> str:
-    """In the largest unit that stays a whole number, so that parsing it gives the same value back."""
+    """Format a value in the largest unit that gives a whole number, so that parsing returns the same value."""
     unit = [unit for unit, factor in units.items() if value % factor == 0 and factor <= max(value, 1)][-1]
     return f"{value // units[unit]}{unit}"

