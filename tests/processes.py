@@ -89,7 +89,7 @@ class Process:
     def url(self) -> str:
         def told() -> str | None:
             assert self.child.poll() is None, self.said()
-            found = re.search(r"serves (http://\S+)/metrics", self.said())
+            found = re.search(r"serving metrics on (http://\S+)/metrics", self.said())
             return found and found[1]
 
         return wait_until(told, "it says where its metrics are", START_S)

@@ -71,7 +71,7 @@ def test_a_part_that_was_killed_is_started_again(watched: Watched) -> None:
     assert (steady.pid, steady.exit_code()) == (other, None)
     assert watched.parts == {"killed": {"restarts": 1, "last_exit": 137, "down": False}}
     [said] = watched.said
-    assert "killed ended by itself (exit code 137); it is started again in" in said
+    assert "killed exited unexpectedly (exit code 137); restarting in" in said
     assert str(killed.log_file) in said
 
 
@@ -83,7 +83,7 @@ def test_a_part_that_cannot_start_stays_down_and_the_rest_goes_on(watched: Watch
         watched.supervisor.check()
     assert watched.parts["broken"] == {"restarts": MOST_STARTS - 1, "last_exit": 1, "down": True}
     assert len(watched.said) == MOST_STARTS
-    assert "broken ended by itself (exit code 1) and stays down" in watched.said[-1]
+    assert "broken exited unexpectedly (exit code 1) and stays down" in watched.said[-1]
     assert "no such thing" in watched.said[-1]
     assert steady.exit_code() is None
 
@@ -98,7 +98,7 @@ def test_settings_that_are_refused_are_not_tried_again(watched: Watched, code: i
 
 def test_a_needed_process_that_cannot_start_ends_the_stack(watched: Watched) -> None:
     watched.start("server", "raise SystemExit(1)", needed=True)
-    with pytest.raises(EmbeddedError, match=r"server ended by itself .* and stays down"):
+    with pytest.raises(EmbeddedError, match=r"server exited unexpectedly .* and stays down"):
         watched.until(lambda: False, "it is given up")
 
 

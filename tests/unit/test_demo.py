@@ -38,7 +38,7 @@ def test_every_queue_gets_jobs_and_the_bursts_fit_their_limit() -> None:
     assert work_s / demo.BURSTY_LIMIT < slow[0].every_ticks * demo.TICK_S
 
 
-@pytest.mark.parametrize(("invoice", "says"), [(3, "has no tax id"), (4, "did not answer")])
+@pytest.mark.parametrize(("invoice", "says"), [(3, "has no tax id"), (4, "did not respond")])
 def test_invoices_fail_with_tracebacks_worth_reading(invoice: int, says: str) -> None:
     with pytest.raises((ValueError, ConnectionError), match=says) as caught:
         demo._post_to_ledger(invoice, attempt=1)  # pyright: ignore[reportPrivateUsage]

@@ -1,7 +1,7 @@
-"""The command line: the composition root, and the only place that reads the environment.
+"""The command line: it builds all services from the settings, and is the only package that reads the environment.
 
-This file holds what every command is given. It stays light (click and settings only), because
-`headrace --help` imports it; a command's module is imported when that command runs.
+This module defines the object that every command receives. It imports only click and the settings, because
+`headrace --help` imports it; the module of a command is imported when that command runs.
 
     @click.command()
     @json_option
@@ -23,7 +23,7 @@ from headrace.settings import Loaded, Settings, find_file, load
 
 @dataclass(frozen=True)
 class Invocation:
-    """One run of `headrace`: what the root options said, and the settings that follow from it."""
+    """One run of `headrace`: its root options, and the settings that result from them."""
 
     config: Path | None
     flags: Mapping[str, str]
@@ -31,7 +31,7 @@ class Invocation:
 
     @cached_property
     def loaded(self) -> Loaded:
-        """Read at first use, so that `headrace version` works beside a broken settings file."""
+        """Load the settings on first access, so that `headrace version` works with an invalid settings file."""
         return load(self.flags, self.environ, find_file(self.config, self.environ, Path()))
 
     @property
@@ -39,7 +39,7 @@ class Invocation:
         return self.loaded.settings
 
     def settings_with(self, **given: str | None) -> Settings:
-        """As if `--set section.name=value` had been given for each section_name that is not None."""
+        """Return the settings with each non-None `section_name` argument applied like `--set section.name=value`."""
         more = {name.replace("_", ".", 1): value for name, value in given.items() if value is not None}
         return replace(self, flags={**self.flags, **more}).settings
 

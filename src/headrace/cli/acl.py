@@ -33,7 +33,7 @@ def acl(
     env: str | None,
     as_file: bool,
 ) -> None:
-    """Print users of Valkey with the rights that each ROLE needs.
+    """Print Valkey users with the permissions that each ROLE needs.
 
     Roles: producer, worker, mover, pipeline, reader, api; all of them if none is named. Without a password the users
     cannot sign in. Nothing is changed anywhere: the output goes to `valkey-cli`, or into the file that `aclfile` names.

@@ -47,7 +47,7 @@ MOST_INCIDENTS = 500
 
 @click.group()
 def alerts() -> None:
-    """Evaluate rules over history, and tell people."""
+    """Evaluate alert rules and send notifications."""
 
 
 @alerts.command()

@@ -21,7 +21,7 @@ from headrace.settings import Settings
 @click.command()
 @pass_invocation
 def api(invocation: Invocation) -> None:
-    """Serve the API and the dashboard until stopped."""
+    """Serve the HTTP API and the dashboard."""
     settings = invocation.settings
     configure_logs(settings.log)
     apply_bounds_at_start(invocation.loaded)

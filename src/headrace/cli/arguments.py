@@ -1,4 +1,4 @@
-"""What the commands of the queue are given: whose queue, and values that are written in words.
+"""Arguments shared by the queue commands: names of environments and queues, and durations.
 
 @click.command()
 @queue_arguments
@@ -22,7 +22,7 @@ Command = Callable[..., None]
 
 
 def env_arguments(command: Command) -> Command:
-    """ORG PROJECT ENV, given to the command as `env`."""
+    """Add the arguments ORG PROJECT ENV, which the command receives as `env`."""
 
     @click.argument("org")
     @click.argument("project")
@@ -35,7 +35,7 @@ def env_arguments(command: Command) -> Command:
 
 
 def queue_arguments(command: Command) -> Command:
-    """ORG PROJECT ENV QUEUE, given to the command as `ref`."""
+    """Add the arguments ORG PROJECT ENV QUEUE, which the command receives as `ref`."""
 
     @click.argument("org")
     @click.argument("project")
@@ -55,13 +55,14 @@ def _checked(**names: str) -> list[str]:
 
 
 def milliseconds(low: str, high: str) -> Callable[[str], int]:
-    """For `type=`: a duration as it is written in settings, such as 5s, becomes milliseconds."""
+    """Return a click type that converts a duration such as 5s to milliseconds, within the given bounds."""
     kind = duration(low, high)
 
     def parse(text: str) -> int:
         try:
             return round(kind.parse(text) * 1000)
         except (ValueError, KeyError) as error:
-            raise click.BadParameter(f"{text!r} is not {kind.allowed.replace('`', '')}.") from error
+            allowed = kind.allowed.replace("`", "")
+            raise click.BadParameter(f"Invalid value {text!r}: expected {allowed}.") from error
 
     return parse

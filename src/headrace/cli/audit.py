@@ -51,7 +51,7 @@ def hours_options(command: Callable[..., None]) -> Callable[..., None]:
 @json_option
 @pass_invocation
 def audit(invocation: Invocation, start_ms: int, end_ms: int, as_json: bool) -> None:
-    """Compute hours of history again and compare them with the warehouse.
+    """Recompute hours of history and compare them with ClickHouse.
 
     From the archive, with Spark: every row of every tier. Exit code 1 if anything differs.
     """

@@ -50,7 +50,7 @@ ANSWER_S = 7
 
 @click.group()
 def autoscale() -> None:
-    """Decide how many workers there should be, and say why."""
+    """Scale workers, and explain each decision."""
 
 
 autoscale.add_command(simulate)

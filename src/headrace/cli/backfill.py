@@ -29,7 +29,7 @@ from headrace.warehouse.pipeline_batches import watermark_ms
 def backfill(
     invocation: Invocation, start_ms: int, end_ms: int, dry_run: bool, allow_empty: bool, as_json: bool
 ) -> None:
-    """Compute hours of history again and put them in place of the old.
+    """Recompute hours of history and replace the stored ones.
 
     From the archive, with Spark. Readers see the old numbers until all are written, then the new ones.
     """

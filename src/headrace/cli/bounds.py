@@ -1,8 +1,8 @@
-"""Writes the bounds and the default quotas of the settings into the servers, where they hold for every client.
+"""Stores the bounds and the default quotas of the settings on the servers, where they apply to every client.
 
-Which settings win: a process that has a bound in its file, environment or flags stores it when it starts, and the last
-one to start wins. A default is never stored at a start, so a process without settings changes nothing;
-`headrace config apply` stores all bounds in effect, defaults too.
+A process whose file, environment or flags set a bound stores it when it starts; the last process to start wins.
+Defaults are not stored at start, so a process without settings changes nothing. `headrace config apply` stores all
+effective bounds, including defaults.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ KEYS = {
     "shard_bytes": "queue.shard_max_bytes",
     "stream_maxlen": "metrics.stream_maxlen",
 }
-"""Bound → the setting it is written from."""
+"""Name of a bound → key of the setting that it is stored from."""
 
 RETRY_S = 1.0
 
 Changes = dict[str, tuple[int | None, int | None]]
-"""Setting → stored before (None: not stored), stored now."""
+"""Key of a setting → the value stored before (None: not stored) and the value stored now."""
 
 
 def bounds_in(loaded: Loaded, *, defaults: bool) -> Bounds:
-    """Return the bounds of the settings; without `defaults` only those that a file, the environment or a flag gives."""
+    """Return the bounds of the settings; without `defaults`, only those set by a file, the environment or a flag."""
     given = {
         name: SETTINGS[key].value_in(loaded.settings)
         for name, key in KEYS.items()
         if defaults or loaded.origins[key].source != "default"
     }
-    return Bounds(**given)  # pyright: ignore[reportArgumentType]  # the kinds of these settings are whole numbers
+    return Bounds(**given)  # pyright: ignore[reportArgumentType]  # these settings are whole numbers
 
 
 def apply_bounds(loaded: Loaded, *, defaults: bool) -> Changes:
+    """Store the bounds of the settings in Valkey, and return those that changed."""
     given = bounds_in(loaded, defaults=defaults)
     if given == NO_BOUNDS:
         return {}
@@ -59,8 +60,11 @@ def apply_bounds(loaded: Loaded, *, defaults: bool) -> Changes:
 
 
 def quotas_in(loaded: Loaded) -> dict[str, int | None]:
-    """Return the default quotas that a file, the environment or a flag gives. Never the others: operators may have set
-    them with `headrace quotas`, and a machine without the setting must not lift them."""
+    """Return the default quotas set by a file, the environment or a flag.
+
+    Quotas that are not set there are left out: operators may have set them with `headrace quotas`, and a machine
+    without the setting must not remove them.
+    """
     given: dict[str, int | None] = {}
     for name in Quota:
         key = f"quotas.{name}"
@@ -72,7 +76,10 @@ def quotas_in(loaded: Loaded) -> dict[str, int | None]:
 
 
 def apply_quotas(loaded: Loaded) -> Changes:
-    """Store default quotas, in PostgreSQL and Valkey. Without a PostgreSQL they are not enforced."""
+    """Store the default quotas in PostgreSQL and Valkey, and return those that changed.
+
+    Without PostgreSQL, quotas are not enforced: logs a warning and returns nothing.
+    """
     given = quotas_in(loaded)
     if not given:
         return {}
@@ -97,8 +104,10 @@ def apply_quotas(loaded: Loaded) -> Changes:
 
 
 def apply_bounds_at_start(loaded: Loaded) -> None:
-    """Store the bounds and default quotas that this process was given, in a thread: a server may be away, and the
-    process starts anyway."""
+    """Store the bounds and default quotas of this process in a background thread.
+
+    The thread retries until the servers respond, so that the process starts even if they are unavailable.
+    """
     if bounds_in(loaded, defaults=False) != NO_BOUNDS or quotas_in(loaded):
         Thread(target=_apply_until_stored, args=[loaded], name="bounds", daemon=True).start()
 
@@ -109,7 +118,7 @@ def _apply_until_stored(loaded: Loaded) -> None:
             changed = {**apply_bounds(loaded, defaults=False), **apply_quotas(loaded)}
             return log_changes(changed, loaded)
         except (HeadraceError, ScriptError) as error:
-            log.warning("could not store the bounds of the settings: %s", error, extra={"action": "unavailable"})
+            log.warning("could not store bounds from the settings: %s", error, extra={"action": "unavailable"})
             time.sleep(RETRY_S)
 
 

@@ -1,4 +1,4 @@
-"""The queue's client as the settings describe it, for commands that talk to the queue."""
+"""Builds queue clients, tiers and their options from the settings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ def queue_options(settings: Settings) -> QueueOptions:
 
 
 def queue_client(settings: Settings) -> SyncClient:
-    """With PostgreSQL behind it, if there is one."""
+    """Create a queue client that overflows to PostgreSQL if it is configured."""
     return SyncClient(find_endpoints(settings, "redis").redis, queue_options(settings), open_tiers(settings))
 
 
 def open_tiers(settings: Settings, *needed: str) -> Tiers | None:
-    """Connects to nothing yet. None if no PostgreSQL is known, unless it is `needed`."""
+    """Return the tiers, without connecting; None if PostgreSQL is not configured.
+
+    Raises ServiceUnavailable if Valkey, or a server in `needed`, is not configured.
+    """
     endpoints = find_endpoints(settings, "redis", *needed)
     if not endpoints.postgres:
         return None
@@ -47,7 +50,9 @@ def mover_options(settings: Settings) -> MoverOptions:
 
 @contextmanager
 def plain_connection(settings: Settings) -> Generator[tuple[Valkey, int]]:
-    """Yield a connection for commands that only read, and the number of shards. Unlike a client, it writes nothing
-    where there is no queue yet. Raises ShardMismatch."""
+    """Yield a connection for read-only commands, and the number of shards. Raises ShardMismatch.
+
+    Unlike a client, it writes nothing to a server that has no queue yet.
+    """
     with connect(find_endpoints(settings, "redis").redis) as valkey:
         yield valkey, read_shards(valkey, settings.queue.shards)

@@ -1,7 +1,4 @@
-"""`headrace config`: which settings are in effect, and who said so.
-
-Promises never to print a password.
-"""
+"""`headrace config`: the effective settings and their origins. Passwords are never printed."""
 
 from __future__ import annotations
 
@@ -14,21 +11,21 @@ from headrace.settings import SETTINGS
 
 @click.group()
 def config() -> None:
-    """Show the settings in effect, store those for all clients."""
+    """Show the effective settings, and store those for all clients."""
 
 
 @config.command()
 @json_option
 @pass_invocation
 def show(invocation: Invocation, as_json: bool) -> None:
-    """Every setting, its value (passwords masked) and its origin."""
+    """List every setting with its value (passwords masked) and origin."""
     loaded = invocation.loaded
     rows = [
         (key, each.show(each.value_in(loaded.settings)), str(loaded.origins[key])) for key, each in SETTINGS.items()
     ]
     if as_json:
-        shown = {key: {"value": value or None, "origin": origin} for key, value, origin in rows}
-        print_json({"settings": shown})
+        document = {key: {"value": value or None, "origin": origin} for key, value, origin in rows}
+        print_json({"settings": document})
     else:
         print_table(["setting", "value", "origin"], [(key, value or "-", origin) for key, value, origin in rows])
 
@@ -37,11 +34,11 @@ def show(invocation: Invocation, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def apply(invocation: Invocation, as_json: bool) -> None:
-    """Store the caps, the length of metric streams and the default quotas.
+    """Store the caps, the maximum length of metric streams and the default quotas on the servers.
 
-    They hold from then on for every client and every process, whatever its own settings are.
+    From then on, they apply to every client and process, regardless of its own settings.
     """
-    from headrace.cli.bounds import apply_bounds, apply_quotas  # its libraries are not needed to show settings
+    from headrace.cli.bounds import apply_bounds, apply_quotas  # `config show` does not need these imports
 
     changed = {**apply_bounds(invocation.loaded, defaults=True), **apply_quotas(invocation.loaded)}
     if as_json:

@@ -18,7 +18,7 @@ SIZE = size_kind("1KiB", "1TiB")
 @queue_arguments
 @pass_invocation
 def pause(invocation: Invocation, ref: QueueRef) -> None:
-    """Start no more jobs of a queue; it accepts them still."""
+    """Pause a queue: accept jobs but start none."""
     with queue_client(invocation.settings) as client:
         client.pause(ref)
     click.echo(f"paused {shown(ref)}")
@@ -28,7 +28,7 @@ def pause(invocation: Invocation, ref: QueueRef) -> None:
 @queue_arguments
 @pass_invocation
 def resume(invocation: Invocation, ref: QueueRef) -> None:
-    """Start jobs of a paused queue again."""
+    """Resume a paused queue."""
     with queue_client(invocation.settings) as client:
         client.resume(ref)
     click.echo(f"resumed {shown(ref)}")
@@ -38,7 +38,7 @@ def resume(invocation: Invocation, ref: QueueRef) -> None:
 @queue_arguments
 @pass_invocation
 def close(invocation: Invocation, ref: QueueRef) -> None:
-    """Accept no more jobs in a queue; those that wait are run still."""
+    """Close a queue: refuse new jobs but run those already waiting."""
     with queue_client(invocation.settings) as client:
         client.close_queue(ref)
     click.echo(f"closed {shown(ref)}")
@@ -48,7 +48,7 @@ def close(invocation: Invocation, ref: QueueRef) -> None:
 @queue_arguments
 @pass_invocation
 def open_queue(invocation: Invocation, ref: QueueRef) -> None:
-    """Accept jobs in a closed queue again."""
+    """Reopen a closed queue."""
     with queue_client(invocation.settings) as client:
         client.open_queue(ref)
     click.echo(f"opened {shown(ref)}")
@@ -61,7 +61,7 @@ def open_queue(invocation: Invocation, ref: QueueRef) -> None:
 @click.option("--burst", type=float, help="By what factor the environment as a whole may go beyond its limit; else 1.")
 @pass_invocation
 def limits(invocation: Invocation, env: EnvRef, queue: str | None, limit: str, burst: float | None) -> None:
-    """Limit how many jobs run at once, in an environment or a queue.
+    """Set the concurrency limit of an environment or a queue.
 
     Jobs that run already go on. No queue goes beyond the limit of its environment, burst or not.
     """
@@ -83,7 +83,7 @@ def limits(invocation: Invocation, env: EnvRef, queue: str | None, limit: str, b
 @click.option("--bytes", "size", metavar="SIZE", help="Most payload bytes, as in 64MiB; else queue.warm_max_bytes.")
 @pass_invocation
 def caps(invocation: Invocation, ref: QueueRef, items: int | None, size: str | None) -> None:
-    """Set how much of a queue Valkey holds; more waits in PostgreSQL.
+    """Set how many jobs and bytes of a queue Valkey may hold.
 
     Without options the queue has the caps of the settings again. What is beyond a lowered cap stays until it is done.
     """

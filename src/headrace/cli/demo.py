@@ -1,10 +1,9 @@
-"""`headrace demo`: three tenants with ordinary lives, for a first look and for the first acceptance test.
+"""`headrace demo`: a load with three tenants, for evaluation and for the acceptance tests.
 
-acme sends e-mails at a steady pace, and has a queue of reports that somebody paused and forgot. globex makes thumbnails
-in bursts, more than its limit lets run at once. initech's invoices often fail, and some never succeed.
-Two rules of alerts (demo_alerts.toml) notice the forgotten queue and the failing one.
-Beside them runs an application that knows nothing of Headrace, on a stream (demo_stream.py).
-The load is seeded: the same jobs in the same order every time.
+acme sends email at a steady pace and has a paused queue of reports. globex makes thumbnails in bursts that exceed its
+concurrency limit. initech's invoices often fail, and some never succeed. Two alert rules (demo_alerts.toml) detect the
+paused queue and the failing one. An application that does not use Headrace runs on a Redis Stream (demo_stream.py).
+The load is seeded: every run sends the same jobs in the same order.
 """
 
 from __future__ import annotations
@@ -84,13 +83,13 @@ async def post_invoice(job: LeasedJob) -> None:
 
 
 def _post_to_ledger(invoice: int, attempt: int) -> None:
-    """Fails as such things do: some for want of a field, most because somebody does not answer."""
+    """Raise ValueError for every third invoice (missing tax id) and ConnectionError for the others."""
     if invoice % 3 == 0:
         try:
             _tax_id({"invoice": invoice})
         except KeyError as error:
-            raise ValueError(f"invoice {invoice} cannot be posted: the customer has no tax id") from error
-    raise ConnectionError(f"the ledger did not answer (attempt {attempt})")
+            raise ValueError(f"cannot post invoice {invoice}: the customer has no tax id") from error
+    raise ConnectionError(f"ledger did not respond (attempt {attempt})")
 
 
 def _tax_id(customer: dict[str, int]) -> int:
@@ -99,13 +98,15 @@ def _tax_id(customer: dict[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Flow:
+    """Jobs of one flow of the demo, sent at a fixed interval."""
+
     queue: QueueRef
     task: str
     name: str
     type: str
-    jobs: int  # at once
+    jobs: int  # number of jobs sent at once
     every_ticks: int
-    seconds: tuple[float, float]  # how long a job runs
+    seconds: tuple[float, float]  # range of run times
     failing: float = 0.0  # share of jobs that fail at least once
 
 
@@ -119,12 +120,12 @@ FLOWS = (
     Flow(FAILING, "post_invoice", "month-end", "DATA_SINK", jobs=1, every_ticks=2, seconds=(0.01, 0.1), failing=0.4),
 )
 
-BURSTY_CAP = 200  # half a burst
-BURSTY_LIMIT = 10  # a burst is through shortly before the next
+BURSTY_CAP = 200  # half of a burst
+BURSTY_LIMIT = 10  # a burst finishes shortly before the next one
 
 
 def due(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]]:
-    """What arrives in a tick."""
+    """Return the jobs of one tick, by queue."""
     return [
         (flow.queue, [_job(flow, random_) for _ in range(flow.jobs)]) for flow in FLOWS if tick % flow.every_ticks == 0
     ]
@@ -141,13 +142,13 @@ def _job(flow: Flow, random_: random.Random) -> NewJob:
 
 
 @click.command()
-@click.option("--seconds", type=float, help="Stop after this long; else until stopped.")
+@click.option("--seconds", type=float, help="Stop after this many seconds (default: run until stopped).")
 @pass_invocation
 def demo(invocation: Invocation, seconds: float | None) -> None:
-    """Send a small seeded load to the queue.
+    """Send a small, reproducible demo load.
 
-    Three tenants: one steady, with a queue that is paused; one bursty; one whose jobs often fail. Of the bursty one
-    Valkey holds few jobs, so that some wait in PostgreSQL.
+    Three tenants: one steady (with one paused queue), one bursty, one whose jobs often fail. The bursty tenant has a
+    small cap in Valkey, so that some of its jobs wait in PostgreSQL.
     """
     configure_logs(invocation.settings.log)
     _add_rules(invocation)
@@ -155,15 +156,15 @@ def demo(invocation: Invocation, seconds: float | None) -> None:
 
 
 def _add_rules(invocation: Invocation) -> None:
-    """Once: rules that somebody changed since stay changed. What cannot be done is said, and the load goes on."""
-    from headrace.alerts.plan import apply, diff, read_plan  # not for the workers, which import the tasks above
+    """Add missing demo rules and keep existing ones. Print an error and continue if PostgreSQL is unavailable."""
+    from headrace.alerts.plan import apply, diff, read_plan  # imported here: workers import this module for its tasks
 
     try:
         url = find_endpoints(invocation.settings, "postgres").postgres
         with open_pool(url, max_size=1) as pool, connection(pool) as conn:
             apply(conn, [change for change in diff(conn, read_plan(RULES), prune=False) if change.verb == "add"])
     except HeadraceError as error:
-        click.echo(f"no rules for alerts: {error}", err=True)
+        click.echo(f"could not add the demo alert rules: {error}", err=True)
 
 
 async def _send(invocation: Invocation, seconds: float | None) -> None:
@@ -174,7 +175,7 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
     tick = 0
     url = find_endpoints(settings, "redis").redis
     async with Client(url, queue_options(settings), open_tiers(settings)) as client:
-        others = BrowserJobs(client.redis)
+        stream_app = BrowserJobs(client.redis)
         while not stop.is_set() and (seconds is None or time.monotonic() - started < seconds):
             for queue, jobs in due(tick, random_):
                 try:
@@ -182,11 +183,11 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
                     if tick == 0:
                         await _arrange(client, queue)
                 except ServiceUnavailable as error:
-                    click.echo(f"not accepted: {error}", err=True)
+                    click.echo(f"jobs not accepted: {error}", err=True)
             try:
-                await others.step(tick)
+                await stream_app.step(tick)
             except ServiceUnavailable as error:
-                click.echo(f"the stream: {error}", err=True)
+                click.echo(f"demo stream unavailable: {error}", err=True)
             tick += 1
             try:
                 await asyncio.wait_for(stop.wait(), max(0.0, started + tick * TICK_S - time.monotonic()))
@@ -195,7 +196,7 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
 
 
 async def _arrange(client: Client, queue: QueueRef) -> None:
-    """What people have set. At the start only: whoever changes it on the dashboard sees it stay changed."""
+    """Apply the initial limits, caps and pause. Runs once, so that changes made on the dashboard persist."""
     if queue == BURSTY:
         await client.caps(queue, BURSTY_CAP, None)
         await client.limits(queue.environment, BURSTY_LIMIT)

@@ -1,7 +1,7 @@
-"""Somebody else's application in the demo: it fills a plain Redis Stream and reads it with two workers of its own.
+"""An application of the demo that does not use Headrace: it fills a Redis Stream and reads it with two workers.
 
-For a minute more comes than they can do, then for a minute less. A third worker was lost with entries in its hands, as
-happens. Nothing here uses Headrace: it is watched from outside, as any application is.
+Its load alternates every minute between more and less than the workers can process. A third worker died with pending
+entries. Headrace watches the stream from outside, like the stream of any other application.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ LOST_ENTRIES = 3
 MAXLEN = 10_000
 
 WAVE_TICKS = 600
-EVERY_TICKS = (2, 10)  # an entry, while much comes and while little does
+EVERY_TICKS = (2, 10)  # ticks between entries, during high and during low load
 RUN_TICKS = 6
 
 
 class BrowserJobs:
-    """Of a tick, what comes and what is done."""
+    """Simulates the demo application tick by tick: adds, reads and acknowledges stream entries."""
 
     def __init__(self, client: AsyncValkey) -> None:
         self._client = client
         self._began = False
-        self._held: dict[str, tuple[bytes, int]] = {}  # worker → the entry that it runs, and the tick when it is done
+        self._held: dict[str, tuple[bytes, int]] = {}  # worker → the entry it runs, and the tick at which it finishes
 
     async def step(self, tick: int) -> None:
         try:
@@ -42,10 +42,10 @@ class BrowserJobs:
                 for worker in WORKERS:
                     await self._work(worker, tick)
         except NoSuchGroup:
-            self._began = False  # somebody deleted the stream
+            self._began = False  # the stream was deleted: create it again
 
     async def _begin(self) -> None:
-        """What workers held when the demo ended they have done; the lost one holds what it held."""
+        """Create the group, acknowledge entries left by the demo workers, and give DEAD_CONSUMER pending entries."""
         await make_group(self._client, STREAM, GROUP)
         self._held = {}
         for worker in WORKERS:
@@ -72,5 +72,5 @@ class BrowserJobs:
             self._held[worker] = entry_id, tick + RUN_TICKS
 
     async def _read(self, worker: str, after: str, count: int) -> list[bytes]:
-        answer: Any = await self._client.xreadgroup(GROUP, worker, {STREAM: after}, count=count)
-        return [entry_id for _, entries in answer or () for entry_id, _ in entries]
+        reply: Any = await self._client.xreadgroup(GROUP, worker, {STREAM: after}, count=count)
+        return [entry_id for _, entries in reply or () for entry_id, _ in entries]

@@ -36,7 +36,7 @@ EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
 @json_option
 @pass_invocation
 def doctor(invocation: Invocation, security: bool, as_json: bool) -> None:
-    """Check what Headrace needs, and say what to do."""
+    """Check the installation and the servers, and suggest fixes."""
     findings = list(examine_security(invocation.loaded) if security else examine(invocation.settings))
     if as_json:
         print_json({"ok": all(one.ok for one in findings), "checks": [asdict(one) for one in findings]})

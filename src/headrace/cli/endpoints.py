@@ -1,4 +1,4 @@
-"""Where the servers are: those named in the settings, else those of the stack that runs here."""
+"""Finds the URLs of the servers: those in the settings, or those of the stack running on the data directory."""
 
 from __future__ import annotations
 
@@ -29,28 +29,31 @@ def configured(settings: Settings) -> dict[str, str | None]:
 
 
 def find_endpoints(settings: Settings, *needed: str) -> Endpoints:
-    """URLs of the servers; those in `needed` must be known. The others may be empty."""
+    """Return the URLs of the servers; empty where none is configured or running.
+
+    Raises ServiceUnavailable if the URL of a server in `needed` is unknown.
+    """
     stack = running_stack(settings.embedded.data_dir) or {}
     urls = {server: url or stack.get("urls", {}).get(server, "") for server, url in configured(settings).items()}
     for server in needed:
         if not urls[server]:
             raise ServiceUnavailable(
-                f"No {server} server is known: {server}.url is not set, and no Headrace stack runs on "
+                f"No {server} server is configured: {server}.url is not set, and no Headrace stack is running on "
                 f"{settings.embedded.data_dir}. Start one with `headrace up`, or set HEADRACE_{server.upper()}_URL."
             )
     return Endpoints(**urls)
 
 
 def probe(server: str, url: str) -> str | None:
-    """The server's version, or None if it does not answer."""
+    """Return the version of a server, or None if it does not respond."""
     return import_module(PROBES[server]).server_version(url)
 
 
 def refuse_absent(settings: Settings) -> None:
-    """Every server that the settings name must answer before anything is built on it."""
+    """Raise ServiceUnavailable unless every configured server responds."""
     for server, url in configured(settings).items():
         if url is not None and probe(server, url) is None:
             raise ServiceUnavailable(
-                f"{server}.url names {mask(url)}, and no {server} server answers there. Nothing was started. Start it, "
-                f"correct HEADRACE_{server.upper()}_URL, or leave it out to use an embedded one."
+                f"No {server} server responds at {mask(url)} ({server}.url). Nothing was started. Start the server, "
+                f"correct HEADRACE_{server.upper()}_URL, or unset it to use an embedded server."
             )

@@ -62,7 +62,7 @@ def enqueue(
     count: int,
     as_json: bool,
 ) -> None:
-    """Send jobs to a queue."""
+    """Add jobs to a queue."""
     if job_id is not None and count > 1:
         raise click.UsageError("--id names one job: leave it out, or leave out --count.")
     body = read_payload(payload, payload_file)

@@ -1,4 +1,4 @@
-"""What `headrace doctor` found out about one thing."""
+"""The result of one check of `headrace doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
+    """Result of one check."""
+
     check: str
     ok: bool
     found: str
-    advice: str = ""  # what to do; of something that is ok, what would be better
+    advice: str = ""  # suggested action; may also be set if the check is ok, as a recommendation

@@ -1,4 +1,4 @@
-"""Numbers, times and text as people read them. Pure."""
+"""Formats sizes, ages, rates, times and untrusted text for output. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ABSENT = "-"
 
 
 def size_text(count: int) -> str:
-    """1536 → "1.5 KiB"."""
+    """Format a number of bytes, for example 1536 as "1.5 KiB"."""
     value, units = float(count), iter(("KiB", "MiB", "GiB"))
     unit = "B"
     while value >= 1024 and (larger := next(units, None)):
@@ -17,7 +17,7 @@ def size_text(count: int) -> str:
 
 
 def age_text(age_ms: int | None) -> str:
-    """Two units at most: "850ms", "12s", "3m 5s", "2h 10m", "4d 1h"."""
+    """Format milliseconds with at most two units ("850ms", "12s", "3m 5s", "2h 10m", "4d 1h"); "-" for None."""
     if age_ms is None:
         return ABSENT
     if age_ms < 1000:
@@ -34,7 +34,7 @@ def rate_text(per_s: float) -> str:
 
 
 def time_text(at_ms: int | None) -> str:
-    """In UTC: a time that is read on one machine and told on another."""
+    """Format a Unix time in milliseconds as UTC; "-" for None."""
     if at_ms is None:
         return ABSENT
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "milliseconds").replace("+00:00", " UTC")
@@ -45,5 +45,5 @@ def is_plain(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """The text with what a terminal would obey made visible: it was written by a tenant's code."""
+    """Escape control characters in text from tenants, so that it cannot control the terminal."""
     return "".join(char if is_plain(char) else repr(char)[1:-1] for char in text)

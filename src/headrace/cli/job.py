@@ -25,7 +25,7 @@ PREVIEW_BYTES = 1024
 @json_option
 @pass_invocation
 def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None:
-    """Show one job: where it stands, what it carries, how it failed."""
+    """Show a job: state, payload and last error."""
     with queue_client(invocation.settings) as client:
         found = client.get(env, job_id)
     if found is None:
@@ -43,7 +43,7 @@ def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None
 @click.argument("job_id", metavar="ID")
 @pass_invocation
 def cancel(invocation: Invocation, env: EnvRef, job_id: str) -> None:
-    """Take back a job that still waits.
+    """Cancel a waiting job.
 
     A job that a worker has started, or that is dead, stays as it is: exit code 1.
     """

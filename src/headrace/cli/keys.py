@@ -27,7 +27,7 @@ from headrace.settings import Settings
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke the keys of the API."""
+    """Create, list and revoke API keys."""
 
 
 @keys.command()

@@ -1,4 +1,4 @@
-"""The key of this machine's own stack: `headrace up` makes it and keeps its text beside the data."""
+"""The API key of the local stack: `headrace up` creates it and stores its text in the data directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "api.key"
 
 
 def read_local_key(data_dir: Path) -> str | None:
-    """Its text; None if no stack was started on this data directory, or the file is not ours to read."""
+    """Return the text of the local key; None if no stack was started on the directory or the file is unreadable."""
     try:
         text = (data_dir / FILE).read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -24,9 +24,9 @@ def read_local_key(data_dir: Path) -> str | None:
 
 
 def ensure_local_key(conn: Connection, data_dir: Path, alone: bool) -> str:
-    """The text of a key that may do everything: the one of last time if it is still valid, else a new one.
+    """Return the text of a key with full access: the stored one if it is still valid, otherwise a new one.
 
-    `alone`: nobody else uses this PostgreSQL, so an older key whose text was lost is revoked.
+    `exclusive`: no other stack uses this PostgreSQL, so older local keys whose text was lost are revoked.
     """
     text = read_local_key(data_dir)
     known = find_key(conn, id_of(text) or "") if text else None
@@ -43,7 +43,7 @@ def ensure_local_key(conn: Connection, data_dir: Path, alone: bool) -> str:
 
 def _write(path: Path, text: str) -> None:
     fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)  # its permissions may be others
+    fresh.unlink(missing_ok=True)  # an existing file may have other permissions
     with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(f"{text}\n")
         file.flush()

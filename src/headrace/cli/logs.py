@@ -1,4 +1,4 @@
-"""Log lines of long-running commands, on standard error."""
+"""Configures the log of long-running commands, on standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.settings import LogSettings
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line; `action` is the stable name of what happened."""
+    """Formats a record as one JSON object per line; `action` is the stable name of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

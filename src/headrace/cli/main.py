@@ -1,8 +1,8 @@
-"""The `headrace` command: its root options, its table of commands, and how failures become exit codes.
+"""The `headrace` command: its root options, the table of commands, and the exit codes of failures.
 
-Promises that `headrace --help` imports no command (so no Spark, no redis, no rich), and that every error
-Headrace raises on purpose ends as one message on standard error and its own exit code. Anything else is
-a bug: it keeps its traceback and exits with 70, which no refused operation does. Imports click only.
+`headrace --help` imports no command module, and so neither Spark nor redis-py nor rich. Each HeadraceError
+is printed as one message on standard error and has its own exit code. Any other exception is a bug: its
+traceback is printed and the exit code is 70, which no HeadraceError uses.
 """
 
 from __future__ import annotations
@@ -21,59 +21,59 @@ from headrace.errors import HeadraceError, MissingExtra
 INTERRUPTED = 130
 BUG = 70  # EX_SOFTWARE of sysexits.h
 
-# name → where the command lives, and its line in `headrace --help`
+# Command name → module and function of the command, and its line in `headrace --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("headrace.cli.up:up", "Start a whole Headrace on this machine and stop it with Ctrl-C."),
-    "url": ("headrace.cli.url:url", "Print the URL of a server, with its password."),
-    "doctor": ("headrace.cli.doctor:doctor", "Check what Headrace needs, and say what to do."),
-    "worker": ("headrace.cli.worker:worker", "Run the tasks of APP until stopped."),
-    "mover": ("headrace.cli.mover:mover", "Move jobs between Valkey and PostgreSQL until stopped."),
-    "tiers": ("headrace.cli.tiers:tiers", "Show what happened to servers, adopt a PostgreSQL."),
-    "enqueue": ("headrace.cli.enqueue:enqueue", "Send jobs to a queue."),
-    "queues": ("headrace.cli.queues:queues", "Show every queue as it is now."),
-    "job": ("headrace.cli.job:job", "Show one job: where it stands, what it carries, how it failed."),
-    "cancel": ("headrace.cli.job:cancel", "Take back a job that still waits."),
-    "redrive": ("headrace.cli.redrive:redrive", "Let dead jobs of a queue run again, with all their attempts."),
-    "discard": ("headrace.cli.redrive:discard", "Delete dead jobs of a queue permanently."),
-    "pause": ("headrace.cli.control:pause", "Start no more jobs of a queue; it accepts them still."),
-    "resume": ("headrace.cli.control:resume", "Start jobs of a paused queue again."),
-    "close": ("headrace.cli.control:close", "Accept no more jobs in a queue; those that wait are run still."),
-    "open": ("headrace.cli.control:open_queue", "Accept jobs in a closed queue again."),
-    "limits": ("headrace.cli.control:limits", "Limit how many jobs run at once, in an environment or a queue."),
-    "caps": ("headrace.cli.control:caps", "Set how much of a queue Valkey holds; more waits in PostgreSQL."),
-    "quotas": ("headrace.cli.quotas:quotas", "Show and set what tenants may use."),
-    "metrics": ("headrace.cli.metrics:metrics", "Switch metric events on or off, and show how far they have come."),
+    "up": ("headrace.cli.up:up", "Run a complete Headrace stack on this machine until Ctrl-C."),
+    "url": ("headrace.cli.url:url", "Print the URL of a server, including its password."),
+    "doctor": ("headrace.cli.doctor:doctor", "Check the installation and the servers, and suggest fixes."),
+    "worker": ("headrace.cli.worker:worker", "Run a worker for the tasks in APP."),
+    "mover": ("headrace.cli.mover:mover", "Run the mover, which moves jobs between Valkey and PostgreSQL."),
+    "tiers": ("headrace.cli.tiers:tiers", "Show server failovers and restores, and adopt a PostgreSQL."),
+    "enqueue": ("headrace.cli.enqueue:enqueue", "Add jobs to a queue."),
+    "queues": ("headrace.cli.queues:queues", "List queues and their current state."),
+    "job": ("headrace.cli.job:job", "Show a job: state, payload and last error."),
+    "cancel": ("headrace.cli.job:cancel", "Cancel a waiting job."),
+    "redrive": ("headrace.cli.redrive:redrive", "Redrive a queue's dead jobs, with their attempts reset."),
+    "discard": ("headrace.cli.redrive:discard", "Delete a queue's dead jobs permanently."),
+    "pause": ("headrace.cli.control:pause", "Pause a queue: accept jobs but start none."),
+    "resume": ("headrace.cli.control:resume", "Resume a paused queue."),
+    "close": ("headrace.cli.control:close", "Close a queue: refuse new jobs but run those already waiting."),
+    "open": ("headrace.cli.control:open_queue", "Reopen a closed queue."),
+    "limits": ("headrace.cli.control:limits", "Set the concurrency limit of an environment or a queue."),
+    "caps": ("headrace.cli.control:caps", "Set how many jobs and bytes of a queue Valkey may hold."),
+    "quotas": ("headrace.cli.quotas:quotas", "Show and set the quotas of tenants."),
+    "metrics": ("headrace.cli.metrics:metrics", "Turn metric events on or off, and show their status."),
     "pipeline": (
         "headrace.cli.pipeline:pipeline",
-        "Read metric events with Spark and write history to ClickHouse.",
+        "Run the pipeline: turn metric events into history in ClickHouse.",
     ),
-    "spool": ("headrace.cli.spool:spool", "Look into a spool's directory, check it, empty it."),
-    "streams": ("headrace.cli.streams:streams", "Show and watch jobs on plain Redis Streams."),
-    "api": ("headrace.cli.api:api", "Serve the API and the dashboard until stopped."),
-    "keys": ("headrace.cli.keys:keys", "Make, list and revoke the keys of the API."),
-    "acl": ("headrace.cli.acl:acl", "Print users of Valkey with the rights that each ROLE needs."),
-    "sessions": ("headrace.cli.sessions:sessions", "List and revoke sessions of browsers."),
-    "alerts": ("headrace.cli.alerts:alerts", "Evaluate rules over history, and tell people."),
-    "snapshot": ("headrace.cli.snapshot:snapshot", "Refresh the metrics of /metrics, and look at them."),
+    "spool": ("headrace.cli.spool:spool", "Inspect, verify and drain a spool directory."),
+    "streams": ("headrace.cli.streams:streams", "Work with jobs on plain Redis Streams."),
+    "api": ("headrace.cli.api:api", "Serve the HTTP API and the dashboard."),
+    "keys": ("headrace.cli.keys:keys", "Create, list and revoke API keys."),
+    "acl": ("headrace.cli.acl:acl", "Print Valkey users with the permissions that each ROLE needs."),
+    "sessions": ("headrace.cli.sessions:sessions", "List and revoke browser sessions."),
+    "alerts": ("headrace.cli.alerts:alerts", "Evaluate alert rules and send notifications."),
+    "snapshot": ("headrace.cli.snapshot:snapshot", "Refresh and inspect the snapshot behind /metrics."),
     "autoscale": (
         "headrace.cli.autoscale:autoscale",
-        "Decide how many workers there should be, and say why.",
+        "Scale workers, and explain each decision.",
     ),
-    "demo": ("headrace.cli.demo:demo", "Send a small seeded load to the queue."),
+    "demo": ("headrace.cli.demo:demo", "Send a small, reproducible demo load."),
     "migrate": ("headrace.cli.migrate:migrate", "Create or update the tables in PostgreSQL and ClickHouse."),
-    "reconcile": ("headrace.cli.reconcile:reconcile", "Compare the queues' own counts with history."),
-    "audit": ("headrace.cli.audit:audit", "Compute hours of history again and compare them with the warehouse."),
-    "backfill": ("headrace.cli.backfill:backfill", "Compute hours of history again and put them in place of the old."),
+    "reconcile": ("headrace.cli.reconcile:reconcile", "Compare the queues' own counters with history."),
+    "audit": ("headrace.cli.audit:audit", "Recompute hours of history and compare them with ClickHouse."),
+    "backfill": ("headrace.cli.backfill:backfill", "Recompute hours of history and replace the stored ones."),
     "config": (
         "headrace.cli.config:config",
-        "Show the settings in effect, store those for all clients.",
+        "Show the effective settings, and store those for all clients.",
     ),
-    "version": ("headrace.cli.version:version", "Show the versions of Headrace and what it runs on."),
+    "version": ("headrace.cli.version:version", "Show the versions of Headrace and its dependencies."),
 }
 
 
 class LazyGroup(click.Group):
-    """Holds a stub per command, enough for help and suggestions; the command is imported to be run."""
+    """A group with a stub per command for help and suggestions; the real command is imported when it runs."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -99,7 +99,7 @@ def load_command(target: str) -> click.Command:
         if error.name is None or error.name.partition(".")[0] == "headrace":
             raise
         raise MissingExtra(
-            f"This command needs the library {error.name!r}, which is not installed. "
+            f"This command needs the Python package {error.name!r}, which is not installed. "
             "Install Headrace with its extras: pip install 'headrace[pipeline,server,embedded]'."
         ) from error
 
@@ -107,13 +107,13 @@ def load_command(target: str) -> click.Command:
 def _flags(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair:
-            raise click.BadParameter(f"{pair!r} is not KEY=VALUE.", ctx, param)
+            raise click.BadParameter(f"{pair!r} does not have the form KEY=VALUE.", ctx, param)
     return {key.strip(): value for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        # Only here: importlib.metadata is a large part of the start-up.
+        # Imported here because importlib.metadata takes a large part of the start-up time.
         from headrace.cli.version import version_of
 
         click.echo(f"headrace {version_of('headrace') or '(not installed)'}")
@@ -125,7 +125,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Settings file; else $HEADRACE_CONFIG, else ./headrace.toml.",
+    help="Settings file (default: $HEADRACE_CONFIG, then ./headrace.toml).",
 )
 @click.option(
     "--set",
@@ -133,7 +133,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     multiple=True,
     callback=_flags,
     metavar="KEY=VALUE",
-    help="Set one setting, as in --set queue.shards=4; may be repeated.",
+    help="Override one setting, for example --set queue.shards=4. Repeatable.",
 )
 @click.option(
     "--version",
@@ -145,7 +145,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 )
 @click.pass_context
 def headrace(ctx: click.Context, config: Path | None, flags: dict[str, str]) -> None:
-    """A multi-tenant job queue that bounds its memory and measures itself."""
+    """Headrace: a multi-tenant job queue with bounded memory and exact metrics."""
     ctx.obj = Invocation(config, flags, os.environ)
 
 

@@ -1,4 +1,4 @@
-"""Maintenance of the queue's shards, beside any command that runs until stopped."""
+"""Runs the maintenance of the queue's shards in the background of a long-running command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from headrace.vitals.figures import Families
 
 @contextmanager
 def maintained(settings: Settings) -> Generator[Callable[[], Families]]:
-    """Maintain the shards while the block runs. Gives the metrics of it; without a known Valkey it does nothing."""
+    """Run shard maintenance during the `with` block, and yield a function that returns its metrics.
+
+    Does nothing if no Valkey is configured.
+    """
     url = find_endpoints(settings).redis
     if not url:
         yield lambda: ()

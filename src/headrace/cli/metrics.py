@@ -14,7 +14,7 @@ from headrace.queue.metrics import read_metrics, switch_metrics
 
 @click.group()
 def metrics() -> None:
-    """Switch metric events on or off, and show how far they have come."""
+    """Turn metric events on or off, and show their status."""
 
 
 @metrics.command()

@@ -19,7 +19,7 @@ from headrace.cold.mover import Mover
 @metrics_port_option("cold.metrics_port")
 @pass_invocation
 def mover(invocation: Invocation, metrics_port: int | None) -> None:
-    """Move jobs between Valkey and PostgreSQL until stopped.
+    """Run the mover, which moves jobs between Valkey and PostgreSQL.
 
     Every worker does this too; run one apart where workers come and go, or are busy. Of all that run one works per
     shard and the others stand by.

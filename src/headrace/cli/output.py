@@ -1,7 +1,7 @@
-"""How commands print: a table for a person, aligned text for a pipe, JSON for a program.
+"""Output of commands: a table on a terminal, aligned text in a pipe, or JSON.
 
-Promises that with `--json` the last line of standard output is one JSON object, whatever was printed
-before it. Never imports rich unless standard output is a terminal.
+With `--json`, the last line of standard output is one JSON object; other lines may precede it. rich is
+imported only if standard output is a terminal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 ShowTable = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
-json_option = click.option("--json", "as_json", is_flag=True, help="End standard output with one line of JSON.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of standard output."
+)
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -40,7 +42,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 @contextmanager
 def live_table() -> Generator[ShowTable]:
-    """A table that is shown again and again: in place on a terminal, one after the other into a pipe."""
+    """Yield a function that shows a table repeatedly: updated in place on a terminal, appended in a pipe."""
     if not sys.stdout.isatty():
         yield _print_again
         return
@@ -68,5 +70,5 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
     table = Table(*columns, box=box.SIMPLE)
     for row in rows:
-        table.add_row(*map(Text, row))  # Text: rich would read `local[*]` as markup
+        table.add_row(*map(Text, row))  # as Text, because rich would parse `local[*]` as markup
     return table

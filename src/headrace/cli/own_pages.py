@@ -1,4 +1,4 @@
-"""/metrics and /healthz of a command that runs until stopped, and its option `--metrics-port`."""
+"""Serves /metrics and /healthz of a long-running command, and defines its option `--metrics-port`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Command = Callable[..., Any]
 
 
 def metrics_port_option(key: str) -> Callable[[Command], Command]:
-    """Given to the command as `metrics_port`; None: as the setting `key` says."""
-    text = f"Port of its /metrics and /healthz, 0 = any free one; else {key}."
+    """Return the option that is passed to the command as `metrics_port`; None means the value of the setting `key`."""
+    text = f"Port for /metrics and /healthz; 0 = any free port (default: {key})."
     return click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help=text)
 
 
@@ -33,25 +33,25 @@ def own_pages(
     health: Callable[[], tuple[int, dict[str, Any]]],
     *sources: Callable[[], Families],
 ) -> Generator[None]:
-    """On the port that was given, else on the configured one; on none if neither is."""
+    """Serve /metrics and /healthz on the given port, or the configured one; serve nothing if both are None."""
     port = configured if given is None else given
     if port is None:
         yield
         return
-    # Only here: a worker that serves nothing starts sooner without.
+    # Imported here so that a worker without a metrics port starts faster.
     from headrace.vitals.collect import registry_of
     from headrace.vitals.pages import served
 
     host = settings.metrics.host
     with served(port, registry_of(*sources), health, host, settings.metrics.token) as chosen:
-        shown = f"[{host}]" if ":" in host else host
-        log.info("serves http://%s:%s/metrics", shown, chosen, extra={"action": "serves_metrics"})
+        url_host = f"[{host}]" if ":" in host else host
+        log.info("serving metrics on http://%s:%s/metrics", url_host, chosen, extra={"action": "serves_metrics"})
         yield
 
 
 @contextmanager
 def loop_pages(settings: Settings, given: int | None, configured: int | None, figures: LoopFigures) -> Generator[None]:
-    """Of a command that is nothing but its loops, and maintains the queue's shards beside them."""
+    """Serve /metrics and /healthz for a command whose health is that of its loops, and run shard maintenance."""
     with (
         maintained(settings) as maintenance,
         own_pages(settings, given, configured, figures.health, figures.families, maintenance),

@@ -43,7 +43,7 @@ from headrace.settings import Settings
 )
 @pass_invocation
 def pipeline(invocation: Invocation, master: str | None, trigger: str | None, once: bool, begin: From | None) -> None:
-    """Read metric events with Spark and write history to ClickHouse."""
+    """Run the pipeline: turn metric events into history in ClickHouse."""
     settings = invocation.settings_with(pipeline_master=master, pipeline_trigger=trigger)
     configure_logs(settings.log)
     chosen, stop = options(settings), stop_event(signal.SIGTERM, signal.SIGINT)

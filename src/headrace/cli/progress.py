@@ -1,6 +1,6 @@
-"""A progress bar on standard error, for work that takes long enough for a person to wonder.
+"""A progress bar on standard error, for operations that take several seconds.
 
-Never imports rich unless standard error is a terminal; into a log or a pipe nothing is shown.
+rich is imported only if standard error is a terminal; in a log or a pipe nothing is shown.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Report = Callable[[int, int], None]
-"""Called with how much is done, and how much there is in all."""
+"""Called with the amount done and the total amount."""
 
 
 @contextmanager
 def progress_bar(title: str, least: int = 0) -> Generator[Report]:
-    """Shown once the whole is at least `least`: a bar for nothing is noise."""
+    """Yield a function that updates the bar. The bar is shown only if the total is at least `min_total`."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

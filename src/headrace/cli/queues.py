@@ -61,7 +61,7 @@ def queues(
     by_flow: bool,
     as_json: bool,
 ) -> None:
-    """Show every queue as it is now."""
+    """List queues and their current state."""
     which = Filter(org, project, env, queue)
     if by_flow:
         _show_flows(invocation.settings, which, as_json)

@@ -28,7 +28,7 @@ SIZES = (Quota.WARM_BYTES, Quota.COLD_BYTES)
 
 @click.group()
 def quotas() -> None:
-    """Show and set what tenants may use."""
+    """Show and set the quotas of tenants."""
 
 
 def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:

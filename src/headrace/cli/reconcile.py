@@ -27,7 +27,7 @@ from headrace.warehouse.connect import connect as connect_clickhouse
 @click.option("--wait", default=0.0, help="Seconds to give a pipeline that is still catching up.")
 @pass_invocation
 def reconcile(invocation: Invocation, as_json: bool, wait: float) -> None:
-    """Compare the queues' own counts with history.
+    """Compare the queues' own counters with history.
 
     Every verb of every queue, at every tier. Exit code 1 if anything differs.
     """

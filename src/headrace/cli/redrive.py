@@ -20,7 +20,7 @@ from headrace.queue.scripts import DeadFilter
 @json_option
 @pass_invocation
 def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
-    """Let dead jobs of a queue run again, with all their attempts."""
+    """Redrive a queue's dead jobs, with their attempts reset."""
     with queue_client(invocation.settings) as client:
         moved = client.redrive(ref, DeadFilter(ids, task, text))
     if as_json:
@@ -39,7 +39,7 @@ def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
 @json_option
 @pass_invocation
 def discard(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
-    """Delete dead jobs of a queue permanently."""
+    """Delete a queue's dead jobs permanently."""
     with queue_client(invocation.settings) as client:
         removed = client.remove_dead(ref, DeadFilter(ids, task, text))
     if as_json:

@@ -1,4 +1,7 @@
-"""Which rooms keep tables in PostgreSQL. A room that gets some is added here."""
+"""The packages that have tables in PostgreSQL, and the folders of their migrations.
+
+A package that gets its first migration is added here.
+"""
 
 from __future__ import annotations
 

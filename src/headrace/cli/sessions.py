@@ -23,7 +23,7 @@ MOST = 100_000
 
 @click.group()
 def sessions() -> None:
-    """List and revoke sessions of browsers."""
+    """List and revoke browser sessions."""
 
 
 @sessions.command("list")

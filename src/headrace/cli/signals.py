@@ -1,4 +1,4 @@
-"""Signals as events: a long-running command stops by finishing, not by an exception in the middle."""
+"""Turns signals into events, so that a long-running command finishes its work instead of being interrupted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def stop_event(*signals: signal.Signals) -> threading.Event:
-    """Set when one of the signals arrives."""
+    """Return an event that is set when one of the signals arrives. Must be called in the main thread."""
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -21,7 +21,7 @@ def stop_event(*signals: signal.Signals) -> threading.Event:
 
 
 def stop_event_async(*signals: signal.Signals) -> asyncio.Event:
-    """The same for the running event loop."""
+    """Return an event of the running event loop that is set when one of the signals arrives."""
     stop = asyncio.Event()
     for signal_number in signals:
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)

@@ -49,7 +49,7 @@ class Parts:
 
 @click.group()
 def snapshot() -> None:
-    """Refresh the metrics of /metrics, and look at them."""
+    """Refresh and inspect the snapshot behind /metrics."""
 
 
 @snapshot.command()

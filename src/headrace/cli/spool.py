@@ -36,7 +36,7 @@ path_argument = click.argument("path", required=False, type=click.Path(path_type
 
 @click.group()
 def spool() -> None:
-    """Look into a spool's directory, check it, empty it."""
+    """Inspect, verify and drain a spool directory."""
 
 
 @spool.command()

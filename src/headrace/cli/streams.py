@@ -44,7 +44,7 @@ FIELD_CHARS = 100
 
 @click.group()
 def streams() -> None:
-    """Show and watch jobs on plain Redis Streams."""
+    """Work with jobs on plain Redis Streams."""
 
 
 _stream_option = click.option("--stream", "names", multiple=True, help="This stream; may be repeated.")

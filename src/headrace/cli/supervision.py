@@ -1,8 +1,8 @@
-"""The processes of `headrace up`: one that ends by itself is started again, and one that cannot start stays down.
+"""Restarts the processes of `headrace up` that exit unexpectedly.
 
-The pause before a start grows with every end soon after a start. A part that ended `MOST_STARTS` times in a row like
-that, or because of its settings or its command line, stays down, and the other parts go on. A server that cannot start
-ends the stack: nothing works without it.
+The delay before a restart grows with every exit soon after a start. A part stays down if it exits soon after its start
+`MAX_FAILED_STARTS` times in a row, or because of invalid settings or an invalid command line; the other parts continue.
+A server that cannot start stops the whole stack, because all parts need it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headrace.errors import EmbeddedError
 from headrace.vitals.backoff import Backoff
 
 PAUSES = Backoff(base_s=1.0, longest_s=30.0)
-SOON_S = 60.0  # a process that ran for longer had started well
+SOON_S = 60.0  # a process that ran for longer than this started successfully
 MOST_STARTS = 5
 BAD_USAGE, BAD_SETTINGS = 2, 3
-HOPELESS = (BAD_USAGE, BAD_SETTINGS)  # exit codes that another start would only repeat
+HOPELESS = (BAD_USAGE, BAD_SETTINGS)  # exit codes that a restart cannot fix
 
 Say = Callable[[str], None]
 
 
 class Process(Protocol):
-    """A part (`Child`) or a server (`EmbeddedServer`)."""
+    """A process that can be restarted: a part (`GuardedProcess`) or a server (`EmbeddedServer`)."""
 
     name: str
 
@@ -35,18 +35,20 @@ class Process(Protocol):
     def restart(self) -> None: ...
 
     def describe_log(self) -> str:
-        """Return where its log is, and how it ends."""
+        """Return the path of the log and its last lines."""
         ...
 
 
 @dataclass
 class Supervised:
+    """State of one supervised process."""
+
     process: Process
-    needed: bool  # the stack cannot go on without it
+    needed: bool  # the stack is stopped if this process stays down
     started_at: float = field(default_factory=time.monotonic)
-    restart_at: float | None = None  # None: it runs, or stays down
+    restart_at: float | None = None  # None: running, or down for good
     restarts: int = 0
-    failures: int = 0  # ends soon after a start, in a row
+    failures: int = 0  # consecutive exits soon after a start
     last_exit: int | None = None
     is_down: bool = False
 
@@ -55,7 +57,7 @@ class Supervised:
 
 
 class Supervisor:
-    """Watches processes that run. `check` is to be called often; it raises EmbeddedError if a needed one stays down."""
+    """Restarts watched processes that exit. `check` must be called often; it does all the work."""
 
     def __init__(self, say: Say, on_change: Callable[[dict[str, Any]], None]) -> None:
         self._say = say
@@ -66,13 +68,14 @@ class Supervisor:
         self._all[process.name] = Supervised(process, needed)
 
     def forget(self, name: str) -> None:
-        """It is about to be stopped."""
+        """Stop watching a process, because it is about to be stopped."""
         self._all.pop(name, None)
 
     def is_down(self, name: str) -> bool:
         return name in self._all and self._all[name].is_down
 
     def check(self) -> None:
+        """Restart exited processes when their delay is over. Raises EmbeddedError if a required one stays down."""
         now = time.monotonic()
         for each in self._all.values():
             if each.is_down:
@@ -81,7 +84,7 @@ class Supervisor:
                 if now >= each.restart_at:
                     self._restart(each)
             elif (code := each.process.exit_code()) is not None:
-                self._ended(each, code, f"ended by itself (exit code {code})")
+                self._ended(each, code, f"exited unexpectedly (exit code {code})")
 
     def _restart(self, each: Supervised) -> None:
         each.restart_at, each.started_at = None, time.monotonic()
@@ -89,7 +92,7 @@ class Supervisor:
         try:
             each.process.restart()
         except EmbeddedError as error:
-            self._ended(each, error.exit_code, f"could not be started again: {error}")
+            self._ended(each, error.exit_code, f"could not be restarted: {error}")
         else:
             self._report()
 
@@ -100,14 +103,12 @@ class Supervisor:
             each.is_down = True
             message = f"{each.process.name} {how} and stays down. {each.process.describe_log()}"
             if each.needed:
-                raise EmbeddedError(f"{message}\nEverything else was stopped, the data is kept.")
-            self._say(f"{message}\nEverything else goes on. Correct the cause and start `headrace up` again.")
+                raise EmbeddedError(f"{message}\nAll other processes were stopped; the data was kept.")
+            self._say(f"{message}\nAll other processes keep running. Fix the cause and start `headrace up` again.")
         else:
             pause_s = PAUSES.delay_s(each.failures, random.random())
             each.restart_at = time.monotonic() + pause_s
-            self._say(
-                f"{each.process.name} {how}; it is started again in {pause_s:.1f} s. {each.process.describe_log()}"
-            )
+            self._say(f"{each.process.name} {how}; restarting in {pause_s:.1f} s. {each.process.describe_log()}")
         self._report()
 
     def _report(self) -> None:

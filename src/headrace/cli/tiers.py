@@ -12,7 +12,7 @@ from headrace.cold.status import read_server_events
 
 @click.group()
 def tiers() -> None:
-    """Show what happened to servers, adopt a PostgreSQL."""
+    """Show server failovers and restores, and adopt a PostgreSQL."""
 
 
 @tiers.command()

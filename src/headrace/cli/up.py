@@ -1,8 +1,8 @@
-"""`headrace up`: everything on one machine, for a first look, for development and for small set-ups.
+"""`headrace up`: a complete stack on one machine, for evaluation, development and small deployments.
 
-Starts the servers that no setting names, brings the schema up to date, then runs the pipeline, the API
-and, with --demo, workers and a load, each in a process of its own. All of them end with this one. One that ends by
-itself is started again (see supervision.py).
+Starts embedded servers for those that are not configured, migrates the schemas, then runs the pipeline, the API and,
+with --demo, workers and a load, each in its own process. All processes exit with this one. A process that exits
+unexpectedly is restarted (see supervision.py).
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from headrace.errors import EmbeddedError
 from headrace.settings import SETTINGS, Settings, mask
 
 POLL_S = 0.1
-CATCH_UP_S = 180.0  # Spark may have just begun to start, on a machine that has much else to do
+CATCH_UP_S = 180.0  # on a busy machine, Spark may still be starting
 DEMO_WORKERS = 2
 DEMO_TYPES = Path(__file__).with_name("demo_workers.toml")
 
 
 @click.command()
-@click.option("--demo", is_flag=True, help="Run a small seeded load with real workers.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="Stop after this long; else on Ctrl-C.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where to keep data; else embedded.data_dir.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of the dashboard; else api.port.")
-@click.option("--show-secrets", is_flag=True, help="Print URLs with their passwords.")
+@click.option("--demo", is_flag=True, help="Also run two workers and a small, reproducible load.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), help="Stop after this many seconds (default: run until Ctrl-C)."
+)
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory (default: embedded.data_dir).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Dashboard port (default: api.port).")
+@click.option("--show-secrets", is_flag=True, help="Print the server URLs with their passwords.")
 @json_option
 @pass_invocation
 def up(
@@ -56,7 +58,7 @@ def up(
     show_secrets: bool,
     as_json: bool,
 ) -> None:
-    """Start a whole Headrace on this machine and stop it with Ctrl-C."""
+    """Run a complete Headrace stack on this machine until Ctrl-C."""
     flags = dict(invocation.flags)
     if data_dir is not None:
         flags["embedded.data_dir"] = str(data_dir)
@@ -71,7 +73,7 @@ def up(
 
 
 class Up:
-    """One run: start, watch, stop; every step says what it does."""
+    """One run of the stack: starts, monitors and stops all processes, and prints each step."""
 
     def __init__(self, invocation: Invocation, demo: bool, *, show_secrets: bool) -> None:
         self._invocation = invocation
@@ -102,7 +104,7 @@ class Up:
     def _run_on(self, stack: Stack, directory: DataDirectory, seconds: float | None) -> dict[str, Any]:
         endpoints = self._endpoints(stack)
         self._env = {f"HEADRACE_{server.upper()}_URL": url for server, url in vars(endpoints).items()}
-        # Before the servers answer: Spark needs longer to start than all of them together.
+        # Started before the servers are ready, because Spark takes longer to start than all of them together.
         self._start_child(directory, "pipeline", "pipeline")
         stack.wait_ready(_say_ready)
         for server in stack.servers.values():
@@ -124,9 +126,9 @@ class Up:
         for name, url in urls.items():
             _say(f"{name} {url}")
         if self._show_url is mask:
-            _say("          (passwords are left out; `headrace url SERVER` prints one URL with its password)")
+            _say("          (passwords are masked; `headrace url SERVER` prints a URL with its password)")
         _say(f"dashboard {self._link(endpoints, key, dashboard)}")
-        _say("          (signs in one browser within the hour; `headrace keys link` makes another)")
+        _say("          (one-time sign-in link, valid for one hour; `headrace keys link` prints another)")
         outcome: dict[str, Any] = {
             "urls": {"dashboard": dashboard, **urls},
             "versions": stack.versions,
@@ -150,10 +152,10 @@ class Up:
         from headrace.cli.migrate import migrate_all
 
         if applied := migrate_all(endpoints, self._settings.warehouse.database, self._settings.warehouse.cluster):
-            _say(f"schema created ({len(applied)} migrations)")
+            _say(f"applied {len(applied)} schema migrations")
 
     def _apply_bounds(self, endpoints: Endpoints) -> None:
-        """Before anything can be enqueued: the caps and quotas of these settings hold for every client."""
+        """Store the caps and quotas of the settings, before the first job can be enqueued."""
         from headrace.cli.bounds import apply_bounds, apply_quotas
 
         flags = {**self._invocation.flags, "redis.url": endpoints.redis}
@@ -161,10 +163,10 @@ class Up:
         loaded = Invocation(self._invocation.config, flags, self._invocation.environ).loaded
         changed = {**apply_bounds(loaded, defaults=False), **apply_quotas(loaded)}
         for key, (before, after) in changed.items():
-            _say(f"{key} is {after} for every client" + ("" if before is None else f" (was {before})"))
+            _say(f"stored {key} = {after} for all clients" + ("" if before is None else f" (was {before})"))
 
     def _ensure_key(self, endpoints: Endpoints, directory: DataDirectory) -> str:
-        """For the commands and the tests of this machine; browsers come by the link."""
+        """Return the API key for local commands and tests; browsers sign in with the link instead."""
         from headrace.cli.local_key import ensure_local_key
         from headrace.postgres.connect import connection, open_pool
 
@@ -196,7 +198,7 @@ class Up:
         return dashboard
 
     def _watched_streams(self) -> dict[str, str]:
-        """What the settings name; in the demo, if they name nothing, the stream that it fills."""
+        """Return the flags that watch the configured streams or, in the demo, the demo's own stream by default."""
         from headrace.cli.demo_stream import GROUP, STREAM
 
         given = self._settings.streams
@@ -211,7 +213,7 @@ class Up:
             self._start_child(directory, "autoscale", "autoscale", "run", flags={"autoscale.types": str(DEMO_TYPES)})
 
     def _start_demo(self, directory: DataDirectory) -> None:
-        # Two of them cannot serve on one port: where one is configured, each takes any that is free.
+        # Two workers cannot share one port: if a port is configured, each worker uses any free port.
         flags = {} if self._settings.worker.metrics_port is None else {"worker.metrics_port": "0"}
         for number in range(1, DEMO_WORKERS + 1):
             self._start_child(directory, f"worker-{number}", "worker", "headrace.cli.demo:tasks", flags=flags)
@@ -220,10 +222,9 @@ class Up:
     def _start_child(
         self, directory: DataDirectory, name: str, *arguments: str, flags: Mapping[str, str] | None = None
     ) -> None:
-        """A command of ours in a process of its own, with our settings and the addresses of the servers: it would
-        run the same against servers elsewhere."""
+        """Start a `headrace` command in its own process, with this process's settings and the URLs of the servers."""
         given = {**self._invocation.flags, "embedded.data_dir": str(directory.path), **(flags or {})}
-        # Every user of the machine can read a command line.
+        # Secrets are passed in the environment, because every user of the machine can read command lines.
         secrets = {SETTINGS[key].env: str(given.pop(key)) for key in list(given) if SETTINGS[key].secret}
         command = [sys.executable, "-m", "headrace"]
         if self._invocation.config is not None:
@@ -238,7 +239,7 @@ class Up:
         self._supervisor.watch(child)
 
     def _record_parts(self, parts: dict[str, Any]) -> None:
-        """For `headrace doctor`: which processes ended by themselves since the start."""
+        """Record the processes that exited unexpectedly, for `headrace doctor`."""
         if self._directory is not None:
             self._directory.write_stack({**self._directory.last_stack(), "parts": parts})
 
@@ -247,28 +248,31 @@ class Up:
         while not self._stop.is_set() and not _answers(f"{dashboard}healthz"):
             self._supervisor.check()
             if self._supervisor.is_down("api") or time.monotonic() > deadline:
-                raise EmbeddedError(f"The API did not answer at {dashboard}. See {self._children['api'].log_file}.")
+                raise EmbeddedError(
+                    f"The API did not respond at {dashboard} within embedded.start_timeout. "
+                    f"See {self._children['api'].log_file}."
+                )
             time.sleep(POLL_S)
-        _say(f"api ready {time.monotonic() - self._began:.1f} s")
+        _say(f"api ready after {time.monotonic() - self._began:.1f} s")
 
     def _watch(self, dashboard: str, key: str, seconds: float | None) -> float | None:
-        """Until it is time to stop; returns when the demo's first chart had something to show."""
+        """Monitor the processes until stopped. Return the seconds until the first chart had data, or None."""
         first_chart_s: float | None = None
         end = None if seconds is None else time.monotonic() + seconds
         while not self._stop.wait(POLL_S) and (end is None or time.monotonic() < end):
             self._supervisor.check()
             if self._demo and first_chart_s is None and _has_chart(dashboard, key):
                 first_chart_s = round(time.monotonic() - self._began, 2)
-                _say(f"first chart {first_chart_s} s")
+                _say(f"first chart after {first_chart_s} s")
         return first_chart_s
 
     def _settle(self, endpoints: Endpoints) -> dict[str, Any]:
-        """Let the demo's workers finish, the pipeline catch up, then compare the counts."""
+        """Stop the demo's load and workers, wait for the pipeline to catch up, and compare counters with history."""
         from headrace.cli.reconcile import as_document, reconcile_now
         from headrace.warehouse.connect import connect
         from headrace.warehouse.pipeline_batches import freshness_since
 
-        _say("stopping the load, comparing counts")
+        _say("stopping the demo load and comparing counters with history")
         for name in [name for name in self._children if name == "demo" or name.startswith("worker")]:
             self._supervisor.forget(name)
             self._children.pop(name).stop()
@@ -277,7 +281,7 @@ class Up:
         warehouse = connect(endpoints.clickhouse, self._settings.warehouse.database)
         fresh = freshness_since(warehouse, self._started_at)
         while not fresh.events and any(found.odometers.values()) and time.monotonic() < deadline:
-            time.sleep(POLL_S)  # a batch's own row follows its other rows
+            time.sleep(POLL_S)  # the row about a batch is written after the rows of the batch
             fresh = freshness_since(warehouse, self._started_at)
         return {**as_document(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
 
@@ -292,29 +296,29 @@ class Up:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return answer.status == 200
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return response.status == 200
     except (urllib.error.URLError, OSError):
         return False
 
 
 def _has_chart(dashboard: str, key: str) -> bool:
-    """Does history over HTTP have a completed job of the demo?"""
+    """Return whether the API's history contains a completed job of the demo."""
     from headrace.cli.demo import STEADY
 
     query = f"org={STEADY.org}&project={STEADY.project}&env={STEADY.env}&period=5m"
     url = f"{dashboard}api/v1/queues/{STEADY.queue}/metrics?{query}"
-    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(asked, timeout=5) as answer:
-            points = json.load(answer)["timeseries"]
+        with urllib.request.urlopen(request, timeout=5) as response:
+            points = json.load(response)["timeseries"]
     except (urllib.error.URLError, OSError):
         return False
     return any(point["throughput"]["completed"] for point in points)
 
 
 def _say_ready(name: str, version: str, seconds: float) -> None:
-    _say(f"{name} ready {seconds:.1f} s ({version})")
+    _say(f"{name} ready after {seconds:.1f} s ({version})")
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""`headrace url`: where a server is, with its password, for programs that are not Headrace's own."""
+"""`headrace url`: prints the URL of a server, for use in other programs."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from headrace.cli.endpoints import SERVERS, find_endpoints
 @click.argument("server", type=click.Choice(SERVERS))
 @pass_invocation
 def url(invocation: Invocation, server: str) -> None:
-    """Print the URL of a server, with its password."""
+    """Print the URL of a server, including its password."""
     click.echo(getattr(find_endpoints(invocation.settings, server), server))

@@ -1,6 +1,6 @@
-"""`headrace version`: what a bug report needs.
+"""`headrace version`: the versions to include in a bug report.
 
-Reads package metadata only; imports none of the libraries it names.
+Reads package metadata only; does not import the packages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.output import json_option, print_json, print_table
 
-# The library that each part stands on, and the extra that brings it.
+# Package → the extra that installs it; empty: always installed.
 _LIBRARIES = {
     "redis": "",
     "psycopg": "",
@@ -36,7 +36,7 @@ def version_of(distribution: str) -> str | None:
 @click.command()
 @json_option
 def version(as_json: bool) -> None:
-    """Show the versions of Headrace and what it runs on."""
+    """Show the versions of Headrace and its dependencies."""
     versions = {"headrace": version_of("headrace"), "python": platform.python_version()}
     versions |= {name: version_of(name) for name in _LIBRARIES}
     if as_json:

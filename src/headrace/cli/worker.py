@@ -56,7 +56,7 @@ def worker(
     no_mover: bool,
     metrics_port: int | None,
 ) -> None:
-    """Run the tasks of APP until stopped.
+    """Run a worker for the tasks in APP.
 
     APP is module:variable, a headrace.Tasks. SIGTERM and Ctrl-C let running jobs finish (worker.grace).
     """
