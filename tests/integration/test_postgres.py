@@ -432,7 +432,8 @@ def test_doctor_says_whether_tables_are_missing(postgres_url: str, servers: Serv
     empty = database_url(servers.postgres_template(), "postgres")
     missing = ", ".join(pending(empty, POSTGRES_ROOMS))
     assert "cold/001_cold.sql" in missing
-    assert postgres_tables(empty) == Finding("postgres tables", False, f"missing: {missing}", "Run `headrace migrate`.")
+    found = f"pending migrations: {missing}"
+    assert postgres_tables(empty) == Finding("postgres tables", False, found, "Run `headrace migrate`.")
 
 
 def test_the_command_migrates_both(

@@ -83,7 +83,7 @@ def test_doctor_examines_every_stored_shard(place: Place, valkey: Valkey) -> Non
     valkey.hset(keys.meta(4), "quarantined", 3)
     checks = {each["check"]: each for each in json.loads(place.run("doctor", "--json").stdout)["checks"]}
     assert checks["malformed entries"]["found"] == "3 quarantined"
-    assert "mover of shard 4" in checks
+    assert "mover, shard 4" in checks
 
 
 def test_the_stream_watcher_writes_to_the_stored_shards(place: Place, valkey: Valkey) -> None:

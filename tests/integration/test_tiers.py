@@ -692,7 +692,7 @@ def test_the_doctor_tells_how_the_tiers_are(bench: Bench, monkeypatch: pytest.Mo
         told = examine_tiers(bench.valkey_url, bench.postgres_url, 2)
         return {one.check: (one.ok, one.found) for one in told}
 
-    mover = f"mover of shard {bench.shard}"
+    mover = f"mover, shard {bench.shard}"
     bench.enqueue(*range(CAP + 1))
     assert found()[mover] == (False, "none, 1 queues in cold mode")
     bench.move()
@@ -703,4 +703,4 @@ def test_the_doctor_tells_how_the_tiers_are(bench: Bench, monkeypatch: pytest.Mo
     bench.drain()
     Audit(bench.tiers).run(bench.shard)
     assert found()["quarantine"] == (False, "1 jobs")
-    assert found()[f"drift of shard {bench.shard}"] == (True, "1 mended")
+    assert found()[f"counter drift, shard {bench.shard}"] == (True, "1 repaired")

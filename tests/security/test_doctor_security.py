@@ -92,14 +92,14 @@ class TestSettings:
     def test_what_an_allowed_host_opens_is_named(self, host: str, opened: str) -> None:
         [rule] = [rule for rule in SETTING_RULES if rule.key == "alerts.allowed_hosts"]
         settings = load({rule.key: f"hooks.internal,{host},10.1.0.0/16"}, {}, None).settings
-        assert judge_setting(rule, settings).found == f"opens {host} ({opened})"
+        assert judge_setting(rule, settings).found == f"allows {host} ({opened})"
 
     def test_hosts_and_networks_of_ones_own_may_be_allowed(self) -> None:
         hosts = "10.1.0.0/16, hooks.internal, 192.168.7.7, fd12::/16, 127.0.0.0/8"
         for rule in SETTING_RULES:
             if rule.key.endswith("allowed_hosts"):
                 finding = judge_setting(rule, load({rule.key: hosts}, {}, None).settings)
-                assert (finding.ok, finding.found) == (True, f"opens {hosts}")
+                assert (finding.ok, finding.found) == (True, f"allows {hosts}")
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "/run/postgresql"])
     def test_this_machine(self, host: str) -> None:
@@ -234,7 +234,7 @@ RIGHTS: Mapping[LiteralString, str] = {
     "ALTER ROLE guest SUPERUSER": "guest has SUPERUSER",
     "ALTER ROLE guest NOSUPERUSER CREATEROLE": "guest has CREATEROLE",
     "ALTER ROLE guest NOCREATEROLE CREATEDB BYPASSRLS": "guest has CREATEDB, BYPASSRLS",
-    "ALTER ROLE guest NOCREATEDB NOBYPASSRLS": "guest, no administrator",
+    "ALTER ROLE guest NOCREATEDB NOBYPASSRLS": "guest, not an administrator",
     "GRANT pg_execute_server_program TO guest": "guest has pg_execute_server_program",
 }
 """Changes of a role, one after another → what is found then."""

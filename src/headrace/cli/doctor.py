@@ -1,4 +1,4 @@
-"""`headrace doctor`: what Headrace needs, what of it is there, and what to do about the rest."""
+"""`headrace doctor`: checks the installation, the data directory, the servers and the ports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
 
 
 @click.command()
-@click.option("--security", is_flag=True, help="Check the hardening checklist instead: passwords, rights, permissions.")
+@click.option("--security", is_flag=True, help="Run the hardening checklist instead: passwords, TLS, permissions.")
 @json_option
 @pass_invocation
 def doctor(invocation: Invocation, security: bool, as_json: bool) -> None:
@@ -42,14 +42,14 @@ def doctor(invocation: Invocation, security: bool, as_json: bool) -> None:
         print_json({"ok": all(one.ok for one in findings), "checks": [asdict(one) for one in findings]})
     else:
         print_table(
-            ["", "check", "found", "what to do"],
-            [["ok" if one.ok else "!!", one.check, one.found, one.advice] for one in findings],
+            ["status", "check", "result", "suggested action"],
+            [["ok" if one.ok else "FAIL", one.check, one.found, one.advice] for one in findings],
         )
     raise SystemExit(0 if all(one.ok for one in findings) else 1)
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    yield Finding("python", True, platform.python_version())  # an older one does not get this far
+    yield Finding("python", True, platform.python_version())  # Headrace cannot be installed on an older version
     yield from _extras()
     yield _java(settings)
     yield _disk(settings)
@@ -64,7 +64,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     for extra, module in EXTRAS.items():
         if find_spec(module) is None:
-            advice = f"pip install 'headrace[{extra}]' if this machine is to run that part."
+            advice = f"If this machine runs that part, install it: pip install 'headrace[{extra}]'."
             yield Finding(f"extra {extra}", False, "not installed", advice)
         else:
             yield Finding(f"extra {extra}", True, "installed")
@@ -89,7 +89,7 @@ def _disk(settings: Settings) -> Finding:
         "data directory",
         writable and enough,
         f"{directory}: {free / 2**30:.1f} GiB free" + ("" if writable else ", not writable"),
-        "" if writable and enough else "Choose another with HEADRACE_EMBEDDED_DATA_DIR, or free some space.",
+        "" if writable and enough else "Free some disk space, or set HEADRACE_EMBEDDED_DATA_DIR to another directory.",
     )
 
 
@@ -99,10 +99,10 @@ def _servers(settings: Settings) -> Iterator[Finding]:
     for server in SERVERS:
         url = configured(settings)[server] or stack.get("urls", {}).get(server)
         if url is None:
-            yield Finding(server, True, "embedded, started by `headrace up`")
+            yield Finding(server, True, "not configured: `headrace up` starts an embedded server")
         elif (version := probe(server, url)) is None:
-            advice = f"Start it, or correct HEADRACE_{server.upper()}_URL."
-            yield Finding(server, False, f"{mask(url)} does not answer", advice)
+            advice = f"Start the server, or correct HEADRACE_{server.upper()}_URL."
+            yield Finding(server, False, f"no response from {mask(url)}", advice)
         else:
             yield Finding(server, True, f"{version} at {mask(url)}")
             if server == "redis":
@@ -118,20 +118,20 @@ def postgres_tables(url: str) -> Finding:
     try:
         missing = pending(url, POSTGRES_ROOMS)
     except HeadraceError as error:
-        return Finding("postgres tables", False, "not known", str(error))
+        return Finding("postgres tables", False, "unknown", str(error))
     if missing:
-        return Finding("postgres tables", False, f"missing: {', '.join(missing)}", "Run `headrace migrate`.")
+        return Finding("postgres tables", False, f"pending migrations: {', '.join(missing)}", "Run `headrace migrate`.")
     return Finding("postgres tables", True, "up to date")
 
 
 def _parts(stack: dict[str, Any]) -> Iterator[Finding]:
-    """Processes of `headrace up` that ended by themselves since it started."""
+    """Report the processes of `headrace up` that exited unexpectedly since it started."""
     for name, part in stack.get("parts", {}).items():
         if part["down"]:
-            found = f"stays down (exit code {part['last_exit']})"
+            found = f"down (exit code {part['last_exit']})"
             yield Finding(f"part {name}", False, found, f"See {name}.log, then start `headrace up` again.")
         else:
-            found = f"started again {part['restarts']} times, last exit code {part['last_exit']}"
+            found = f"restarted {part['restarts']} times, last exit code {part['last_exit']}"
             yield Finding(f"part {name}", True, found)
 
 
@@ -145,5 +145,5 @@ def _ports(settings: Settings) -> Iterator[Finding]:
     for key, port in named.items():
         if port:
             free = port_is_free(port)
-            advice = "" if free else f"Stop the process that uses it, or choose another {key}."
+            advice = "" if free else f"Stop the process that uses this port, or set {key} to another one."
             yield Finding(key, free, f"{port} is {'free' if free else 'in use'}", advice)

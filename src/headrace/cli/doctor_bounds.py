@@ -1,4 +1,4 @@
-"""The part of `headrace doctor` that shows the bounds which hold for every client."""
+"""Checks of `headrace doctor` on the stored bounds, which apply to every client."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ def examine_bounds(url: str, settings: Settings) -> Finding:
         with connect(url) as client:
             stored = read_bounds(client)
     except HeadraceError as error:
-        return Finding("stored bounds", False, "not known", str(error))
+        return Finding("stored bounds", False, "unknown", str(error))
     if stored == NO_BOUNDS:
         return Finding(
-            "stored bounds", True, "none", "Each client has its own caps; `headrace config apply` stores these."
+            "stored bounds",
+            True,
+            "none",
+            "Each client uses the caps of its own settings; `headrace config apply` stores these for all.",
         )
     here = {name: SETTINGS[key].value_in(settings) for name, key in KEYS.items()}
     other = [
@@ -27,7 +30,7 @@ def examine_bounds(url: str, settings: Settings) -> Finding:
         for name, value in vars(stored).items()
         if value not in (None, here[name])
     ]
-    advice = f"Stored is {', '.join(other)}. What is stored holds; `headrace config apply` stores the settings of here."
+    advice = f"Stored: {', '.join(other)}. Stored values apply; `headrace config apply` stores the settings used here."
     return Finding("stored bounds", True, describe(stored), advice if other else "")
 
 
@@ -37,7 +40,7 @@ def describe(stored: Bounds) -> str:
         None if stored.max_bytes is None else f"{size_text(stored.max_bytes)} per queue",
         None
         if stored.shard_bytes is None
-        else f"{size_text(stored.shard_bytes) if stored.shard_bytes else 'any size'} per shard",
+        else f"{size_text(stored.shard_bytes) if stored.shard_bytes else 'no limit'} per shard",
         None if stored.stream_maxlen is None else f"{stored.stream_maxlen} metric events per shard",
     ]
     return ", ".join(part for part in parts if part is not None)

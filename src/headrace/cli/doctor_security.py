@@ -1,6 +1,6 @@
-"""`headrace doctor --security`: the hardening checklist of docs/how-to/security.md, as far as it can be checked.
+"""`headrace doctor --security`: the checks of the hardening checklist in docs/how-to/security.md.
 
-Settings are judged by `SETTING_RULES`, servers by `SERVER_CHECKS`; a further check is a row in one of them.
+`SETTING_RULES` lists the checks of settings and `SERVER_CHECKS` those of servers; add a row there to add a check.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headrace.valkey.connect import available, connect
 from headrace.valkey.rights import find_excess_rights
 from headrace.webhook.guard import describe_danger
 
-FOR_OTHERS = 0o077  # bits of a mode: what the group and other users may do
+FOR_OTHERS = 0o077  # mode bits of the group and of other users
 SECRET_FILES = ("*.key", "*.json")
-"""Files in the data directory that hold keys, passwords or addresses with passwords."""
+"""Files in the data directory that contain keys, passwords or URLs with passwords."""
 
 LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost"})
 ENCRYPTED_SCHEMES = ("rediss", "https", "clickhouses")
 CREDENTIAL_PARAMETERS = frozenset({"user", "username", "password"})
 
-ACL_ADVICE = "Give each process a user of Valkey with the rights of its role: `headrace acl`."
+ACL_ADVICE = "Give each process a Valkey user with only the permissions of its role: `headrace acl`."
 ROLE_ADVICE = "Use a role that owns this database and nothing else: ALTER ROLE â€¦ NOSUPERUSER NOCREATEROLE NOCREATEDB."
 
 
@@ -40,15 +40,17 @@ ROLE_ADVICE = "Use a role that owns this database and nothing else: ALTER ROLE â
 
 @dataclass(frozen=True)
 class SettingRule:
+    """Check of one setting."""
+
     key: str
     is_safe: Callable[[object], bool]
     advice: str
-    unless: str = ""  # key of a setting that, if it is given, makes every value safe
-    describe: Callable[[object], str] | None = None  # else the value is shown as `config show` does
+    unless: str = ""  # key of a setting that makes every value safe if it is set
+    describe: Callable[[object], str] | None = None  # None: the value is formatted as in `config show`
 
 
 def is_loopback(host: object) -> bool:
-    """Return whether a host is this machine: an address, a name of it, or the directory of a Unix socket."""
+    """Return whether a host is this machine: a loopback address or name, or the directory of a Unix socket."""
     name = str(host).strip("[]")
     if name.startswith("/") or name.lower() in LOCAL_NAMES:
         return True
@@ -59,55 +61,55 @@ def is_loopback(host: object) -> bool:
 
 
 def describe_private(allow_private: object) -> str:
-    return "opens all private networks" if allow_private else "off"
+    return "allows all private networks" if allow_private else "off"
 
 
 def find_dangers(allowed_hosts: object) -> list[str]:
-    """Return the entries that open loopback, metadata or link-local addresses or whole networks, and what they open."""
+    """Return the entries that allow loopback, metadata or link-local addresses or whole networks, with the reason."""
     hosts = cast("tuple[str, ...]", allowed_hosts)
     return [f"{host} ({danger})" for host in hosts if (danger := describe_danger(host)) is not None]
 
 
 def describe_hosts(allowed_hosts: object) -> str:
     hosts = cast("tuple[str, ...]", allowed_hosts)
-    return f"opens {', '.join(find_dangers(hosts) or hosts)}" if hosts else "none"
+    return f"allows {', '.join(find_dangers(hosts) or hosts)}" if hosts else "none"
 
 
 SETTING_RULES = (
     SettingRule(
         "api.host",
         is_loopback,
-        "Let the API listen on loopback, behind a proxy that ends TLS.",
+        "Let the API listen on loopback, behind a proxy that terminates TLS.",
         unless="api.cookie_secure",
     ),
     SettingRule(
         "metrics.host",
         is_loopback,
-        "Pages of workers and other processes ask for no key: let them listen on loopback.",
+        "/metrics and /healthz of workers and other processes need no key: let them listen on loopback.",
         unless="metrics.token",
     ),
     SettingRule(
         "alerts.allow_private",
         operator.not_,
-        "Tenants choose where messages go: list the hosts that are meant in alerts.allowed_hosts instead.",
+        "Tenants choose where messages are sent: list the intended hosts in alerts.allowed_hosts instead.",
         describe=describe_private,
     ),
     SettingRule(
         "alerts.allowed_hosts",
         lambda hosts: not find_dangers(hosts),
-        "Tenants choose where messages go, so their channels reach this too: list other hosts or smaller networks.",
+        "Tenants choose where messages are sent and can reach these addresses: list other hosts or smaller networks.",
         describe=describe_hosts,
     ),
     SettingRule(
         "autoscale.allow_private",
         operator.not_,
-        "List the hosts that are meant in autoscale.allowed_hosts instead.",
+        "List the intended hosts in autoscale.allowed_hosts instead.",
         describe=describe_private,
     ),
     SettingRule(
         "autoscale.allowed_hosts",
         lambda hosts: not find_dangers(hosts),
-        "List only the hosts that receive the autoscaler's calls.",
+        "List only the hosts that receive the autoscaler's webhook requests.",
         describe=describe_hosts,
     ),
 )
@@ -126,7 +128,7 @@ def judge_setting(rule: SettingRule, settings: Settings) -> Finding:
 
 
 def judge_settings_file(loaded: Loaded) -> Finding:
-    """A file that gives a secret must be readable by its owner alone."""
+    """Check that only the owner can read a settings file that contains secrets."""
     secret = {
         origin.name
         for key, origin in loaded.origins.items()
@@ -139,7 +141,7 @@ def judge_settings_file(loaded: Loaded) -> Finding:
 
 def judge_data_directory(data_dir: Path) -> Finding:
     if not data_dir.exists():
-        return Finding("data directory", True, f"{data_dir} is not there yet")
+        return Finding("data directory", True, f"{data_dir} does not exist yet")
     if data_dir.stat().st_uid not in (os.geteuid(), 0):
         advice = f"Another user owns it: chown {data_dir}, or choose another with HEADRACE_EMBEDDED_DATA_DIR."
         return Finding("data directory", False, f"{data_dir} belongs to user {data_dir.stat().st_uid}", advice)
@@ -168,7 +170,7 @@ def judge_user(user_id: int) -> Finding:
     if user_id:
         return Finding("process user", True, f"user {user_id}")
     return Finding(
-        "process user", True, "root", "Better a user of its own: what is taken over then has its rights only."
+        "process user", True, "root", "Prefer a dedicated user: a compromised process then has only that user's rights."
     )
 
 
@@ -179,11 +181,11 @@ def judge_password(server: str, url: str) -> Finding:
     parts = urlsplit(url)
     given = has_credential(url) if server == "postgres" else bool(parts.password or "password" in _parameters(parts))
     if given:
-        return Finding(f"{server} password", True, "given")
+        return Finding(f"{server} password", True, "set")
     if is_local_socket(server, url):
         return Finding(f"{server} password", True, "none, over a Unix socket")
-    advice = f"Give the server's users passwords, and name one in {server}.url."
-    return Finding(f"{server} password", False, "the URL has none", advice)
+    advice = f"Set passwords for the server's users, and put one into {server}.url."
+    return Finding(f"{server} password", False, "none in the URL", advice)
 
 
 def judge_encryption(server: str, url: str) -> Finding:
@@ -194,22 +196,22 @@ def judge_encryption(server: str, url: str) -> Finding:
     if all(map(is_loopback, hosts)):
         return Finding(check, True, "no; the server is on this machine")
     how = {"redis": "rediss://", "postgres": "?sslmode=verify-full", "clickhouse": "https://"}[server]
-    return Finding(check, False, f"no; the server is on {', '.join(hosts)}", f"Write {how} in {server}.url.")
+    return Finding(check, False, f"no; the server is on {', '.join(hosts)}", f"Use {how} in {server}.url.")
 
 
 def judge_anonymous(server: str, url: str) -> Finding:
-    """Try to connect as a client that has the address only."""
+    """Check that the server refuses a client without credentials, by trying to connect."""
     check = f"{server} without credentials"
     if is_local_socket(server, url):
-        return Finding(check, True, "not asked: a Unix socket has permissions")
+        return Finding(check, True, "not checked: a Unix socket is protected by file permissions")
     if (version := probe(server, without_credentials(server, url))) is None:
         return Finding(check, True, "refused")
     advice = {
-        "redis": "Close the user that needs no password: ACL SETUSER default off (or requirepass).",
-        "postgres": "Replace `trust` in pg_hba.conf by scram-sha-256.",
-        "clickhouse": "Give the user `default` a password, or remove it.",
+        "redis": "Disable the user that needs no password: ACL SETUSER default off (or set requirepass).",
+        "postgres": "Replace `trust` in pg_hba.conf with scram-sha-256.",
+        "clickhouse": "Set a password for the user `default`, or remove the user.",
     }
-    return Finding(check, False, f"{version} answers", advice[server])
+    return Finding(check, False, f"{version} responds", advice[server])
 
 
 def judge_valkey_user(_: str, url: str) -> Finding:
@@ -218,24 +220,24 @@ def judge_valkey_user(_: str, url: str) -> Finding:
         with available(), connect(url) as client:
             excess = find_excess_rights(client)
     except HeadraceError as error:
-        return Finding("redis user", False, "not known", str(error))
+        return Finding("redis user", False, "unknown", str(error))
     if excess:
         return Finding("redis user", False, f"{user} may use {', '.join(excess)}", ACL_ADVICE)
-    return Finding("redis user", True, f"{user}, no administrator")
+    return Finding("redis user", True, f"{user}, not an administrator")
 
 
 def judge_postgres_role(_: str, url: str) -> Finding:
     try:
         rights = read_role_rights(url)
     except HeadraceError as error:
-        return Finding("postgres role", False, "not known", str(error))
+        return Finding("postgres role", False, "unknown", str(error))
     if rights.excess:
         return Finding("postgres role", False, f"{rights.role} has {', '.join(rights.excess)}", ROLE_ADVICE)
-    return Finding("postgres role", True, f"{rights.role}, no administrator")
+    return Finding("postgres role", True, f"{rights.role}, not an administrator")
 
 
 ServerCheck = Callable[[str, str], Finding]
-"""Judges a server by its name in settings and its URL."""
+"""Checks a server, given its name in the settings and its URL."""
 
 EVERY_SERVER: Mapping[str, ServerCheck] = {
     "password": judge_password,
@@ -253,7 +255,7 @@ CHECKS = (
     *("settings file", "data directory", "secret files", "process user"),
     *(f"{server} {what}" for server, what in SERVER_CHECKS),
 )
-"""The names of all findings; the checklist in docs/how-to/security.md has each of them."""
+"""The names of all checks; each of them is listed in docs/how-to/security.md."""
 
 
 def examine_security(loaded: Loaded) -> Iterator[Finding]:
@@ -269,10 +271,10 @@ def examine_security(loaded: Loaded) -> Iterator[Finding]:
         if url := urls[server]:
             yield check(server, url)
         else:
-            yield Finding(f"{server} {what}", True, "no server is known")
+            yield Finding(f"{server} {what}", True, "no server is configured")
 
 
-# What URLs say
+# URLs
 
 
 def hosts_in(server: str, url: str) -> list[str]:

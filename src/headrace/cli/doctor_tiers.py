@@ -1,4 +1,4 @@
-"""The part of `headrace doctor` that asks whether jobs that wait in PostgreSQL come back."""
+"""Checks of `headrace doctor` on the tiers: whether movers bring jobs back from PostgreSQL, and what is missing."""
 
 from __future__ import annotations
 
@@ -31,39 +31,42 @@ def examine_tiers(redis_url: str, postgres_url: str, given_shards: int | None) -
         finally:
             tiers.close()
     except HeadraceError as error:
-        yield Finding("tiers", False, "not known", str(error))
+        yield Finding("tiers", False, "unknown", str(error))
 
 
 def mover(status: ShardTiers, now_ms: int) -> Finding:
-    check = f"mover of shard {status.shard}"
+    check = f"mover, shard {status.shard}"
     if status.error:
-        return Finding(check, False, status.error, "Jobs that wait in PostgreSQL stay there until this is mended.")
+        return Finding(check, False, status.error, "Jobs in PostgreSQL stay there until this is fixed.")
     if status.said_ms is None or now_ms - status.said_ms > SILENT_MS:
         idle = not status.cold_queues
-        found = "none" if status.said_ms is None else f"silent for {(now_ms - status.said_ms) // 1000} s"
-        advice = "Run a worker or `headrace mover`: they bring back jobs that wait in PostgreSQL."
+        found = "none" if status.said_ms is None else f"no heartbeat for {(now_ms - status.said_ms) // 1000} s"
+        advice = "Run a worker or `headrace mover`: both move waiting jobs from PostgreSQL back to Valkey."
         return Finding(check, idle, f"{found}, {status.cold_queues} queues in cold mode", advice)
     return Finding(check, True, f"{status.name}, {status.cold_queues} queues in cold mode")
 
 
 def drift(status: ShardTiers) -> Finding:
-    check = f"drift of shard {status.shard}"
+    check = f"counter drift, shard {status.shard}"
     if status.drift:
         return Finding(
-            check, True, f"{status.drift} mended", "Counters were off and were set right. The log says which."
+            check,
+            True,
+            f"{status.drift} repaired",
+            "Counters had drifted and were corrected. See the mover's log for details.",
         )
     return Finding(check, True, "none")
 
 
 def database(tiers: Tiers, shards: int) -> Finding:
-    """Whether jobs wait in this PostgreSQL and in no other."""
+    """Check that Valkey's jobs wait in the configured PostgreSQL and in no other."""
     if {tiers.known_postgres(shard) for shard in range(shards)} - {"", tiers.store.identity()}:
-        return Finding("postgres identity", False, "another PostgreSQL than Valkey knows", str(WrongDatabase()))
-    return Finding("postgres identity", True, "the one that Valkey knows")
+        return Finding("postgres identity", False, "not the PostgreSQL recorded in Valkey", str(WrongDatabase()))
+    return Finding("postgres identity", True, "the PostgreSQL recorded in Valkey")
 
 
 def recent_events(events: Sequence[ServerEvent]) -> Iterator[Finding]:
-    """What happened to servers within the last week, one finding each."""
+    """Report each failover, restore and replacement of a server within the last 7 days."""
     recent = [event for event in events if datetime.now(UTC) - event.noticed_at < RECENT]
     if not recent:
         yield Finding("server events", True, "none in the last 7 days")
@@ -71,12 +74,12 @@ def recent_events(events: Sequence[ServerEvent]) -> Iterator[Finding]:
         queues = ", ".join(f"{'/'.join(vars(loss.ref).values())}: {loss.missing}" for loss in event.losses[:10])
         when = event.noticed_at.isoformat(timespec="seconds")
         found = f"{event.server} of shard {event.shard} {event.kind}, noticed {when}, {event.missing} jobs missing"
-        advice = f"{event.description} Missing: {queues or 'nothing that counters know of'}."
-        yield Finding("server events", not event.missing, found, f"{advice} `headrace tiers events` shows all.")
+        advice = f"{event.description} Missing according to the counters: {queues or 'none'}."
+        yield Finding("server events", not event.missing, found, f"{advice} `headrace tiers events` shows all events.")
 
 
 def quarantine(count: int) -> Finding:
     if count:
-        advice = "SELECT job_id, reason FROM cold_quarantine: these jobs cannot be moved and wait for you."
+        advice = "These jobs cannot be moved and need manual action: SELECT job_id, reason FROM cold_quarantine."
         return Finding("quarantine", False, f"{count} jobs", advice)
     return Finding("quarantine", True, "empty")

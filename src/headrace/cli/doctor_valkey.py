@@ -1,4 +1,4 @@
-"""The part of `headrace doctor` that asks a Valkey whether it keeps what it has accepted."""
+"""Checks of `headrace doctor` on Valkey: eviction, persistence and quarantined entries."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def examine_valkey(url: str, given_shards: int | None) -> Iterator[Finding]:
     try:
         with connect(url) as client:
             shards = read_shards(client, given_shards)
-        told = _info(url, shards)
+        infos = _info(url, shards)
     except HeadraceError as error:
-        yield Finding("redis settings", False, "not known", str(error))
+        yield Finding("redis settings", False, "unknown", str(error))
         return
     yield quarantine(_count_quarantined(url, shards))
-    yield eviction({str(info["maxmemory_policy"]) for info in told if "maxmemory_policy" in info})
-    yield persistence({str(info["aof_enabled"]) for info in told if "aof_enabled" in info})
+    yield eviction({str(info["maxmemory_policy"]) for info in infos if "maxmemory_policy" in info})
+    yield persistence({str(info["aof_enabled"]) for info in infos if "aof_enabled" in info})
 
 
 def _info(url: str, shards: int) -> list[dict[str, Any]]:
-    """INFO of each server that holds a shard. Not CONFIG, which hosted servers often refuse."""
+    """Return INFO of each server that holds a shard. CONFIG is not used: hosted servers often refuse it."""
     with available(), connect(url) as client:
         servers = {id(node): node for node in (node_of(client, keys.meta(shard)) for shard in range(shards))}
-        told: list[Any] = [server.info() for server in servers.values()]
-    return told
+        infos: list[Any] = [server.info() for server in servers.values()]
+    return infos
 
 
 def _count_quarantined(url: str, shards: int) -> int:
@@ -40,28 +40,32 @@ def _count_quarantined(url: str, shards: int) -> int:
 
 
 def quarantine(count: int) -> Finding:
-    """Malformed entries that maintenance has taken out so far."""
+    """Check the number of malformed entries that maintenance has quarantined so far."""
     if not count:
         return Finding("malformed entries", True, "none")
-    advice = "Look at the keys hr:{SHARD}:quarantine: each member names an entry and what is wrong with it."
+    advice = "See the keys hr:{SHARD}:quarantine: each member names an entry and the problem with it."
     return Finding("malformed entries", False, f"{count} quarantined", advice)
 
 
 def eviction(policies: set[str]) -> Finding:
-    """`allkeys-…` removes jobs when memory is full; `volatile-…` only what has an end anyway: ids of done jobs."""
-    found = ", ".join(sorted(policies)) or "not told"
+    """Check the eviction policy.
+
+    `allkeys-…` fails, because a full server drops jobs. `volatile-…` is only advised against, because it evicts only
+    keys with an expiry, such as the ids of finished jobs.
+    """
+    found = ", ".join(sorted(policies)) or "not reported"
     if any(policy.startswith("allkeys") for policy in policies):
-        advice = "Set maxmemory-policy noeviction: with this one a full server drops accepted jobs without a word."
+        advice = "Set maxmemory-policy to noeviction: with this policy a full server silently drops accepted jobs."
         return Finding("redis maxmemory-policy", False, found, advice)
     if policies - {"noeviction"}:
-        advice = "Better noeviction: with this one a full server forgets early which jobs are done and who is working."
+        advice = "Prefer noeviction: with this policy a full server expires finished job ids and worker entries early."
         return Finding("redis maxmemory-policy", True, found, advice)
     return Finding("redis maxmemory-policy", True, found)
 
 
 def persistence(enabled: set[str]) -> Finding:
-    """Not a failure: some keep their jobs by replicas, some do not mind."""
+    """Check the append-only file. A disabled one is only advised against: replicas may provide durability."""
     if enabled - {"1"}:
-        advice = "Better appendonly yes: without it a restart loses the jobs accepted since the last snapshot."
+        advice = "Prefer appendonly yes: without it a restart loses the jobs accepted since the last RDB snapshot."
         return Finding("redis appendonly", True, "no", advice)
-    return Finding("redis appendonly", True, "yes" if enabled else "not told")
+    return Finding("redis appendonly", True, "yes" if enabled else "not reported")
