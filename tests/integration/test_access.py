@@ -767,8 +767,8 @@ def test_keys_on_the_command_line(command: Any, services: Services) -> None:
     assert client(services).get(link).status_code == 303
     assert command("revoke", made["id"]) == {"id": made["id"], "name": "ci"}
     assert command("list")["keys"][0]["state"] == "revoked"
-    assert "no key" in command("revoke", made["id"], code=1)
-    assert "no valid key" in command("link", "--key", made["id"], "--url", "http://x", code=1)
+    assert "No active key" in command("revoke", made["id"], code=1)
+    assert "No valid key" in command("link", "--key", made["id"], "--url", "http://x", code=1)
     services.keys.refresh()
     assert is_problem(api.get("/api/v1/session"), 401)
     admin = client_with_key(services)

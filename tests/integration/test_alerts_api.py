@@ -317,7 +317,7 @@ def test_a_file_is_shown_applied_and_then_true(shell: Shell, receiver: Receiver)
     assert shell.document("list") == {"rules": [], "incidents": []}
     first = shell.apply(text)
     assert first.exit_code == 0, first.output
-    assert "shown this once" in first.stderr
+    assert "shown only once" in first.stderr
     [rule] = shell.document("list")["rules"]
     assert (rule["window_s"], rule["for_s"], rule["operator"], len(rule["channels"])) == (600, 60, "GREATER_THAN", 1)
     assert shell.apply(text).stdout == "nothing to do\n"
@@ -353,10 +353,10 @@ def test_silence_ack_and_test(shell: Shell, alerting: Alerting, warehouse: Clien
     shell.apply(plan(receiver.url).replace('for = "1m"\n', ""))
     told = shell.document("test", "acme", "shop", "prod", "ops")
     assert receiver.received[0].headers["x-headrace-delivery"] == told["id"]
-    assert "It has: ops" in shell.run("test", "acme", "shop", "prod", "nobody").stderr
+    assert "Channels there: ops" in shell.run("test", "acme", "shop", "prod", "nobody").stderr
     silence = shell.document("silence", "acme", "shop", "prod", "--for", "1h", "--rule", "deep", "--reason", "deploy")
     assert silence["id"].startswith("silence_")
-    assert "no rule 'x'" in shell.run("silence", "acme", "shop", "prod", "--for", "1h", "--rule", "x").stderr
+    assert "No rule 'x'" in shell.run("silence", "acme", "shop", "prod", "--for", "1h", "--rule", "x").stderr
     history = History(warehouse)
     now_ms = int(time.time() * 1000) + 1000  # the silence has begun
     history.waiting(now_ms - 60_000, 500)

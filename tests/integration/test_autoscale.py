@@ -402,7 +402,7 @@ def cli(tmp_path: Path, valkey_url: str, postgres_url: str) -> Cli:
 
 
 def test_run_once_explain_and_status(cli: Cli, world: World) -> None:
-    assert "No decision was made yet" in cli.run("explain").output
+    assert "No decisions yet" in cli.run("explain").output
     world.enqueue(REF, 500)
     assert "0 → 9" in cli.run("run", "--once").output
     explained = cli.run("explain", "mail").output
@@ -412,7 +412,7 @@ def test_run_once_explain_and_status(cli: Cli, world: World) -> None:
     [shown] = json.loads(cli.run("status", "--json").output.splitlines()[-1])["types"]
     assert (shown["wanted"], shown["workers"], shown["fresh"]) == (9, None, True)
     assert "0..20" in cli.run("status").output
-    assert "no worker type" not in cli.run("explain", "mail").output
+    assert "No decisions stored" not in cli.run("explain", "mail").output
     assert cli.run("explain", "nothing").exit_code == 1
     cli.file.write_text(TYPES.replace('"mail"', '"post"'), "utf-8")
     cli.run("run", "--once")

@@ -74,4 +74,4 @@ def test_a_recorded_load_can_be_tried_again(warehouse: Client, clickhouse_url: s
     arguments[arguments.index("emails")] = "unknown"
     refused = CliRunner().invoke(headrace, arguments, env=env)
     assert refused.exit_code == 1
-    assert "History knows no queue 'unknown'" in refused.output
+    assert "No history for queue 'unknown'" in refused.output

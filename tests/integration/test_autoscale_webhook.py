@@ -141,4 +141,4 @@ def test_nothing_to_sign_with_is_refused(tmp_path: Path, postgres_url: str, valk
     }
     result = CliRunner().invoke(headrace, ["autoscale", "run"], env=env)
     assert result.exit_code == 3
-    assert "set autoscale.webhook_secret" in result.stderr
+    assert "Set autoscale.webhook_secret" in result.stderr

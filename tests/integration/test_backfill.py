@@ -518,7 +518,7 @@ def test_an_audit_in_a_process_of_its_own_exits_with_what_it_found(place: Place,
     )
     assert done.returncode == 1, done.stderr
     assert "queue 5s: extra o/p/e/junk" in done.stdout
-    assert done.stdout.splitlines()[-1] == "2 hours, 700 events: different"
+    assert done.stdout.splitlines()[-1] == "2 hours, 700 events: differences found"
 
 
 def test_the_commands_refuse_hours_that_are_not_whole_or_not_over(place: Place, environ: dict[str, str]) -> None:
@@ -527,7 +527,7 @@ def test_the_commands_refuse_hours_that_are_not_whole_or_not_over(place: Place, 
             refused = CliRunner().invoke(headrace, [name, "--from", iso(start), "--to", iso(end)], env=environ)
             assert (refused.exit_code, told in refused.output) == (1, True), refused.output
         refused = CliRunner().invoke(headrace, [name, "--from", "monday", "--to", iso(START)], env=environ)
-        assert (refused.exit_code, "is not a time" in refused.output) == (2, True)
+        assert (refused.exit_code, "Invalid time" in refused.output) == (2, True)
         without = {**environ, "HEADRACE_ARCHIVE_PATH": ""}
         refused = CliRunner().invoke(headrace, [name, "--from", iso(START), "--to", iso(START)], env=without)
         assert (refused.exit_code, "archive.path" in refused.output) == (3, True)

@@ -166,10 +166,10 @@ class TestQueues:
         """Without PostgreSQL a full queue refuses."""
         shell.client.enqueue(EMAILS, NewJob("send"))
         names = (EMAILS.org, EMAILS.project, EMAILS.env, EMAILS.queue)
-        assert shell.ok("caps", *names, "--items", "1").startswith("caps 1 jobs for ")
+        assert shell.ok("caps", *names, "--items", "1").endswith(": 1 jobs\n")
         with pytest.raises(QueueFull):
             shell.client.enqueue(EMAILS, NewJob("send"))
-        assert shell.ok("caps", *names).startswith("caps of the settings for ")
+        assert shell.ok("caps", *names).endswith(": from the settings\n")
         assert shell.client.enqueue(EMAILS, NewJob("send"))
 
     def test_by_flow(self, shell: Shell) -> None:
@@ -277,15 +277,15 @@ class TestJob:
 class TestCancel:
     def test_a_waiting_job_is_taken_back(self, shell: Shell) -> None:
         shell.client.enqueue_many(REF, [NewJob("send", id="1"), NewJob("send", id="2", delay_ms=HOUR_MS)])
-        assert shell.ok("cancel", *ENV, "1") == "cancelled 1, which was ready\n"
-        assert shell.ok("cancel", *ENV, "2") == "cancelled 2, which was scheduled\n"
+        assert shell.ok("cancel", *ENV, "1") == "cancelled 1 (was ready)\n"
+        assert shell.ok("cancel", *ENV, "2") == "cancelled 2 (was scheduled)\n"
         assert shell.state().odometers == {"enqueue": 2, "cancel": 2}
         assert "There is no job '1'" in shell.refused("cancel", *ENV, "1")
 
     def test_a_running_job_is_left_alone(self, shell: Shell) -> None:
         shell.client.enqueue(REF, NewJob("send", id="1"))
         shell.dequeue()
-        assert "is running: only one that waits" in shell.refused("cancel", *ENV, "1")
+        assert "is running; only waiting jobs" in shell.refused("cancel", *ENV, "1")
         assert shell.state().running == 1
 
 
@@ -295,7 +295,7 @@ def test_redrive_takes_the_dead_jobs_that_are_meant(shell: Shell) -> None:
         shell.bury(error)
     assert shell.document("redrive", *NAMES, "--task", "a", "--error", "time") == {"redriven": 1, "remaining": 0}
     assert shell.document("redrive", *NAMES, "--id", "3", "--id", "9") == {"redriven": 1, "remaining": 0}
-    assert shell.ok("redrive", *NAMES) == "redriven 2\n"
+    assert shell.ok("redrive", *NAMES) == "2 jobs redriven\n"
     assert (shell.state().dead, shell.state().depth) == (0, 4)
 
 
@@ -366,7 +366,7 @@ class TestMetrics:
     def test_status_as_a_table_shows_a_broken_stream_too(self, shell: Shell) -> None:
         shell.valkey.set(keys.metrics(1), "not a stream")
         assert shell.ok("metrics", "status").splitlines() == [
-            "shard  events  in the stream  last number",
+            "shard  events  stream length  last event",
             "0      on      0              0",
             "1      on      not a stream   0",
         ]

@@ -104,7 +104,7 @@ def test_drain_to_clickhouse(tmp_path: Path, clickhouse_url: str, warehouse: Cli
     where = {"spool__path": str(tmp_path / "spool"), "clickhouse__url": clickhouse_url}
     result = run(["drain"], **where, warehouse__database=str(warehouse.database))
     assert result.exit_code == 0, result.output
-    assert result.stdout == "sent 1, dead 0, corrupt 0, left 0\n"
+    assert result.stdout == "sent 1, dead-lettered 0, corrupt 0, remaining 0\n"
     assert counted(warehouse) == everywhere(3)
 
 

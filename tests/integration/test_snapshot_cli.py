@@ -82,7 +82,7 @@ def test_families_that_cannot_work_are_refused(env: dict[str, str], tmp_path: Pa
     file.write_text(family("shop_things", "SELECT 1 AS m"))
     assert "has no column n; it has m" in headrace(env, "run", code=3).stderr
     file.write_text(family("shop_things", "SELECT 1 AS n"))
-    assert "No postgres server is known" in headrace({**env, "HEADRACE_POSTGRES_URL": ""}, "run", code=4).stderr
+    assert "No postgres server is configured" in headrace({**env, "HEADRACE_POSTGRES_URL": ""}, "run", code=4).stderr
 
 
 def test_show_and_diff(valkey: Valkey, valkey_url: str, env: dict[str, str]) -> None:

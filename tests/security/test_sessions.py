@@ -186,7 +186,7 @@ def test_sessions_on_the_command_line(
     [found] = json.loads(run("list", "--key", id_of(key) or "", "--json"))["sessions"]
     assert (found["id"], found["key_name"]) == (session_of(lost), "ann")
     assert json.loads(run("revoke", found["id"], "--json"))["key_name"] == "ann"
-    assert "no session" in run("revoke", found["id"], code=1)
+    assert "No active session" in run("revoke", found["id"], code=1)
     to.keys.refresh()
     assert [browser.get(ME).status_code for browser in (lost, kept)] == [401, 200]
 

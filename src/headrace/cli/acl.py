@@ -1,4 +1,4 @@
-"""`headrace acl`: prints users of Valkey for the parts of Headrace, each with the rights that it needs."""
+"""`headrace acl`: prints a Valkey user for each part of Headrace, with only the permissions it needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NAMES = ("producer", "worker", "mover", "pipeline", "reader", "api")
 
 @click.command()
 @click.argument("roles", nargs=-1, metavar="[ROLE]...", type=click.Choice(NAMES))
-@click.option("--user", help="Name of the user; else headrace-ROLE. With one role only.")
-@click.option("--password-file", type=click.File(), help="Put the SHA-256 of the password in this file into the rules.")
-@click.option("--org", help="Producers: send jobs of this organisation only.")
-@click.option("--project", help="Producers: of this project of the organisation only.")
-@click.option("--env", help="Producers: of this environment of the project only.")
+@click.option("--user", help="User name; needs exactly one ROLE (default: headrace-ROLE).")
+@click.option("--password-file", type=click.File(), help="Add the SHA-256 of the password in this file to the rules.")
+@click.option("--org", help="Producers: allow only jobs of this organisation.")
+@click.option("--project", help="Producers: allow only jobs of this project of the organisation.")
+@click.option("--env", help="Producers: allow only jobs of this environment of the project.")
 @click.option("--file", "as_file", is_flag=True, help="Print lines for Valkey's aclfile instead of commands.")
 @pass_invocation
 def acl(
@@ -35,11 +35,11 @@ def acl(
 ) -> None:
     """Print Valkey users with the permissions that each ROLE needs.
 
-    Roles: producer, worker, mover, pipeline, reader, api; all of them if none is named. Without a password the users
-    cannot sign in. Nothing is changed anywhere: the output goes to `valkey-cli`, or into the file that `aclfile` names.
+    Roles: producer, worker, mover, pipeline, reader, api (default: all). Users without a password cannot sign in.
+    Connects to no server and changes nothing: send the output to `valkey-cli`, or write it to the server's `aclfile`.
     """
     if user and len(roles) != 1:
-        raise click.UsageError("--user goes with one ROLE.")
+        raise click.UsageError("--user needs exactly one ROLE.")
     tenants = _tenants(roles, org, project, env)
     password_hash = None if password_file is None else _hash_password(password_file.read())
     known = all_roles(invocation.settings.metrics.queue_snapshot.redis_prefix, tenants)
@@ -50,7 +50,7 @@ def acl(
 
 def _tenants(roles: tuple[str, ...], org: str | None, project: str | None, env: str | None) -> Tenants:
     if org is not None and roles != ("producer",):
-        raise click.UsageError("--org goes with the role producer alone: the other roles serve all tenants.")
+        raise click.UsageError("--org works only with the role producer: the other roles serve all tenants.")
     if (project is not None and org is None) or (env is not None and project is None):
         raise click.UsageError("--project needs --org, and --env needs --project.")
     for what, name in (("org", org), ("project", project), ("env", env)):
@@ -62,5 +62,5 @@ def _tenants(roles: tuple[str, ...], org: str | None, project: str | None, env: 
 def _hash_password(text: str) -> str:
     password = text.removesuffix("\n")
     if not password:
-        raise click.UsageError("The file of --password-file is empty.")
+        raise click.UsageError("The file given with --password-file is empty.")
     return hashlib.sha256(password.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""`headrace alerts`: the evaluator, and what people do with rules and incidents."""
+"""`headrace alerts`: runs the evaluator, and manages rules, silences and incidents."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def alerts() -> None:
 @metrics_port_option("alerts.metrics_port")
 @pass_invocation
 def run(invocation: Invocation, metrics_port: int | None) -> None:
-    """Evaluate rules and send messages until stopped.
+    """Run the evaluator: evaluate rules and send notifications.
 
-    Of all that run one works and the others stand by.
+    Several may run: one is active and the others are on standby.
     """
     settings = invocation.settings
     configure_logs(settings.log)
@@ -65,9 +65,9 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
     with open_pool(endpoints.postgres, max_size=CONNECTIONS) as pool:
         lease = Lease(pool, given.lease)
         options = EvaluatorOptions(given.max_lag, given.query_timeout)
-        answer_s = int(given.query_timeout) + 2
+        timeout_s = int(given.query_timeout) + 2
         database = settings.warehouse.database
-        evaluator = Evaluator(pool, lease, lambda: connect(endpoints.clickhouse, database, answer_s), options)
+        evaluator = Evaluator(pool, lease, lambda: connect(endpoints.clickhouse, database, timeout_s), options)
         retries = OutboxOptions(given.retry_interval, given.max_retry_delay, given.give_up)
         outbox = Outbox(pool, send_options(settings), retries)
         service = Service(pool, lease, evaluator, outbox, ServiceOptions(given.every, given.lease, given.keep))
@@ -79,7 +79,7 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
 @json_option
 @pass_invocation
 def list_all(invocation: Invocation, as_json: bool) -> None:
-    """Show all rules, and the incidents that are open."""
+    """List all rules and the open incidents."""
     with _transaction(invocation.settings) as conn:
         rules = records.list_rules(conn)
         incidents = records.list_incidents(conn, ANYWHERE, is_open=True, limit=MOST_INCIDENTS)
@@ -100,7 +100,7 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
         return
     firing = Counter(each.rule_id for each in incidents)
     print_table(
-        ["rule", "of", "condition", "severity", "state", "channels"],
+        ["rule", "environment", "condition", "severity", "state", "channels"],
         [
             [plain(rule.name), _where(rule.environment), rule.condition(), rule.severity, _state(rule, firing),
              str(len(rule.channels))]
@@ -120,12 +120,16 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
 
 @alerts.command("apply")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--prune", is_flag=True, help="Remove what the environments in the file have and the file has not.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing anything.")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Also remove rules and channels of the file's environments that are not in the file.",
+)
 @json_option
 @pass_invocation
 def apply_file(invocation: Invocation, file: Path, dry_run: bool, prune: bool, as_json: bool) -> None:
-    """Make rules and channels as a file says."""
+    """Create and update rules and channels from a TOML file."""
     plan = read_plan(file)
     with _transaction(invocation.settings) as conn:
         changes = diff(conn, plan, prune=prune, policy=ChannelPolicy.of(invocation.settings.alerts))
@@ -138,18 +142,25 @@ def apply_file(invocation: Invocation, file: Path, dry_run: bool, prune: bool, a
         click.echo("\n".join(change.line for change in changes if change.verb != "keep") or "nothing to do")
     for change in changes:
         if change.secret is not None and not dry_run:
-            click.echo(f"secret of the webhook {change.name!r}, shown this once: {change.secret}", err=True)
+            click.echo(f"signing secret for webhook {change.name!r} (shown only once): {change.secret}", err=True)
     if as_json:
-        shown = [{"verb": each.verb, "what": each.what, **asdict(each.env), "name": each.name} for each in changes]
-        print_json({"changes": shown, "applied": not dry_run})
+        documents = [{"verb": each.verb, "what": each.what, **asdict(each.env), "name": each.name} for each in changes]
+        print_json({"changes": documents, "applied": not dry_run})
 
 
 @alerts.command()
 @env_arguments
-@click.option("--for", "span", type=milliseconds("1m", "365d"), required=True, metavar="DURATION", help="For how long.")
-@click.option("--rule", "rule_name", metavar="NAME", help="This rule only; else every rule.")
-@click.option("--queue", metavar="QUEUE", help="This queue only; else every queue.")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for others to read.")
+@click.option(
+    "--for",
+    "span",
+    type=milliseconds("1m", "365d"),
+    required=True,
+    metavar="DURATION",
+    help="Length of the silence, 1m to 365d.",
+)
+@click.option("--rule", "rule_name", metavar="NAME", help="Silence only this rule (default: all rules).")
+@click.option("--queue", metavar="QUEUE", help="Silence only this queue (default: all queues).")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, shown to other operators.")
 @json_option
 @pass_invocation
 def silence(
@@ -161,19 +172,19 @@ def silence(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Tell nobody of incidents that begin in an environment, for a while."""
+    """Silence an environment: send no notifications for new incidents."""
     now = datetime.now(UTC)
     with _transaction(invocation.settings) as conn:
         rule_id = None if rule_name is None else _rule_named(conn, env, rule_name).id
         where = (env.org, env.project, env.env)
         ends_at = now + timedelta(milliseconds=span)
-        made = Silence(records.new_id("silence"), *where, rule_id, queue, reason, audit.COMMAND_LINE, now, ends_at)
-        records.add_silence(conn, made)
-        audit.record_command(conn, "alerts.silence", Scope(*where), id=made.id, reason=reason)
+        added = Silence(records.new_id("silence"), *where, rule_id, queue, reason, audit.COMMAND_LINE, now, ends_at)
+        records.add_silence(conn, added)
+        audit.record_command(conn, "alerts.silence", Scope(*where), id=added.id, reason=reason)
     if as_json:
-        print_json({"id": made.id, "ends_at": made.ends_at.isoformat()})
+        print_json({"id": added.id, "ends_at": added.ends_at.isoformat()})
     else:
-        click.echo(f"silent until {_time(made.ends_at)} ({made.id})")
+        click.echo(f"silenced until {_time(added.ends_at)} ({added.id})")
 
 
 @alerts.command()
@@ -181,15 +192,14 @@ def silence(
 @json_option
 @pass_invocation
 def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
-    """Say that somebody takes care of an incident."""
+    """Acknowledge an incident."""
     with _transaction(invocation.settings) as conn:
         if not records.acknowledge(conn, incident_id, audit.COMMAND_LINE):
             raise HeadraceError(
-                f"There is no open incident {incident_id!r} that nobody has acknowledged. `headrace alerts list` shows "
-                "those that are open."
+                f"No unacknowledged open incident {incident_id!r}. `headrace alerts list` shows the open incidents."
             )
         found = records.find_incident(conn, incident_id)
-        assert found is not None, "it was just acknowledged"
+        assert found is not None, "the incident was just acknowledged"
         scope = Scope(found.org, found.project, found.env) if found.org else EVERYTHING
         audit.record_command(conn, "alerts.acknowledge", scope, id=incident_id)
     if as_json:
@@ -204,17 +214,17 @@ def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def send_test(invocation: Invocation, env: EnvRef, channel: str, as_json: bool) -> None:
-    """Send a message to a channel, to see that it arrives."""
+    """Send a test message to a channel."""
     with _transaction(invocation.settings) as conn:
         known = {each.name: each for each in records.list_channels(conn, asdict(env))}
     if channel not in known:
-        raise HeadraceError(f"There is no channel {channel!r} in {_where(env)}. It has: {', '.join(known) or 'none'}.")
+        raise HeadraceError(f"No channel {channel!r} in {_where(env)}. Channels there: {', '.join(known) or 'none'}.")
     message = test_message(env)
     send(known[channel].type, known[channel].config, message, send_options(invocation.settings), env.org)
     if as_json:
         print_json({"id": message.id})
     else:
-        click.echo(f"{known[channel].target} took it ({message.id})")
+        click.echo(f"delivered to {known[channel].target} ({message.id})")
 
 
 def test_message(env: EnvRef) -> Message:
@@ -243,13 +253,13 @@ def _transaction(settings: Settings) -> Generator[Connection]:
 def _rule_named(conn: Connection, env: EnvRef, name: str) -> Rule:
     rules = {rule.name: rule for rule in records.list_rules(conn, asdict(env))}
     if name not in rules:
-        raise HeadraceError(f"There is no rule {name!r} in {_where(env)}. It has: {', '.join(rules) or 'none'}.")
+        raise HeadraceError(f"No rule {name!r} in {_where(env)}. Rules there: {', '.join(rules) or 'none'}.")
     return rules[name]
 
 
 def _state(rule: Rule, firing: Counter[str]) -> str:
     if not rule.enabled:
-        return "off"
+        return "disabled"
     return f"firing ({firing[rule.id]})" if firing[rule.id] else "ok"
 
 

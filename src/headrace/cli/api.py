@@ -1,4 +1,4 @@
-"""`headrace api`: the HTTP server."""
+"""`headrace api`: serves the HTTP API and the dashboard."""
 
 from __future__ import annotations
 

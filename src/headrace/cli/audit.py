@@ -1,4 +1,4 @@
-"""`headrace audit`: is history what the archived events say?"""
+"""`headrace audit`: compares history with the archived events."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 
 
 def moment(text: str) -> int:
-    """ISO 8601 → milliseconds. Without an offset it is UTC."""
+    """Parse an ISO 8601 time into Unix milliseconds; UTC if it has no offset."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a time such as 2027-01-15T08:00Z.") from error
+        raise click.BadParameter(f"Invalid time {text!r}: use ISO 8601, for example 2027-01-15T08:00Z.") from error
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def hours_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--from and --to, in milliseconds."""
-    start = click.option("--from", "start_ms", type=moment, required=True, metavar="TIME", help="First hour, ISO 8601.")
-    end = click.option("--to", "end_ms", type=moment, required=True, metavar="TIME", help="End of the last hour.")
+    """Add the options --from and --to, which the command receives as `start_ms` and `end_ms`."""
+    start_help = "Start of the first hour, ISO 8601 (UTC by default)."
+    end_help = "End of the last hour, ISO 8601 (UTC by default)."
+    start = click.option("--from", "start_ms", type=moment, required=True, metavar="TIME", help=start_help)
+    end = click.option("--to", "end_ms", type=moment, required=True, metavar="TIME", help=end_help)
     return start(end(command))
 
 
@@ -53,7 +55,8 @@ def hours_options(command: Callable[..., None]) -> Callable[..., None]:
 def audit(invocation: Invocation, start_ms: int, end_ms: int, as_json: bool) -> None:
     """Recompute hours of history and compare them with ClickHouse.
 
-    From the archive, with Spark: every row of every tier. Exit code 1 if anything differs.
+    Recomputes from the event archive with Spark and compares every row of every tier. Exits with code 1 if anything
+    differs.
     """
     settings = invocation.settings
     uri = archive_of(settings)
@@ -66,15 +69,15 @@ def audit(invocation: Invocation, start_ms: int, end_ms: int, as_json: bool) -> 
 
 
 def compare_window(session: SparkSession, client: Client, uri: str, window: Window) -> Audit:
-    with progress_bar("auditing hours") as report:
+    with progress_bar("auditing") as report:
         return compare(session, client, uri, window, time.time_ns() // 1_000_000, report)
 
 
 def archive_of(settings: Settings) -> str:
     if settings.archive.path is None:
         raise SettingsError(
-            "archive.path is not set, so no events are archived that history could be computed from. Nothing was "
-            "changed. Set HEADRACE_ARCHIVE_PATH, for the pipeline too."
+            "archive.path is not set, so there is no event archive to recompute history from. Nothing was changed. "
+            "Set HEADRACE_ARCHIVE_PATH here and for the pipeline."
         )
     return absolute(settings.archive.path)
 
@@ -103,8 +106,9 @@ def show(found: Audit, as_json: bool) -> None:
         for example in each.examples:
             click.echo(f"{name}: {example}")
     for lacking in found.lacking:
-        click.echo(f"the archive lacks, in the hour {lacking}")
-    click.echo(f"{found.hours} hours, {found.events} events: " + ("equal" if found.equal else "different"))
+        click.echo(f"missing from the archive: {lacking}")
+    result = "no differences" if found.equal else "differences found"
+    click.echo(f"{found.hours} hours, {found.events} events: {result}")
 
 
 def as_document(found: Audit) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`headrace autoscale`: the autoscaler, and what it decided and why."""
+"""`headrace autoscale`: runs the autoscaler, and shows its decisions and their reasons."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ autoscale.add_command(simulate)
 
 
 @autoscale.command()
-@click.option("--dry-run", is_flag=True, help="Show what would be decided; write nothing, start nothing.")
-@click.option("--once", is_flag=True, help="One decision for each type, then end; starts no local workers.")
+@click.option("--dry-run", is_flag=True, help="Print decisions without storing them or starting workers.")
+@click.option("--once", is_flag=True, help="Make one decision per worker type, then exit; starts no local workers.")
 @metrics_port_option("autoscale.metrics_port")
 @pass_invocation
 def run(invocation: Invocation, dry_run: bool, once: bool, metrics_port: int | None) -> None:
-    """Decide about worker types until stopped.
+    """Run the autoscaler for all worker types.
 
-    Of all that run one works and the others stand by.
+    Several may run: one is active and the others are on standby.
     """
     settings = invocation.settings
     configure_logs(settings.log)
@@ -88,27 +88,34 @@ def run(invocation: Invocation, dry_run: bool, once: bool, metrics_port: int | N
 
 @autoscale.command()
 @click.argument("type_name", metavar="[TYPE]", required=False)
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Decisions of each type.")
-@click.option("--changes", is_flag=True, help="Only decisions that were no hold.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Number of decisions per worker type.",
+)
+@click.option("--changes", is_flag=True, help="Show only decisions that changed the number of workers.")
 @json_option
 @pass_invocation
 def explain(invocation: Invocation, type_name: str | None, limit: int, changes: bool, as_json: bool) -> None:
-    """Show the last decisions, what they were based on, and why."""
+    """Show recent decisions with their inputs and reasons."""
     with _transaction(invocation.settings) as conn:
         known = [each.name for each in records.list_types(conn)]
         found = {
             name: records.list_decisions(conn, name, changes=changes, limit=limit)
             for name in ([type_name] if type_name else known)
         }
-    # One that the file does not name any more is explained for as long as its decisions are kept.
+    # A type that was removed from the file is still explained while its decisions are stored.
     if type_name is not None and type_name not in known and not found[type_name]:
-        raise HeadraceError(f"Nothing is kept about a worker type {type_name!r}. {_known_words(known)}")
+        raise HeadraceError(f"No decisions stored for worker type {type_name!r}. {_known_words(known)}")
     if as_json:
-        print_json({"types": {name: [decision_document(each) for each in made] for name, made in found.items()}})
+        documents = {name: [decision_document(each) for each in decisions] for name, decisions in found.items()}
+        print_json({"types": documents})
         return
-    for name, made in found.items():
+    for name, decisions in found.items():
         click.echo(plain(name))
-        for each in reversed(made):
+        for each in reversed(decisions):
             click.echo(f"  {_time(each.decided_at)}  {plain(each.sentence)}")
     if not found:
         click.echo(_known_words([]))
@@ -118,7 +125,7 @@ def explain(invocation: Invocation, type_name: str | None, limit: int, changes: 
 @json_option
 @pass_invocation
 def status(invocation: Invocation, as_json: bool) -> None:
-    """Show each worker type: how many run, how many should, and why."""
+    """Show the running and wanted workers of each type, and why."""
     with _transaction(invocation.settings) as conn:
         found = records.list_types(conn)
     if as_json:
@@ -130,7 +137,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
             [
                 plain(each.name),
                 ABSENT if each.workers is None else str(each.workers),
-                str(each.wanted) if each.fresh else f"{each.wanted} (old)",
+                str(each.wanted) if each.fresh else f"{each.wanted} (stale)",
                 f"{each.worker.scaling.min}..{each.worker.scaling.max}",
                 _time(each.decided_at),
                 plain(each.sentence),
@@ -143,8 +150,8 @@ def status(invocation: Invocation, as_json: bool) -> None:
 def types_of(settings: Settings) -> list[WorkerType]:
     if settings.autoscale.types is None:
         raise InvalidWorkerType(
-            "No file of worker types is known, so there is nothing to scale. Write one (docs/autoscale.md shows how), "
-            "and name it in autoscale.types (HEADRACE_AUTOSCALE_TYPES)."
+            "No worker types file is configured, so there is nothing to scale. Create one (see docs/autoscale.md) and "
+            "set autoscale.types (HEADRACE_AUTOSCALE_TYPES) to its path."
         )
     return read_types(settings.autoscale.types)
 
@@ -172,34 +179,37 @@ def observer_of(settings: Settings, endpoints: Endpoints) -> Observer:
 
 
 def actuators_of(invocation: Invocation, types: Sequence[WorkerType]) -> dict[str, Actuator]:
-    """Types without one are asked about by others."""
+    """Return an actuator per worker type. Types without one are left out: other programs read their decisions.
+
+    Raises InvalidWorkerType if a type has a webhook and no signing secret is configured.
+    """
     given, grace_s = invocation.settings.autoscale, invocation.settings.worker.grace
-    made: dict[str, Actuator] = {}
+    actuators: dict[str, Actuator] = {}
     for each in types:
         if each.is_local:
             command = worker_command(each, invocation.config, flags_of_workers(invocation))
-            made[each.name] = LocalWorkers(each.name, command, grace_s)
+            actuators[each.name] = LocalWorkers(each.name, command, grace_s)
         elif each.webhook is not None:
             if given.webhook_secret is None:
                 raise InvalidWorkerType(
-                    f"The worker type {each.name!r} has a webhook, and there is nothing to sign with: set "
-                    "autoscale.webhook_secret. Nothing is scaled."
+                    f"Worker type {each.name!r} has a webhook but no signing secret is set. Nothing was started. Set "
+                    "autoscale.webhook_secret."
                 )
             policy = AddressPolicy(given.allowed_hosts, given.allow_private, "autoscale.allowed_hosts")
             to = Receiver(each.webhook, given.webhook_secret, given.webhook_timeout, policy)
-            made[each.name] = ToldWorkers(each.name, to)
-    return made
+            actuators[each.name] = ToldWorkers(each.name, to)
+    return actuators
 
 
 def flags_of_workers(invocation: Invocation) -> Mapping[str, str]:
-    """Several of them cannot serve on one port: where one is configured, each takes any that is free."""
+    """Return the flags for local workers. If worker.metrics_port is set, use port 0: workers cannot share a port."""
     if invocation.settings.worker.metrics_port is None:
         return invocation.flags
     return {**invocation.flags, "worker.metrics_port": "0"}
 
 
 def worker_command(worker: WorkerType, config: Path | None, flags: Mapping[str, str]) -> list[str]:
-    """With the settings that this process was given."""
+    """Build the command line of a local worker, with this process's settings."""
     if worker.command:
         return list(worker.command)
     root = ["--config", str(config)] if config is not None else []
@@ -217,7 +227,7 @@ def decision_document(decision: StoredDecision) -> dict[str, Any]:
 
 def _once(settings: Settings, lease: Lease, scaler: Autoscaler) -> None:
     if not lease.take():
-        raise HeadraceError("Another autoscaler decides about workers. Nothing was decided here.")
+        raise HeadraceError("Another autoscaler holds the lease. No decision was made.")
     try:
         scaler.look(_now_ms())
         time.sleep(min(FIRST_LOOK_S, settings.autoscale.every))
@@ -232,7 +242,7 @@ def _rehearse(settings: Settings, types: Sequence[WorkerType], once: bool) -> No
     observer = observer_of(settings, endpoints)
     states = _stored_states(endpoints)
     stop = stop_event(signal.SIGTERM, signal.SIGINT)
-    observer.observe(types, {}, _now_ms())  # rates need two looks
+    observer.observe(types, {}, _now_ms())  # rates need two observations
     stop.wait(min(FIRST_LOOK_S, settings.autoscale.every))
     while not stop.is_set():
         for decision in rehearse(observer, types, states, _now_ms()):
@@ -243,14 +253,14 @@ def _rehearse(settings: Settings, types: Sequence[WorkerType], once: bool) -> No
 
 
 def _stored_states(endpoints: Endpoints) -> dict[str, State]:
-    """To go on from, if there are any."""
+    """Load the stored scaling states by worker type; empty if PostgreSQL is not configured or cannot be read."""
     if not endpoints.postgres:
         return {}
     try:
         with open_pool(endpoints.postgres, max_size=1) as pool, connection(pool) as conn:
             return {each.name: each.state for each in records.list_types(conn)}
     except HeadraceError as error:
-        click.echo(f"Earlier decisions cannot be read, so this begins anew: {error}", err=True)
+        click.echo(f"cannot read earlier decisions, starting without them: {error}", err=True)
         return {}
 
 
@@ -272,8 +282,8 @@ def _type_document(each: KnownType) -> dict[str, Any]:
 
 def _known_words(known: Sequence[str]) -> str:
     if known:
-        return f"There are decisions about: {', '.join(map(plain, known))}."
-    return "No decision was made yet: start `headrace autoscale run`."
+        return f"Known worker types: {', '.join(map(plain, known))}."
+    return "No decisions yet: start `headrace autoscale run`."
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`headrace autoscale simulate`: tries a worker type on a load before it is used."""
+"""`headrace autoscale simulate`: simulates a worker type on a synthetic or recorded load."""
 
 from __future__ import annotations
 
@@ -34,17 +34,39 @@ MOST_JOBS = 5_000_000
 @click.command()
 @click.argument("type_name", metavar="[TYPE]", required=False)
 @click.option(
-    "--load", "shape", type=click.Choice(list(SHAPES)), default="day", show_default=True, help="Made-up work."
+    "--load",
+    "shape",
+    type=click.Choice(list(SHAPES)),
+    default="day",
+    show_default=True,
+    help="Synthetic load to simulate.",
 )
-@click.option("--rate", type=click.FloatRange(0.01, 1000), default=8.0, show_default=True, help="Jobs/s when steady.")
-@click.option("--history", "queue", nargs=4, metavar="ORG PROJECT ENV QUEUE", help="Recorded work of a queue instead.")
 @click.option(
-    "--for", "span_ms", type=milliseconds("10m", "31d"), default="1d", metavar="DURATION", help="How long; else 1d."
+    "--rate",
+    type=click.FloatRange(0.01, 1000),
+    default=8.0,
+    show_default=True,
+    help="Jobs per second of the steady load.",
+)
+@click.option(
+    "--history",
+    "queue",
+    nargs=4,
+    metavar="ORG PROJECT ENV QUEUE",
+    help="Replay the recorded load of this queue instead.",
+)
+@click.option(
+    "--for",
+    "span_ms",
+    type=milliseconds("10m", "31d"),
+    default="1d",
+    metavar="DURATION",
+    help="Length of the simulation (default: 1d).",
 )
 @click.option("--start", "start_ms", type=milliseconds("0s", "1h"), default="15s", metavar="DURATION",
-              help="How long a worker takes to start; else 15s.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Another number is another chance.")
-@click.option("--plot", "file", type=click.Path(path_type=Path, dir_okay=False), help="Draw it as a PNG.")
+              help="Worker start-up time (default: 15s).")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed; the same seed gives the same jobs.")
+@click.option("--plot", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write a chart to this PNG file.")
 @json_option
 @pass_invocation
 def simulate(
@@ -59,9 +81,9 @@ def simulate(
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """Try a worker type on made-up or recorded work, without any worker.
+    """Simulate a worker type on a synthetic or recorded load, without starting workers.
 
-    TYPE is one of the file of worker types; without it the defaults are tried.
+    TYPE is a worker type from autoscale.types; without it, the default scaling is simulated.
     """
     worker = _worker(invocation.settings, type_name)
     length_s = span_ms // 1000
@@ -73,23 +95,24 @@ def simulate(
     every_s = max(1, round(invocation.settings.autoscale.every))
     options = SimulationOptions(worker.scaling.per_worker, every_s, start_ms // 1000, max(worker.scaling.min, 0))
     outcome = Simulation(load, HeadraceRule(worker, invocation.settings.autoscale.window), options).run()
-    figures = _figures(load, outcome)
+    summary = _figures(load, outcome)
     if file is not None:
-        plot(outcome, _title(load, worker, figures), file, load.outages)
+        plot(outcome, _title(load, worker, summary), file, load.outages)
     if as_json:
-        print_json({"type": worker.name, "scaling": asdict(worker.scaling), **figures})
+        print_json({"type": worker.name, "scaling": asdict(worker.scaling), **summary})
     else:
-        print_table(["figure", "value"], [[name, str(value)] for name, value in figures.items()])
+        print_table(["metric", "value"], [[name, str(value)] for name, value in summary.items()])
 
 
 def _worker(settings: Settings, name: str | None) -> WorkerType:
     if name is None:
         return WorkerType("defaults", all_queues=True, scaling=DEFAULT)
     if settings.autoscale.types is None:
-        raise HeadraceError("TYPE is one of a file of worker types, and autoscale.types names none.")
+        raise HeadraceError("TYPE needs a worker types file, but autoscale.types is not set.")
     types = {each.name: each for each in read_types(settings.autoscale.types)}
     if name not in types:
-        raise HeadraceError(f"There is no worker type {name!r} in {settings.autoscale.types}: {', '.join(types)}.")
+        known = ", ".join(types)
+        raise HeadraceError(f"No worker type {name!r} in {settings.autoscale.types}. Types there: {known}.")
     return replace(types[name], enabled=True)
 
 
@@ -100,12 +123,13 @@ def _from_history(settings: Settings, ref: QueueRef, length_s: int, seed: int) -
     window = window_of(now_ms, text_of(length_s))
     found = queue_history(reads, ref, window, now_ms)
     if found is None:
-        raise UnknownQueue(f"History knows no queue {ref.queue!r} of {ref.org} / {ref.project} / {ref.env}.")
+        raise UnknownQueue(f"No history for queue {ref.queue!r} in {ref.org} / {ref.project} / {ref.env}.")
     points = found.points
-    arrived = points.counts[COUNT_COLUMN[Op.ENQUEUE]]  # in either tier: those that were spilled are among them
+    arrived = points.counts[COUNT_COLUMN[Op.ENQUEUE]]  # in both tiers: includes spilled jobs
     if sum(arrived) > MOST_JOBS:
         raise HeadraceError(
-            f"{sum(arrived)} jobs arrived in that time, more than the {MOST_JOBS} that can be tried; shorten --for."
+            f"{sum(arrived)} jobs arrived in that period; the simulator handles at most {MOST_JOBS}. "
+            "Use a shorter --for."
         )
     starts = range(window.start_s, window.end_s, window.step_s)
     means = [ms / runs / 1000 if runs else None for ms, runs in zip(points.run_ms, points.runs, strict=True)]
@@ -126,9 +150,9 @@ def _figures(load: Load, outcome: Outcome) -> Mapping[str, Any]:
     }
 
 
-def _title(load: Load, worker: WorkerType, figures: Mapping[str, Any]) -> str:
+def _title(load: Load, worker: WorkerType, summary: Mapping[str, Any]) -> str:
     return (
-        f"{load.name}: {figures['jobs']:,} jobs, p95 wait {figures['p95_wait_s']:.3g} s, "
-        f"{figures['worker_hours']:.1f} worker-hours ({worker.scaling.min} to {worker.scaling.max} workers of "
-        f"{worker.scaling.per_worker})"
+        f"{load.name}: {summary['jobs']:,} jobs, p95 wait {summary['p95_wait_s']:.3g} s, "
+        f"{summary['worker_hours']:.1f} worker-hours ({worker.scaling.min} to {worker.scaling.max} workers with "
+        f"{worker.scaling.per_worker} slots)"
     )

@@ -1,4 +1,4 @@
-"""`headrace backfill`: hours of history again, from the archive."""
+"""`headrace backfill`: recomputes hours of history from the archive and replaces the stored ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.cli.endpoints import find_endpoints
 from headrace.cli.output import json_option, print_json
 from headrace.cli.progress import progress_bar
 from headrace.pipeline.backfill import Backfilled
-from headrace.pipeline.backfill import backfill as write_again
+from headrace.pipeline.backfill import backfill as run_backfill
 from headrace.pipeline.replay import closed_window
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import connect
@@ -22,8 +22,8 @@ from headrace.warehouse.pipeline_batches import watermark_ms
 
 @click.command()
 @hours_options
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--allow-empty", is_flag=True, help="Go on where the archive lacks events of an hour.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing anything.")
+@click.option("--allow-empty", is_flag=True, help="Continue even if events of an hour are missing from the archive.")
 @json_option
 @pass_invocation
 def backfill(
@@ -31,7 +31,8 @@ def backfill(
 ) -> None:
     """Recompute hours of history and replace the stored ones.
 
-    From the archive, with Spark. Readers see the old numbers until all are written, then the new ones.
+    Recomputes from the event archive with Spark. Readers see the old values until all new ones are written, then switch
+    at once.
     """
     settings = invocation.settings
     uri = archive_of(settings)
@@ -45,8 +46,8 @@ def backfill(
     writer = BlockWriter(lambda: connect(url, settings.warehouse.database))
     now_ms = time.time_ns() // 1_000_000
     try:
-        with spark(settings) as session, progress_bar("writing hours") as report:
-            done = write_again(
+        with spark(settings) as session, progress_bar("backfilling") as report:
+            done = run_backfill(
                 session, client, writer, uri, window, now_ms=now_ms, allow_empty=allow_empty, report=report
             )
     finally:
@@ -60,4 +61,4 @@ def _show_done(done: Backfilled, as_json: bool) -> None:
         return
     for table, rows in done.rows.items():
         click.echo(f"{table}: {rows} rows")
-    click.echo(f"{done.hours} hours from {done.events} events are now read in generation {done.generation}")
+    click.echo(f"replaced {done.hours} hours from {done.events} events (generation {done.generation})")

@@ -1,4 +1,4 @@
-"""`headrace pause`, `resume`, `close`, `open`, `limits` and `caps`: what a queue may do."""
+"""`headrace pause`, `resume`, `close`, `open`, `limits` and `caps`: control a queue."""
 
 from __future__ import annotations
 
@@ -51,19 +51,26 @@ def open_queue(invocation: Invocation, ref: QueueRef) -> None:
     """Reopen a closed queue."""
     with queue_client(invocation.settings) as client:
         client.open_queue(ref)
-    click.echo(f"opened {shown(ref)}")
+    click.echo(f"reopened {shown(ref)}")
 
 
 @click.command()
 @env_arguments
 @click.argument("queue", required=False)
-@click.option("--limit", required=True, metavar="N|none", help="Most jobs that may run at once; none: no limit.")
-@click.option("--burst", type=float, help="By what factor the environment as a whole may go beyond its limit; else 1.")
+@click.option(
+    "--limit", required=True, metavar="N|none", help='Maximum number of running jobs, or "none" for no limit.'
+)
+@click.option(
+    "--burst",
+    type=float,
+    metavar="FACTOR",
+    help="Burst factor: the environment may run up to limit × FACTOR jobs in total (default: 1).",
+)
 @pass_invocation
 def limits(invocation: Invocation, env: EnvRef, queue: str | None, limit: str, burst: float | None) -> None:
     """Set the concurrency limit of an environment or a queue.
 
-    Jobs that run already go on. No queue goes beyond the limit of its environment, burst or not.
+    Jobs already running continue. No single queue may exceed its environment's limit, even with a burst factor.
     """
     number = parse_limit(limit)
     ref = env
@@ -71,7 +78,7 @@ def limits(invocation: Invocation, env: EnvRef, queue: str | None, limit: str, b
         check_name("queue", queue)
         ref = QueueRef(env.org, env.project, env.env, queue)
         if burst is not None:
-            raise click.UsageError("--burst is for an environment: leave it out, or leave out QUEUE.")
+            raise click.UsageError("--burst applies to an environment and cannot be combined with QUEUE.")
     with queue_client(invocation.settings) as client:
         client.limits(ref, number, burst)
     click.echo(f"limit {limit}" + (f" × {burst:g}" if burst is not None else "") + f" for {shown(ref)}")
@@ -79,35 +86,45 @@ def limits(invocation: Invocation, env: EnvRef, queue: str | None, limit: str, b
 
 @click.command()
 @queue_arguments
-@click.option("--items", type=click.IntRange(min=1), help="Most jobs; else queue.warm_max_items.")
-@click.option("--bytes", "size", metavar="SIZE", help="Most payload bytes, as in 64MiB; else queue.warm_max_bytes.")
+@click.option(
+    "--items", type=click.IntRange(min=1), help="Maximum number of jobs in Valkey (default: queue.warm_max_items)."
+)
+@click.option(
+    "--bytes",
+    "size",
+    metavar="SIZE",
+    help="Maximum payload bytes in Valkey, for example 64MiB (default: queue.warm_max_bytes).",
+)
 @pass_invocation
 def caps(invocation: Invocation, ref: QueueRef, items: int | None, size: str | None) -> None:
     """Set how many jobs and bytes of a queue Valkey may hold.
 
-    Without options the queue has the caps of the settings again. What is beyond a lowered cap stays until it is done.
+    Jobs above the cap wait in PostgreSQL. Without options, the queue returns to the caps from the settings. Jobs above
+    a lowered cap stay in Valkey until they finish.
     """
     with queue_client(invocation.settings) as client:
         client.caps(ref, items, None if size is None else parse_size(size))
     given = [*([f"{items} jobs"] if items else []), *([size] if size else [])]
-    click.echo(f"caps {', '.join(given) or 'of the settings'} for {shown(ref)}")
+    click.echo(f"caps for {shown(ref)}: {', '.join(given) or 'from the settings'}")
 
 
 def parse_size(text: str) -> int:
     try:
         return SIZE.parse(text)
     except (ValueError, KeyError) as error:
-        raise click.BadParameter(f"{text!r} is not {SIZE.allowed.replace('`', '')}.", param_hint="--bytes") from error
+        allowed = SIZE.allowed.replace("`", "")
+        raise click.BadParameter(f"Invalid value {text!r}: expected {allowed}.", param_hint="--bytes") from error
 
 
 def parse_limit(text: str) -> int | None:
-    """What is too small or too large is for the queue to say."""
+    """Parse a whole number or "none" (no limit: None). The queue checks the range."""
     if text == "none":
         return None
     try:
         return int(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither a whole number nor none.", param_hint="--limit") from error
+        message = f'Invalid value {text!r}: expected a whole number or "none".'
+        raise click.BadParameter(message, param_hint="--limit") from error
 
 
 def shown(ref: QueueRef | EnvRef) -> str:

@@ -1,4 +1,4 @@
-"""`headrace enqueue`: jobs from the command line."""
+"""`headrace enqueue`: adds jobs from the command line."""
 
 from __future__ import annotations
 
@@ -21,29 +21,39 @@ CALL_BYTES = 8 * 2**20
 @click.command()
 @queue_arguments
 @click.argument("task")
-@click.option("--payload", metavar="TEXT", help="What the task is given, as text.")
+@click.option("--payload", metavar="TEXT", help="Payload for the task, as text.")
 @click.option(
-    "--payload-file", type=click.File("rb"), metavar="FILE", help="The same from a file; - is standard input."
+    "--payload-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Read the payload from a file; - reads standard input.",
 )
-@click.option("--id", "job_id", help="The job's id: the same one twice is one job. Else a new one.")
+@click.option("--id", "job_id", help="Job id; enqueueing the same id again adds nothing (default: a new UUID).")
 @click.option(
     "--delay",
     type=milliseconds("0s", "366d"),
     default="0s",
     metavar="DURATION",
-    help="Not before this long from now, as in 5s.",
+    help="Delay before the job may run, for example 5s.",
 )
-@click.option("--priority", type=int, default=0, help="Higher is sooner, within the queue.")
+@click.option("--priority", type=int, default=0, help="Priority within the queue; higher runs first (default: 0).")
 @click.option(
     "--ttl",
     type=milliseconds("1ms", "366d"),
     metavar="DURATION",
-    help="Give it up if no worker has started it by then.",
+    help="Expire the job if no worker has started it within this time.",
 )
-@click.option("--max-attempts", type=int, default=5, help="A failure of the last one buries the job.")
-@click.option("--flow", default="", help="What the job is part of.")
-@click.option("--flow-type", default="", help="What kind of flow that is.")
-@click.option("--count", type=click.IntRange(min=1), default=1, help="How many such jobs, each with an id of its own.")
+@click.option(
+    "--max-attempts", type=int, default=5, help="Number of attempts before a failing job is buried (default: 5)."
+)
+@click.option("--flow", default="", help="Name of the flow the job belongs to.")
+@click.option("--flow-type", default="", help="Type of that flow.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Number of jobs to enqueue, each with its own id (default: 1).",
+)
 @json_option
 @pass_invocation
 def enqueue(
@@ -64,7 +74,7 @@ def enqueue(
 ) -> None:
     """Add jobs to a queue."""
     if job_id is not None and count > 1:
-        raise click.UsageError("--id names one job: leave it out, or leave out --count.")
+        raise click.UsageError("--id cannot be combined with --count.")
     body = read_payload(payload, payload_file)
     jobs = [
         NewJob(task, body, job_id or new_job_id(), delay, priority, ttl, max_attempts, flow, flow_type)
@@ -78,19 +88,19 @@ def enqueue(
     elif count > 1:
         click.echo(f"accepted {accepted} jobs")
     else:
-        click.echo(f"accepted {jobs[0].id}" if accepted else f"known already {jobs[0].id}: nothing was added")
+        click.echo(f"accepted {jobs[0].id}" if accepted else f"already known {jobs[0].id}: nothing was added")
 
 
 def read_payload(text: str | None, file: BinaryIO | None) -> bytes:
     if text is not None and file is not None:
-        raise click.UsageError("Give --payload or --payload-file, not both.")
+        raise click.UsageError("Use --payload or --payload-file, not both.")
     if file is not None:
         return file.read()
-    return (text or "").encode(errors="surrogateescape")  # bytes of the command line that are not UTF-8, as they were
+    return (text or "").encode(errors="surrogateescape")  # keeps command-line bytes that are not UTF-8
 
 
 def send(client: SyncClient, ref: QueueRef, jobs: list[NewJob]) -> list[bool]:
-    """In calls that a server answers quickly, whatever the size of the payload."""
+    """Enqueue jobs in chunks bounded by count and bytes, so that each call stays short."""
     step = max(1, min(CALL_JOBS, CALL_BYTES // max(1, len(jobs[0].payload))))
     calls = (jobs[start : start + step] for start in range(0, len(jobs), step))
     return [flag for call in calls for flag in client.enqueue_many(ref, call)]

@@ -1,4 +1,4 @@
-"""`headrace job` and `headrace cancel`: one job."""
+"""`headrace job` and `headrace cancel`: show or cancel one job."""
 
 from __future__ import annotations
 
@@ -45,23 +45,21 @@ def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None
 def cancel(invocation: Invocation, env: EnvRef, job_id: str) -> None:
     """Cancel a waiting job.
 
-    A job that a worker has started, or that is dead, stays as it is: exit code 1.
+    A running or dead job is left unchanged (exit code 1).
     """
     with queue_client(invocation.settings) as client:
         before = client.cancel(env, job_id)
     if before is None:
         raise unknown(env, job_id)
     if before not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):
-        raise JobNotWaiting(
-            f"The job {job_id!r} is {before}: only one that waits can be cancelled. It was left as it is."
-        )
-    click.echo(f"cancelled {job_id}, which was {before}")
+        raise JobNotWaiting(f"Job {job_id!r} is {before}; only waiting jobs can be cancelled. Nothing was changed.")
+    click.echo(f"cancelled {job_id} (was {before})")
 
 
 def unknown(env: EnvRef, job_id: str) -> UnknownJob:
     return UnknownJob(
-        f"There is no job {job_id!r} in {env.org} / {env.project} / {env.env}. It never was there, was cancelled or "
-        "expired, or has been done for longer than queue.keep_done."
+        f"There is no job {job_id!r} in {env.org} / {env.project} / {env.env}. It never existed, was cancelled or "
+        "removed, expired, or finished longer than queue.keep_done ago."
     )
 
 
@@ -111,10 +109,10 @@ def as_document(found: JobInfo) -> dict[str, Any]:
 
 
 def preview(payload: bytes) -> tuple[str, bool, bool]:
-    """The beginning of a payload, whether there is more, and whether it is text (else hexadecimal)."""
+    """Return the start of a payload, whether it was cut, and whether it is text (otherwise hexadecimal)."""
     head, cut = payload[:PREVIEW_BYTES], len(payload) > PREVIEW_BYTES
     try:
-        # Not final: the cut may go through a character.
+        # Not final if cut, because the cut may split a character.
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=not cut)
     except UnicodeDecodeError:
         return head.hex(), cut, False

@@ -1,4 +1,4 @@
-"""`headrace keys`: who may use the API."""
+"""`headrace keys`: manages the keys of the API."""
 
 from __future__ import annotations
 
@@ -31,15 +31,22 @@ def keys() -> None:
 
 
 @keys.command()
-@click.option("--name", required=True, metavar="NAME", help="What to call it, in lists and in the audit log.")
-@click.option("--org", metavar="ORG", help="Reach this organisation only; else everything.")
-@click.option("--project", metavar="PROJECT", help="Reach this project of it only.")
-@click.option("--env", metavar="ENV", help="Reach this environment of it only.")
+@click.option("--name", required=True, metavar="NAME", help="Name of the key, for lists and the audit log.")
+@click.option("--org", metavar="ORG", help="Limit the key to this organisation (default: no limit).")
+@click.option("--project", metavar="PROJECT", help="Limit the key to this project of the organisation.")
+@click.option("--env", metavar="ENV", help="Limit the key to this environment of the project.")
 @click.option(
-    "--level", type=click.Choice([level.word for level in Level]), required=True, help="What it may do there."
+    "--level",
+    type=click.Choice([level.word for level in Level]),
+    required=True,
+    help="Access level: read, operate (also change queues and jobs) or admin (also manage alert channels and read the "
+    "audit log).",
 )
 @click.option(
-    "--expires", type=milliseconds("1m", "3650d"), metavar="DURATION", help="Valid for this long; else for ever."
+    "--expires",
+    type=milliseconds("1m", "3650d"),
+    metavar="DURATION",
+    help="Validity period, for example 90d (default: never expires).",
 )
 @json_option
 @pass_invocation
@@ -53,7 +60,7 @@ def create(
     expires: int | None,
     as_json: bool,
 ) -> None:
-    """Make a key and print it, once."""
+    """Create a key and print it once."""
     scope = _scope(name, org, project, env)
     with transaction(invocation.settings) as conn:
         key_id, text = add_key(conn, name, scope, Level.of(level), None if expires is None else expires / 1000)
@@ -62,14 +69,14 @@ def create(
         print_json({"id": key_id, "key": text})
         return
     click.echo(text)
-    click.echo("This is the only time that the key is shown. Keep it like a password.", err=True)
+    click.echo("The key is shown only once. Store it like a password.", err=True)
 
 
 @keys.command("list")
 @json_option
 @pass_invocation
 def list_all(invocation: Invocation, as_json: bool) -> None:
-    """Show all keys, without their secrets."""
+    """List all keys, without their secrets."""
     now = datetime.now(UTC)
     with transaction(invocation.settings) as conn:
         found = list_keys(conn)
@@ -77,7 +84,7 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
         print_json({"keys": [_document(key, now) for key in found]})
         return
     print_table(
-        ["id", "name", "reaches", "level", "state", "created", "last used", "expires"],
+        ["id", "name", "scope", "level", "state", "created", "last used", "expires"],
         [
             [
                 *(key.id, plain(key.name), plain(str(key.scope)), key.level, key.state(now)),
@@ -93,10 +100,10 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
-    """Let a key and its sessions in no more, within seconds."""
+    """Revoke a key and its browser sessions; takes effect within seconds."""
     with transaction(invocation.settings) as conn:
         if (revoked := revoke_key(conn, key_id)) is None:
-            raise HeadraceError(f"There is no key {key_id!r} that could be revoked. `headrace keys list` shows them.")
+            raise HeadraceError(f"No active key {key_id!r} to revoke. `headrace keys list` shows all keys.")
         scope = Scope(revoked["org"], revoked["project"], revoked["env"])
         audit.record_command(conn, "key.revoke", scope, id=key_id, name=revoked["name"])
     if as_json:
@@ -106,30 +113,30 @@ def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
 
 
 @keys.command()
-@click.option("--key", "key_id", metavar="ID", help="The key that the link stands for; else that of the stack here.")
-@click.option("--url", metavar="URL", help="Address of the dashboard; else that of the stack here, or of the settings.")
+@click.option("--key", "key_id", metavar="ID", help="Key to sign in with (default: the local stack's key).")
+@click.option("--url", metavar="URL", help="Dashboard URL (default: the local stack's, then api.host and api.port).")
 @json_option
 @pass_invocation
 def link(invocation: Invocation, key_id: str | None, url: str | None, as_json: bool) -> None:
-    """Print a link that signs a browser in, once, within an hour."""
+    """Print a one-time sign-in link for the dashboard, valid for one hour."""
     settings = invocation.settings
     chosen = key_id or id_of(read_local_key(settings.embedded.data_dir) or "")
     if chosen is None:
         raise HeadraceError(
-            f"There is no key in {settings.embedded.data_dir}, so no stack was started there. Say which key the link "
-            "shall stand for, with --key; `headrace keys list` shows them."
+            f"No local key in {settings.embedded.data_dir}: no stack has been started there. Choose a key with --key; "
+            "`headrace keys list` shows all keys."
         )
     with transaction(settings) as conn:
-        made = make_link(conn, chosen, url or _dashboard(settings))
+        text = make_link(conn, chosen, url or _dashboard(settings))
     if as_json:
-        print_json({"link": made})
+        print_json({"link": text})
     else:
-        click.echo(made)
+        click.echo(text)
 
 
 def make_link(conn: Connection, key_id: str, dashboard: str) -> str:
     if find_key(conn, key_id) is None:
-        raise HeadraceError(f"There is no valid key {key_id!r}. `headrace keys list` shows them.")
+        raise HeadraceError(f"No valid key {key_id!r}. `headrace keys list` shows all keys.")
     return f"{dashboard.rstrip('/')}/login/{sessions.make_link(conn, key_id)}"
 
 
@@ -145,7 +152,7 @@ def _scope(name: str, org: str | None, project: str | None, env: str | None) -> 
 
 @contextmanager
 def transaction(settings: Settings) -> Generator[Connection]:
-    """One transaction in PostgreSQL."""
+    """Open a connection to PostgreSQL and run the `with` block in one transaction."""
     with open_pool(find_endpoints(settings, "postgres").postgres, max_size=1) as pool, connection(pool) as conn:
         yield conn
 
@@ -155,7 +162,7 @@ def _dashboard(settings: Settings) -> str:
     if url := stack.get("urls", {}).get("dashboard"):
         return url
     if not settings.api.port:
-        raise HeadraceError("Where the dashboard is, is not known: no stack runs here and api.port is 0. Give --url.")
+        raise HeadraceError("The dashboard address is unknown: no stack is running here and api.port is 0. Use --url.")
     return f"http://{settings.api.host}:{settings.api.port}"
 
 

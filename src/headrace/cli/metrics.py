@@ -1,4 +1,4 @@
-"""`headrace metrics`: are metric events written, and how far have they come?"""
+"""`headrace metrics`: turns metric events on or off, and shows their status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def metrics() -> None:
 @json_option
 @pass_invocation
 def on(invocation: Invocation, as_json: bool) -> None:
-    """Write metric events, in every shard."""
+    """Turn metric events on for every shard."""
     _switch_and_show(invocation, True, as_json)
 
 
@@ -29,7 +29,7 @@ def on(invocation: Invocation, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def off(invocation: Invocation, as_json: bool) -> None:
-    """Write no metric events, in any shard."""
+    """Turn metric events off for every shard."""
     _switch_and_show(invocation, False, as_json)
 
 
@@ -37,7 +37,7 @@ def off(invocation: Invocation, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def status(invocation: Invocation, as_json: bool) -> None:
-    """Show for each shard whether events are written, how many wait, and the last one's number."""
+    """Show, for each shard, whether events are on, the length of the stream and the last event number."""
     _switch_and_show(invocation, None, as_json)
 
 
@@ -58,4 +58,4 @@ def _switch_and_show(invocation: Invocation, wanted: bool | None, as_json: bool)
         ]
         for one in found
     ]
-    print_table(["shard", "events", "in the stream", "last number"], rows)
+    print_table(["shard", "events", "stream length", "last event"], rows)

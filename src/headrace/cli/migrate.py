@@ -1,4 +1,4 @@
-"""`headrace migrate`: brings schemas up to date."""
+"""`headrace migrate`: applies schema migrations to PostgreSQL and ClickHouse."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headrace.warehouse.migrate import script
 
 
 @click.command()
-@click.option("--print", "only_print", is_flag=True, help="Show the SQL for ClickHouse, and change nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Print the ClickHouse SQL without running it.")
 @json_option
 @pass_invocation
 def migrate(invocation: Invocation, only_print: bool, as_json: bool) -> None:
     """Create or update the tables in PostgreSQL and ClickHouse.
 
-    Safe to run again: what is there already is left alone.
+    Safe to run again: migrations already applied are skipped.
     """
     settings = invocation.settings
     if only_print:
@@ -31,16 +31,16 @@ def migrate(invocation: Invocation, only_print: bool, as_json: bool) -> None:
         return
     endpoints = find_endpoints(settings, "clickhouse")
     if not endpoints.postgres:
-        click.echo("No PostgreSQL is known (postgres.url): only ClickHouse is brought up to date.", err=True)
+        click.echo("No PostgreSQL server is configured (postgres.url): migrating ClickHouse only.", err=True)
     applied = migrate_all(endpoints, settings.warehouse.database, settings.warehouse.cluster)
     if as_json:
         print_json({"applied": applied})
     else:
-        click.echo("\n".join(f"applied {name}" for name in applied) or "nothing to do")
+        click.echo("\n".join(f"applied {name}" for name in applied) or "nothing to do: all migrations are applied")
 
 
 def migrate_all(endpoints: Endpoints, database: str, cluster: str | None = None) -> list[str]:
-    """Whatever is missing, wherever a server is known; returns the names of what was applied now."""
+    """Apply pending migrations to ClickHouse and, if configured, to PostgreSQL. Return the names of those applied."""
     in_postgres = migrate_postgres(endpoints.postgres, POSTGRES_ROOMS) if endpoints.postgres else []
     return in_postgres + migrate_warehouse(connect(endpoints.clickhouse), database, cluster)
 

@@ -1,4 +1,4 @@
-"""`headrace mover`: moves jobs between Valkey and PostgreSQL until told to stop."""
+"""`headrace mover`: moves jobs between Valkey and PostgreSQL until stopped."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headrace.cold.mover import Mover
 def mover(invocation: Invocation, metrics_port: int | None) -> None:
     """Run the mover, which moves jobs between Valkey and PostgreSQL.
 
-    Every worker does this too; run one apart where workers come and go, or are busy. Of all that run one works per
-    shard and the others stand by.
+    Every worker also runs a mover. Run a separate one if your workers are short-lived or fully loaded. One mover per
+    shard is active; the others are on standby.
     """
     settings = invocation.settings
     configure_logs(settings.log)
     apply_bounds_at_start(invocation.loaded)
     tiers = open_tiers(settings, "postgres")
-    assert tiers is not None, "it was needed"
+    assert tiers is not None, "postgres is required"
     try:
         moving = Mover(tiers, mover_options(settings))
         with loop_pages(settings, metrics_port, settings.cold.metrics_port, moving.figures):

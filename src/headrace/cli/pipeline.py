@@ -1,4 +1,4 @@
-"""`headrace pipeline`: metric streams into history, until told to stop."""
+"""`headrace pipeline`: turns metric events into history until stopped."""
 
 from __future__ import annotations
 
@@ -31,19 +31,25 @@ from headrace.settings import Settings
 
 
 @click.command()
-@click.option("--master", help="Spark master, instead of pipeline.master.")
-@click.option("--trigger", help="How often a micro-batch starts, instead of pipeline.trigger.")
-@click.option("--once", is_flag=True, help="Read what is there now, see it arrive, and end.")
+@click.option("--master", help="Spark master (default: pipeline.master).")
+@click.option("--trigger", help="Micro-batch interval (default: pipeline.trigger).")
+@click.option(
+    "--once", is_flag=True, help="Process the events available now, wait until they are in ClickHouse, then exit."
+)
 @click.option(
     "--from",
     "begin",
     type=click.Choice(get_args(From)),
-    help="Where to begin when the checkpoint or the spool was lost: after what was last committed to Valkey, at the "
-    "oldest event that streams hold, or after the newest. The old checkpoint is set aside.",
+    help="Where to start if the checkpoint or the spool was lost: after the last commit in Valkey (group), at the "
+    "oldest event in the streams (oldest), or after the newest event (newest). The old checkpoint is renamed, not "
+    "deleted.",
 )
 @pass_invocation
 def pipeline(invocation: Invocation, master: str | None, trigger: str | None, once: bool, begin: From | None) -> None:
-    """Run the pipeline: turn metric events into history in ClickHouse."""
+    """Run the pipeline: turn metric events into history in ClickHouse.
+
+    Reads the events with Spark and writes the history through a spool on disk.
+    """
     settings = invocation.settings_with(pipeline_master=master, pipeline_trigger=trigger)
     configure_logs(settings.log)
     chosen, stop = options(settings), stop_event(signal.SIGTERM, signal.SIGINT)
@@ -58,7 +64,7 @@ def pipeline(invocation: Invocation, master: str | None, trigger: str | None, on
 
 @contextmanager
 def _problem_reports(settings: Settings) -> Generator[ReportProblem | None]:
-    """Yield what reports problems of the exporter; None where no PostgreSQL is known, because there are no alerts."""
+    """Yield a function that reports exporter problems as alerts; None if PostgreSQL is not configured."""
     url = find_endpoints(settings).postgres
     if not url:
         yield None

@@ -1,4 +1,4 @@
-"""The table of `headrace queues`: which queues, which columns, which numbers. Pure: data and `now` in, text out."""
+"""Builds the tables and JSON documents of `headrace queues`. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _GAUGES = (
     *("org", "project", "env", "queue", "warm", "cold", "total"),
     *("scheduled", "running", "limit", "dead", "oldest", "bytes"),
 )
-COLUMNS = (*_GAUGES, "marks")
+COLUMNS = (*_GAUGES, "flags")
 FLOW_COLUMNS = ("org", "project", "env", "queue", "task", "flow", "type", "warm", "cold", "total", "oldest")
-COLUMNS_WITH_RATES = (*_GAUGES, "enqueued/s", "done/s", "failed/s", "marks")
+COLUMNS_WITH_RATES = (*_GAUGES, "enqueued/s", "done/s", "failed/s", "flags")
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which queues are meant, by exact name. None matches every one."""
+    """Selects queues by exact names; None matches every name."""
 
     org: str | None = None
     project: str | None = None
@@ -36,14 +36,16 @@ class Filter:
 
 @dataclass(frozen=True)
 class Rates:
+    """Rates of one queue, per second."""
+
     enqueued: float
     done: float
-    failed: float  # attempts: those that will be tried again, and those that buried their job
+    failed: float  # failed attempts, whether the job is retried or buried
 
 
 @dataclass(frozen=True)
 class Reading:
-    """All queues at one moment, by the server's clock."""
+    """States of all queues at one time of the server's clock, in milliseconds."""
 
     at_ms: int
     states: Sequence[QueueState]
@@ -53,7 +55,7 @@ class Reading:
 
 
 def rates_between(before: Reading | None, after: Reading) -> dict[QueueRef, Rates]:
-    """What each queue's odometers gained, per second. A queue that is new, or began anew, has no rates yet."""
+    """Return the rates of each queue between two snapshots. A new or recreated queue has no rates."""
     if before is None or after.at_ms <= before.at_ms:
         return {}
     seconds = (after.at_ms - before.at_ms) / 1000
@@ -74,7 +76,7 @@ def _gained(before: QueueState, after: QueueState, *ops: Op) -> int:
 
 
 def table_rows(reading: Reading, rates: dict[QueueRef, Rates] | None) -> list[list[str]]:
-    """One row per queue, in the order of COLUMNS, or of COLUMNS_WITH_RATES if there are rates."""
+    """Return a row per queue, with the columns of COLUMNS_WITH_RATES, or of COLUMNS if `rates` is None."""
     return [
         [*_gauges(state, reading.at_ms), *([] if rates is None else _rates(rates.get(state.ref))), _marks(state)]
         for state in reading.states
@@ -100,8 +102,8 @@ def _rates(found: Rates | None) -> list[str]:
 
 
 def _marks(state: QueueState) -> str:
-    marks = (("paused", state.paused), ("closed", state.closed), ("cold", state.cold_mode))
-    return " ".join(mark for mark, is_set in marks if is_set)
+    flags = (("paused", state.paused), ("closed", state.closed), ("cold", state.cold_mode))
+    return " ".join(flag for flag, is_set in flags if is_set)
 
 
 def oldest_age_ms(state: QueueState, now_ms: int) -> int | None:

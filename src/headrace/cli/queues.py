@@ -1,4 +1,4 @@
-"""`headrace queues`: every queue as it is now, once or again and again."""
+"""`headrace queues`: the current state of queues, printed once or repeatedly."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from headrace.valkey.connect import Valkey, available, node_of
 
 
 @click.command()
-@click.option("--org", help="Queues of this organisation only.")
-@click.option("--project", help="Queues of this project only.")
-@click.option("--env", help="Queues of this environment only.")
-@click.option("--queue", help="Queues of this name only.")
-@click.option("--watch", is_flag=True, help="Go on until Ctrl-C, and show rates.")
+@click.option("--org", help="Show only queues of this organisation.")
+@click.option("--project", help="Show only queues of this project.")
+@click.option("--env", help="Show only queues of this environment.")
+@click.option("--queue", help="Show only queues with this name.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C, and show rates.")
 @click.option(
     "--every",
     type=milliseconds("100ms", "1h"),
     default="2s",
     metavar="DURATION",
-    help="How often --watch looks, as in 2s.",
+    help="Refresh interval for --watch (default: 2s).",
 )
-@click.option("--by-flow", is_flag=True, help="What waits, by queue, task, flow and flow type.")
+@click.option("--by-flow", is_flag=True, help="Show waiting jobs by queue, task, flow and flow type.")
 @json_option
 @pass_invocation
 def queues(
@@ -101,7 +101,7 @@ def server_ms(valkey: Valkey) -> int:
 
 
 def read(valkey: Valkey, shards: int, which: Filter) -> Reading:
-    at_ms = server_ms(valkey)  # first: an age is then rather too small than of the future
+    at_ms = server_ms(valkey)  # read before the states: ages may then be slightly too small, but never negative
     return Reading(at_ms, read_states(valkey, shards)).only(which)
 
 
@@ -114,7 +114,7 @@ def _readings(settings: Settings, which: Filter, every_s: float) -> Iterator[Rea
 
 
 def _watch(readings: Iterator[Reading], as_json: bool) -> None:
-    """A line of JSON, or a table, per reading. The first one has no rates yet."""
+    """Print a line of JSON, or a table, for each snapshot. The first one has no rates."""
     before: Reading | None = None
     with live_table() as show:
         for reading in readings:

@@ -1,4 +1,4 @@
-"""`headrace quotas`: what operators allow tenants to use."""
+"""`headrace quotas`: shows and sets the quotas of tenants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def quotas() -> None:
 
 
 def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """[ORG [PROJECT [ENV]]], given to the command as `tenant`; without any: the defaults of every environment."""
+    """Add the arguments [ORG [PROJECT [ENV]]], which the command receives as `tenant`.
+
+    Without arguments, `tenant` stands for the defaults of every environment.
+    """
 
     @click.argument("org", default="")
     @click.argument("project", default="")
@@ -52,7 +55,7 @@ def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:
 @json_option
 @pass_invocation
 def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
-    """Show the quotas of a tenant and what is used of them; without names the defaults of every environment."""
+    """Show the quotas of a tenant and their usage. Without names, shows the defaults of every environment."""
     with opened(invocation) as tiers:
         found = QuotaKeeper(tiers).describe(tenant, lambda _: True, count_quota_use)
     if as_json:
@@ -73,23 +76,25 @@ def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
     multiple=True,
     required=True,
     metavar="NAME=VALUE",
-    help="As in warm_jobs=10000 or cold_bytes=2GiB; none: no quota, whatever the default is; may be repeated.",
+    help="For example warm_jobs=10000 or cold_bytes=2GiB; none = no quota, even if there is a default. Repeatable.",
 )
 @json_option
 @pass_invocation
 def set_quotas(invocation: Invocation, tenant: TenantRef, given: tuple[str, ...], as_json: bool) -> None:
-    """Set quotas of an environment, a project or an organisation; without names the defaults of every environment."""
+    """Set quotas of an environment, project or organisation. Without names, sets the defaults of every environment."""
     values = dict(_parse(pair) for pair in given)
     _change(invocation, tenant, values, [], as_json)
 
 
 @quotas.command()
 @tenant_arguments
-@click.option("--quota", "names", multiple=True, metavar="NAME", help="Only this one; may be repeated; else all.")
+@click.option(
+    "--quota", "names", multiple=True, metavar="NAME", help="Remove only this quota. Repeatable (default: all)."
+)
 @json_option
 @pass_invocation
 def unset(invocation: Invocation, tenant: TenantRef, names: tuple[str, ...], as_json: bool) -> None:
-    """Let the defaults hold again for an environment, or let a project, an organisation or the defaults have none."""
+    """Remove quotas: an environment returns to the defaults; a project, organisation or the defaults have none."""
     _change(invocation, tenant, {}, list(names) or [str(name) for name in Quota], as_json)
 
 
@@ -107,14 +112,14 @@ def _change(
     if as_json:
         print_json({"set": values, "unset": unset})
         return
-    said = [f"{name} = {'none' if value is None else value}" for name, value in values.items()]
-    click.echo(f"{', '.join(said) or 'unset ' + ', '.join(unset)} for {tenant}")
+    assignments = [f"{name} = {'none' if value is None else value}" for name, value in values.items()]
+    click.echo(f"{', '.join(assignments) or 'unset ' + ', '.join(unset)} for {tenant}")
 
 
 @contextmanager
 def opened(invocation: Invocation) -> Generator[Tiers]:
     tiers = open_tiers(invocation.settings, "postgres")
-    assert tiers is not None, "it was needed"
+    assert tiers is not None, "postgres is required"
     try:
         yield tiers
     finally:
@@ -124,12 +129,13 @@ def opened(invocation: Invocation) -> Generator[Tiers]:
 def _parse(pair: str) -> tuple[str, int | None]:
     name, is_pair, text = pair.partition("=")
     if not is_pair:
-        raise click.BadParameter(f"{pair!r} is not NAME=VALUE.", param_hint="--quota")
+        raise click.BadParameter(f"{pair!r} does not have the form NAME=VALUE.", param_hint="--quota")
     try:
         return name, None if text == "none" else SIZE.parse(text) if name in SIZES else int(text)
     except (ValueError, KeyError) as error:
         allowed = SIZE.allowed.replace("`", "") if name in SIZES else "a whole number"
-        raise click.BadParameter(f"{text!r} is neither {allowed} nor none.", param_hint="--quota") from error
+        message = f'Invalid value {text!r}: expected {allowed} or "none".'
+        raise click.BadParameter(message, param_hint="--quota") from error
 
 
 def _shown(number: int | None) -> str:

@@ -1,4 +1,4 @@
-"""`headrace reconcile`: do the queues and their history agree?"""
+"""`headrace reconcile`: compares the counters of the queues with history."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from headrace.warehouse.connect import connect as connect_clickhouse
 
 @click.command()
 @json_option
-@click.option("--wait", default=0.0, help="Seconds to give a pipeline that is still catching up.")
+@click.option("--wait", default=0.0, help="Seconds to wait for the pipeline to catch up (default: 0).")
 @pass_invocation
 def reconcile(invocation: Invocation, as_json: bool, wait: float) -> None:
     """Compare the queues' own counters with history.
 
-    Every verb of every queue, at every tier. Exit code 1 if anything differs.
+    Compares every operation of every queue in every history tier. Exits with code 1 if anything differs.
     """
     found = reconcile_now(invocation.settings, find_endpoints(invocation.settings, "redis", "clickhouse"), wait)
     if as_json:
         print_json(as_document(found))
     else:
-        print_table(["op", "queues", *found.tiers], table_rows(found))
-        click.echo(f"difference {found.difference}")
+        print_table(["operation", "queues", *found.tiers], table_rows(found))
+        click.echo(f"total difference: {found.difference}")
     raise SystemExit(1 if found.difference else 0)
 
 
 def reconcile_now(settings: Settings, endpoints: Endpoints, wait_s: float) -> Reconciliation:
-    """Compare; while they differ and there is time left, compare again."""
+    """Compare the counters with history, repeatedly until they agree or `wait_s` has passed."""
     deadline = time.monotonic() + wait_s
     warehouse = connect_clickhouse(endpoints.clickhouse, settings.warehouse.database)
     with connect_valkey(endpoints.redis) as valkey:
         while True:
-            # History first: what happens in between makes it look late, never wrong.
+            # History is read first: events in between make it look late, never ahead of the counters.
             totals = read_totals(warehouse)
             shards = read_shards(valkey, settings.queue.shards)
             states = [*read_states(valkey, shards), *read_told(valkey, shards)]

@@ -1,4 +1,4 @@
-"""`headrace redrive` and `headrace discard`: dead jobs run again or are deleted."""
+"""`headrace redrive` and `headrace discard`: run dead jobs again, or delete them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.queue.scripts import DeadFilter
 
 @click.command()
 @queue_arguments
-@click.option("--id", "ids", multiple=True, help="This job only; may be repeated.")
-@click.option("--task", default="", help="Jobs of this task only.")
-@click.option("--error", "text", default="", metavar="TEXT", help="Jobs whose error contains this text only.")
+@click.option("--id", "ids", multiple=True, help="Redrive only the job with this id. Repeatable.")
+@click.option("--task", default="", help="Redrive only jobs of this task.")
+@click.option("--error", "text", default="", metavar="TEXT", help="Redrive only jobs whose error contains TEXT.")
 @json_option
 @pass_invocation
 def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
@@ -26,16 +26,16 @@ def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
     if as_json:
         print_json({"redriven": moved, "remaining": moved.remaining})
     else:
-        click.echo(f"redriven {moved}")
+        click.echo(f"{moved} jobs redriven")
         if moved.remaining:
-            click.echo(f"{moved.remaining} stay dead: the queue is full. Redrive again when it has room.")
+            click.echo(f"{moved.remaining} jobs stay dead: the queue is full. Redrive again when it has space.")
 
 
 @click.command()
 @queue_arguments
-@click.option("--id", "ids", multiple=True, help="This job only; may be repeated.")
-@click.option("--task", default="", help="Jobs of this task only.")
-@click.option("--error", "text", default="", metavar="TEXT", help="Jobs whose error contains this text only.")
+@click.option("--id", "ids", multiple=True, help="Delete only the job with this id. Repeatable.")
+@click.option("--task", default="", help="Delete only jobs of this task.")
+@click.option("--error", "text", default="", metavar="TEXT", help="Delete only jobs whose error contains TEXT.")
 @json_option
 @pass_invocation
 def discard(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
@@ -45,4 +45,4 @@ def discard(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
     if as_json:
         print_json({"removed": removed})
     else:
-        click.echo(f"removed {removed}")
+        click.echo(f"{removed} jobs removed")

@@ -1,4 +1,4 @@
-"""`headrace sessions`: browsers that are signed in."""
+"""`headrace sessions`: lists and revokes browser sessions."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def sessions() -> None:
 
 
 @sessions.command("list")
-@click.option("--key", "key_id", metavar="ID", help="Only sessions of this key.")
+@click.option("--key", "key_id", metavar="ID", help="Show only sessions of this key.")
 @json_option
 @pass_invocation
 def list_all(invocation: Invocation, key_id: str | None, as_json: bool) -> None:
-    """Show the browsers that are signed in, newest first."""
+    """List the active browser sessions, newest first."""
     with transaction(invocation.settings) as conn:
         found = [each for each in stored.list_sessions(conn, OPERATOR, MOST) if key_id in (None, each.key_id)]
     if as_json:
         print_json({"sessions": [_document(each) for each in found]})
         return
     print_table(
-        ["id", "key", "name", "reaches", "level", "via", "from", "began", "last used", "expires"],
+        ["id", "key", "name", "scope", "level", "via", "address", "created", "last used", "expires"],
         [
             [
                 *(each.id, each.key_id, plain(each.key_name), plain(str(each.scope)), each.level, each.via),
@@ -55,11 +55,13 @@ def list_all(invocation: Invocation, key_id: str | None, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
-    """End a session: its browser is signed out within seconds."""
+    """Revoke a session: its browser is signed out within seconds."""
     with transaction(invocation.settings) as conn:
         found = stored.list_sessions(conn, OPERATOR, 1, session_id=session_id)
         if not found or not stored.end_session(conn, session_id):
-            raise HeadraceError(f"There is no session {session_id!r} to revoke. `headrace sessions list` shows them.")
+            raise HeadraceError(
+                f"No active session {session_id!r} to revoke. `headrace sessions list` shows all sessions."
+            )
         known = found[0]
         revoked = {"id": session_id, "key_id": known.key_id, "key_name": known.key_name}
         audit.record_command(conn, "session.revoke", known.scope, **revoked)

@@ -1,4 +1,4 @@
-"""`headrace snapshot`: the refresher of /metrics, and ways to look at what it made."""
+"""`headrace snapshot`: runs the refresher of the snapshot behind /metrics, and inspects the snapshot."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 
 MOST_DIFFERENCES = 50
+PARITY_WORDS = {"only_snapshot": "only in the snapshot", "only_direct": "only on the servers"}
 
 
 class NoSnapshot(HeadraceError):
-    """There is no snapshot. `headrace snapshot run` makes one."""
+    """There is no snapshot. Run `headrace snapshot run` to create one."""
 
 
 @dataclass(frozen=True)
 class Parts:
+    """The store of snapshots and the sources of their values."""
+
     store: Store
     sources: Sources
 
@@ -56,9 +59,9 @@ def snapshot() -> None:
 @metrics_port_option("metrics.queue_snapshot.metrics_port")
 @pass_invocation
 def run(invocation: Invocation, metrics_port: int | None) -> None:
-    """Refresh until stopped.
+    """Run the refresher: publish a new snapshot at every interval.
 
-    Of all that run one works and the others stand by.
+    Several may run: one is active and the others are on standby.
     """
     settings = invocation.settings
     configure_logs(settings.log)
@@ -72,51 +75,52 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
 
 
 @snapshot.command()
-@click.option("--text", is_flag=True, help="Print the series as Prometheus reads them, ages as of now.")
+@click.option("--text", is_flag=True, help="Print the series in Prometheus text format, with ages computed now.")
 @json_option
 @pass_invocation
 def show(invocation: Invocation, text: bool, as_json: bool) -> None:
-    """Show which snapshot is served, and how refreshes ended."""
+    """Show the current snapshot and the refresh outcomes."""
     with open_store(invocation.settings) as (_, store):
-        look = store.look()
-        found = store.read(look.version) if look.version else None
+        status = store.look()
+        found = store.read(status.version) if status.version else None
     if text:
         if found is None:
             raise NoSnapshot
-        click.echo(page(found[1], look.now_s, openmetrics=False), nl=False)
+        click.echo(page(found[1], status.now_s, openmetrics=False), nl=False)
         return
     meta = found and found[0]
     if as_json:
-        age_s = None if meta is None else round(look.now_s - meta.generated_at_unix, 3)
-        print_json({"snapshot": meta and {**asdict(meta), "age_s": age_s}, "attempts": asdict(look.attempts)})
+        age_s = None if meta is None else round(status.now_s - meta.generated_at_unix, 3)
+        print_json({"snapshot": meta and {**asdict(meta), "age_s": age_s}, "attempts": asdict(status.attempts)})
         return
-    print_table(["", ""], [*_about(meta, look), *_ended(look)])
+    print_table(["field", "value"], [*_about(meta, status), *_ended(status)])
 
 
 @snapshot.command()
 @json_option
 @pass_invocation
 def diff(invocation: Invocation, as_json: bool) -> None:
-    """Compare the snapshot with what the servers say now.
+    """Compare the snapshot with the servers' current values.
 
-    What changed since it was made differs too. Ends with 1 if a series is missing on one side.
+    Changes since the snapshot was published also count as differences. Exits with code 1 if a series is missing on one
+    side.
     """
     with open_parts(invocation.settings) as parts:
-        look = parts.store.look()
-        found = parts.store.read(look.version) if look.version else None
+        status = parts.store.look()
+        found = parts.store.read(status.version) if status.version else None
         if found is None:
             raise NoSnapshot
         parity = compare(found[1], direct(parts.sources))
     counts = parity.counts()
-    shown = parity.differences[:MOST_DIFFERENCES]
+    first = parity.differences[:MOST_DIFFERENCES]
     if as_json:
-        print_json({"version": found[0].version, **counts, "differences": [asdict(each) for each in shown]})
+        print_json({"version": found[0].version, **counts, "differences": [asdict(each) for each in first]})
     else:
-        click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
-        if shown:
-            print_table(["series", "snapshot", "servers"], [_difference(each) for each in shown])
-        if len(parity.differences) > len(shown):
-            click.echo(f"and {len(parity.differences) - len(shown)} more")
+        click.echo(", ".join(f"{count} {PARITY_WORDS.get(name, name)}" for name, count in counts.items()))
+        if first:
+            print_table(["series", "snapshot", "servers"], [_difference(each) for each in first])
+        if len(parity.differences) > len(first):
+            click.echo(f"and {len(parity.differences) - len(first)} more")
     raise SystemExit(1 if counts["only_snapshot"] or counts["only_direct"] else 0)
 
 
@@ -130,7 +134,7 @@ def open_store(settings: Settings) -> Generator[tuple[Valkey, Store]]:
 
 @contextmanager
 def open_parts(settings: Settings) -> Generator[Parts]:
-    """Refuses families that cannot work before anything is connected to."""
+    """Open the store and the sources. Raises an error for invalid families before it connects to any server."""
     given = settings.metrics.queue_snapshot
     presets = tuple(dict.fromkeys(given.presets.split(",")))
     declared = read_declared(presets, given.families)
@@ -151,8 +155,8 @@ def open_parts(settings: Settings) -> Generator[Parts]:
 def _history(settings: Settings, endpoints: Endpoints) -> Callable[[], Client] | None:
     if not endpoints.clickhouse:
         return None
-    answer_s = math.ceil(settings.metrics.queue_snapshot.query_timeout) + 1
-    return lambda: connect_clickhouse(endpoints.clickhouse, settings.warehouse.database, answer_s)
+    timeout_s = math.ceil(settings.metrics.queue_snapshot.query_timeout) + 1
+    return lambda: connect_clickhouse(endpoints.clickhouse, settings.warehouse.database, timeout_s)
 
 
 def _streams(settings: Settings) -> Streams | None:
@@ -160,31 +164,32 @@ def _streams(settings: Settings) -> Streams | None:
     return Streams(lambda: connect(streams_url(settings)), groups) if groups else None
 
 
-def _about(meta: Meta | None, look: Look) -> list[list[str]]:
+def _about(meta: Meta | None, status: Look) -> list[list[str]]:
     if meta is None:
         return [["version", ABSENT]]
     return [
         ["version", str(meta.version)],
-        ["read", time_text(int(meta.generated_at_unix * 1000))],
-        ["age", f"{look.now_s - meta.generated_at_unix:.1f} s"],
-        ["took", f"{meta.aggregation_duration_ms} ms"],
+        ["generated at", time_text(int(meta.generated_at_unix * 1000))],
+        ["age", f"{status.now_s - meta.generated_at_unix:.1f} s"],
+        ["refresh time", f"{meta.aggregation_duration_ms} ms"],
         ["series", str(meta.series_total)],
         ["rows", str(meta.rows_total)],
         ["size", size_text(meta.bytes)],
         ["source", meta.source],
-        ["by", plain(meta.owner)],
+        ["refreshed by", plain(meta.owner)],
     ]
 
 
-def _ended(look: Look) -> list[list[str]]:
-    attempts = look.attempts
-    told = [["refreshes", f"{attempts.ok} ok, {attempts.error} failed, {attempts.superseded} superseded"]]
+def _ended(status: Look) -> list[list[str]]:
+    attempts = status.attempts
+    rows = [["refreshes", f"{attempts.ok} ok, {attempts.error} failed, {attempts.superseded} superseded"]]
     if attempts.error_at_unix is not None:
-        told.append(["last failure", time_text(int(attempts.error_at_unix * 1000))])
-        told.append(["", plain(attempts.error_message)])
+        rows.append(["last failure", time_text(int(attempts.error_at_unix * 1000))])
+        rows.append(["", plain(attempts.error_message)])
     if attempts.parity is not None:
-        told.append(["shadow", ", ".join(f"{count} {name}" for name, count in attempts.parity.items())])
-    return told
+        counts = ", ".join(f"{count} {PARITY_WORDS.get(name, name)}" for name, count in attempts.parity.items())
+        rows.append(["shadow comparison", counts])
+    return rows
 
 
 def _difference(each: Difference) -> list[str]:

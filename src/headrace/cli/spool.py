@@ -1,4 +1,4 @@
-"""`headrace spool`: look into a spool's directory, check it, empty it."""
+"""`headrace spool`: inspects, verifies and drains a spool directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.spool.inspect import Inspection, list_dead, list_quarantine
 from headrace.spool.inspect import inspect as inspect_spool
 from headrace.spool.spool import Spool
 
-LARGE_BYTES = 64 * 2**20  # from here on, reading a directory takes long enough for a bar
+LARGE_BYTES = 64 * 2**20  # size from which reading a directory is slow enough for a progress bar
 LOOK_S = 0.1
 
 path_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
@@ -44,7 +44,7 @@ def spool() -> None:
 @json_option
 @pass_invocation
 def inspect(invocation: Invocation, path: Path | None, as_json: bool) -> None:
-    """Show what a spool holds, live or not. Changes nothing."""
+    """Show the contents of a spool. Read-only; works while the spool is in use."""
     found = _look(path or spool_path(invocation.settings))
     if as_json:
         print_json(as_document(found))
@@ -65,9 +65,9 @@ def inspect(invocation: Invocation, path: Path | None, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def verify(invocation: Invocation, path: Path | None, as_json: bool) -> None:
-    """Check every record of a spool, live or not. Changes nothing.
+    """Verify every record of a spool. Read-only; works while the spool is in use.
 
-    Exit code 1 if a record is damaged or lost.
+    Exits with code 1 if a record is damaged or lost.
     """
     found = _look(path or spool_path(invocation.settings))
     problems = [each for each in found.findings if each.grade == "problem"]
@@ -91,7 +91,7 @@ def verify(invocation: Invocation, path: Path | None, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None:
-    """List what was taken out of a spool but kept: damaged bytes and dead letters."""
+    """List a spool's quarantined data and dead letters."""
     folder = path or spool_path(invocation.settings)
     _must_exist(folder)
     damaged, dead = list_quarantine(folder), list_dead(folder)
@@ -106,17 +106,24 @@ def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None
 @spool.command()
 @path_argument
 @click.option(
-    "--to-file", type=click.Path(path_type=Path), metavar="FILE", help="Write lines of JSON; else ClickHouse."
+    "--to-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write records to FILE as JSON lines, instead of ClickHouse.",
 )
 @click.option(
-    "--timeout", type=milliseconds("1s", "30d"), metavar="DURATION", help="Stop after this long, as in 10m; else never."
+    "--timeout",
+    type=milliseconds("1s", "30d"),
+    metavar="DURATION",
+    help="Stop after this time, for example 10m (default: no limit).",
 )
 @json_option
 @pass_invocation
 def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeout: int | None, as_json: bool) -> None:
-    """Send everything a spool holds to its destination, then stop.
+    """Send every record in a spool to its destination, then exit.
 
-    No other process may have the spool open. Ctrl-C stops after the sends that are under way; what is left stays.
+    No other process may have the spool open. Ctrl-C lets sends in progress finish; remaining records stay in the spool.
+    Exits with code 1 if records remain.
     """
     settings, folder = invocation.settings, path or spool_path(invocation.settings)
     _must_exist(folder)
@@ -130,7 +137,7 @@ def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeo
     if as_json:
         print_json({"sent": stats.acked, "dead": stats.dead, "corrupt": stats.corrupt, "left": stats.size})
     else:
-        click.echo(f"sent {stats.acked}, dead {stats.dead}, corrupt {stats.corrupt}, left {stats.size}")
+        click.echo(f"sent {stats.acked}, dead-lettered {stats.dead}, corrupt {stats.corrupt}, remaining {stats.size}")
     if stats.size:
         raise click.exceptions.Exit(1)
 
@@ -155,7 +162,7 @@ def _export_all(opened: Spool, destination: Destination, settings: Settings, tim
 def _destination(settings: Settings, to_file: Path | None) -> Destination:
     if to_file is not None:
         return FileDestination(to_file)
-    # Only here: without the pipeline's libraries a spool can still be looked at, and saved to a file.
+    # Imported here, so that a spool can be inspected or saved to a file without the pipeline extra.
     from headrace.pipeline.clickhouse_destination import ClickHouseDestination
     from headrace.warehouse.blocks import BlockWriter
     from headrace.warehouse.connect import connect
@@ -172,21 +179,21 @@ def _look(path: Path) -> Inspection:
 
 def _must_exist(path: Path) -> None:
     if not path.is_dir():
-        raise SpoolError(f"There is no spool at {path}. Nothing was done.")
+        raise SpoolError(f"There is no spool directory at {path}. Nothing was done.")
 
 
 def summary_rows(found: Inspection, now_s: float) -> list[list[str]]:
     age_ms = None if found.oldest_put_at is None else round(max(0.0, now_s - found.oldest_put_at) * 1000)
     return [
         ["path", str(found.path)],
-        ["in use", f"by process {found.holder}" if found.in_use else "no"],
+        ["in use", f"yes, by process {found.holder}" if found.in_use else "no"],
         ["records", str(found.pending)],
         ["bytes", size_text(found.pending_bytes)],
         ["on disk", size_text(found.disk_bytes)],
-        ["oldest", age_text(age_ms)],
-        ["tried before", str(len(found.attempts))],
+        ["oldest record", age_text(age_ms)],
+        ["leased before", str(len(found.attempts))],
         ["quarantined", str(found.quarantined)],
-        ["dead", str(found.dead)],
+        ["dead letters", str(found.dead)],
         ["problems", str(sum(each.grade == "problem" for each in found.findings))],
     ]
 
@@ -211,10 +218,10 @@ def as_document(found: Inspection) -> dict[str, Any]:
 
 def _print_findings(found: Inspection) -> None:
     if not found.findings:
-        click.echo(f"all is well: {sum(each.records for each in found.segments)} records")
+        click.echo(f"OK: {sum(each.records for each in found.segments)} records verified")
         return
     rows = [[each.grade, each.segment, str(each.records), each.text] for each in found.findings]
-    print_table(["grade", "segment", "lost", "what"], rows)
+    print_table(["severity", "segment", "records lost", "finding"], rows)
 
 
 def _reason(each: Aside) -> str:

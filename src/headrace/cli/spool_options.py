@@ -1,4 +1,7 @@
-"""From settings to a spool and its exporter: zeros become processors, shares become bytes."""
+"""Builds the options of a spool and its exporter from the settings.
+
+Zeros are replaced by numbers derived from the CPU cores, and percentages by bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from headrace.spool.exporter import ExporterOptions
 from headrace.spool.flow import SendLimit
 from headrace.spool.options import FullBehavior, SpoolOptions, SyncPolicy
 
-# Where a container says how much memory it has: control groups, version 2 and 1.
+# Memory limit of a container: control groups version 2 and 1.
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -76,13 +79,13 @@ def send_limit(settings: Settings) -> SendLimit:
 
 
 def memory_bytes() -> int:
-    """What this process may use: its control group's limit, else the machine's memory."""
+    """Return the memory available to this process in bytes: its control group's limit, or that of the machine."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *(found for file in _CGROUP_LIMITS if (found := _limit_in(file)))])
 
 
 def _limit_in(file: Path) -> int | None:
-    """None where there is no limit, or no such file."""
+    """Return the limit in a control group file in bytes; None if there is no limit or no such file."""
     try:
         return int(file.read_text("ascii"))
     except (OSError, ValueError):  # ValueError: "max"

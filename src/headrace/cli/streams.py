@@ -1,4 +1,4 @@
-"""`headrace streams`: what waits in streams, also those of other applications, and their history."""
+"""`headrace streams`: shows, watches and fills Redis Streams, including those of other applications."""
 
 from __future__ import annotations
 
@@ -47,26 +47,28 @@ def streams() -> None:
     """Work with jobs on plain Redis Streams."""
 
 
-_stream_option = click.option("--stream", "names", multiple=True, help="This stream; may be repeated.")
-_group_option = click.option("--group", help="This group; else streams.group, or every group for `list`.")
-_one_stream = click.option("--stream", required=True, help="Of this stream.")
-_one_group = click.option("--group", help="And this group; else streams.group.")
+_stream_option = click.option("--stream", "names", multiple=True, help="Stream name. Repeatable.")
+_group_option = click.option("--group", help="Consumer group (default: streams.group; `list` shows every group).")
+_one_stream = click.option("--stream", required=True, help="Stream name.")
+_one_group = click.option("--group", help="Consumer group (default: streams.group).")
 
 
 class LetterId(click.ParamType[str]):
-    """As `headrace streams dead` shows it."""
+    """Id of a dead letter, as printed by `headrace streams dead`."""
 
     name = "id"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value and not re.fullmatch(r"\d{1,20}-\d{1,20}", value):
-            self.fail(f"{value!r} is no id of a dead letter, such as 1700000000000-0.", param, ctx)
+            self.fail(
+                f"Invalid dead-letter id {value!r}: expected a stream entry id such as 1700000000000-0.", param, ctx
+            )
         return value
 
 
 @dataclass(frozen=True)
 class Row:
-    """A group as it is now; where it cannot be read, why."""
+    """Current state of a consumer group, or the reason why it cannot be read."""
 
     stream: str
     group: str
@@ -90,9 +92,9 @@ class Row:
 @json_option
 @pass_invocation
 def list_streams(invocation: Invocation, names: tuple[str, ...], group: str | None, as_json: bool) -> None:
-    """Show what each group of each stream has yet to do.
+    """Show the outstanding work of each consumer group.
 
-    Without --stream: those of streams.watch, or else every stream of the server.
+    Without --stream, lists the groups in streams.watch or, if that is not set, every stream on the server.
     """
     settings = invocation.settings
     with stream_server(settings) as client:
@@ -107,22 +109,22 @@ def list_streams(invocation: Invocation, names: tuple[str, ...], group: str | No
 @streams.command()
 @_stream_option
 @_group_option
-@click.option("--once", is_flag=True, help="Tell of them once, then end.")
+@click.option("--once", is_flag=True, help="Record every group once, then exit.")
 @metrics_port_option("streams.metrics_port")
 @pass_invocation
 def watch(
     invocation: Invocation, names: tuple[str, ...], group: str | None, once: bool, metrics_port: int | None
 ) -> None:
-    """Make history of streams until stopped.
+    """Record the history of streams until stopped.
 
-    Every streams.every the watcher reads each group and writes metric events, as queues do. The applications that use
-    the streams need no change. Several watchers count nothing twice.
+    Reads each group every streams.every and writes metric events, as queues do. Applications that use the streams need
+    no change. Running several watchers is safe: nothing is counted twice.
     """
     settings = invocation.settings
     configure_logs(settings.log)
     pairs = [(name, group or settings.streams.group) for name in names] or configured(settings)
     if not pairs:
-        raise click.UsageError("There is nothing to watch: give --stream, or set streams.watch.")
+        raise click.UsageError("Nothing to watch: use --stream, or set streams.watch.")
     groups = [_watched(settings, *pair) for pair in pairs]
     options = queue_options(settings)
     with stream_server(settings) as source, SyncClient(find_endpoints(settings, "redis").redis, options) as target:
@@ -132,17 +134,17 @@ def watch(
         if not once:
             with loop_pages(settings, metrics_port, settings.streams.metrics_port, watcher.figures):
                 watcher.run_forever(stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)
-        elif (told := watcher.run_once()) < len(groups):
+        elif (recorded := watcher.run_once()) < len(groups):
             raise HeadraceError(
-                f"Of {len(groups) - told} of {len(groups)} groups nothing could be told; see above why."
+                f"Could not read {len(groups) - recorded} of {len(groups)} groups; see the log lines above."
             )
 
 
 @streams.command()
 @click.argument("task")
-@click.option("--payload", default="", metavar="TEXT", help="What the task is given, as text.")
-@click.option("--stream", help="To this stream; else the task's of streams.routes, else streams.stream.")
-@click.option("--count", default=1, type=click.IntRange(1, 10_000), help="So many such jobs; 1 unless told.")
+@click.option("--payload", default="", metavar="TEXT", help="Payload for the task, as text.")
+@click.option("--stream", help="Target stream (default: the task's entry in streams.routes, then streams.stream).")
+@click.option("--count", default=1, type=click.IntRange(1, 10_000), help="Number of jobs to publish (default: 1).")
 @json_option
 @pass_invocation
 def publish(invocation: Invocation, task: str, payload: str, stream: str | None, count: int, as_json: bool) -> None:
@@ -156,18 +158,20 @@ def publish(invocation: Invocation, task: str, payload: str, stream: str | None,
     if as_json:
         print_json({"stream": where, "entries": entries})
     else:
-        click.echo(f"published {len(entries)} to {plain(where)}")
+        click.echo(f"published {len(entries)} jobs to {plain(where)}")
 
 
 @streams.command()
 @_one_stream
 @_one_group
-@click.option("--after", default="", type=LetterId(), metavar="ID", help="Only letters after this one.")
-@click.option("--limit", default=20, type=click.IntRange(1, 1000), help="At most so many; 20 unless told.")
+@click.option("--after", default="", type=LetterId(), metavar="ID", help="Show only dead letters after this id.")
+@click.option(
+    "--limit", default=20, type=click.IntRange(1, 1000), help="Maximum number of dead letters to show (default: 20)."
+)
 @json_option
 @pass_invocation
 def dead(invocation: Invocation, stream: str, group: str | None, after: str, limit: int, as_json: bool) -> None:
-    """List dead letters of a group, the oldest first."""
+    """List the dead letters of a group, oldest first."""
     settings = invocation.settings
     where = GroupKeys(stream, group or settings.streams.group)
     with stream_server(settings) as client:
@@ -177,20 +181,29 @@ def dead(invocation: Invocation, stream: str, group: str | None, after: str, lim
         return
     print_table(("id", "buried", "deliveries", "reason", "fields"), [_letter_cells(letter) for letter in letters])
     if count > len(letters):
-        click.echo(f"{len(letters)} of {count}")
+        click.echo(f"showing {len(letters)} of {count}")
 
 
 @streams.command()
 @_one_stream
 @_one_group
-@click.option("--id", "ids", multiple=True, type=LetterId(), metavar="ID", help="This letter only; may be repeated.")
-@click.option("--every-group", is_flag=True, help="Although other groups of the stream run them again, too.")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    type=LetterId(),
+    metavar="ID",
+    help="Redrive only the dead letter with this id. Repeatable.",
+)
+@click.option(
+    "--every-group", is_flag=True, help="Redrive even if other groups of the stream will run the jobs again too."
+)
 @json_option
 @pass_invocation
 def redrive(
     invocation: Invocation, stream: str, group: str | None, ids: tuple[str, ...], every_group: bool, as_json: bool
 ) -> None:
-    """Let dead letters of a group run again, with all their attempts."""
+    """Redrive the dead letters of a group, with their attempts reset."""
     settings = invocation.settings
     with stream_server(settings) as client:
         where = GroupKeys(stream, group or settings.streams.group)
@@ -198,7 +211,7 @@ def redrive(
     if as_json:
         print_json({"redriven": moved})
     else:
-        click.echo(f"redriven {moved}")
+        click.echo(f"{moved} dead letters redriven")
 
 
 def streams_url(settings: Settings) -> str:
@@ -224,9 +237,9 @@ def broker_options(settings: Settings) -> BrokerOptions:
 
 
 def configured(settings: Settings) -> list[tuple[str, str]]:
-    """The (stream, group) pairs of streams.watch."""
-    written = (settings.streams.watch or "").split(",")
-    return [(stream, group) for stream, _, group in (each.strip().rpartition("/") for each in written) if stream]
+    """Return the (stream, group) pairs of streams.watch."""
+    pairs = (settings.streams.watch or "").split(",")
+    return [(stream, group) for stream, _, group in (each.strip().rpartition("/") for each in pairs) if stream]
 
 
 def _watched(settings: Settings, stream: str, group: str) -> Watched:
@@ -249,7 +262,7 @@ def _groups(client: Valkey, stream: str, group: str | None) -> list[str]:
     try:
         return groups_of(client, stream) or [""]
     except (NoSuchGroup, NotAStream, ScriptError):
-        return [""]  # `_row` says why
+        return [""]  # `_read_list_row` reports the reason
 
 
 def _row(client: Valkey, settings: Settings, stream: str, group: str) -> Row:
@@ -262,15 +275,15 @@ def _row(client: Valkey, settings: Settings, stream: str, group: str) -> Row:
             count_dead(client, GroupKeys(stream, group)),
         )
     except NoSuchGroup:
-        return Row(stream, group, problem="no such stream or group" if group else "no such stream, or no group of it")
+        return Row(stream, group, problem="no such stream or group" if group else "no such stream, or it has no groups")
     except NotAStream:
         return Row(stream, group, problem="not a stream")
     except ScriptError as error:
-        return Row(stream, group, problem=f"refused: {error}")
+        return Row(stream, group, problem=f"server error: {error}")
 
 
 def _oldest_ms(depth: Depth, now_ms: int) -> int | None:
-    """Since when the oldest entry is there that is not done."""
+    """Return the age of the oldest unfinished entry in milliseconds, or None if there is none."""
     times = [at for at in (depth.oldest_pending_ms, depth.oldest_undelivered_ms) if at is not None]
     return max(0, now_ms - min(times)) if times else None
 
@@ -306,6 +319,6 @@ def _document(row: Row, now_ms: int) -> dict[str, object]:
 
 def _letter_cells(letter: DeadLetter) -> list[str]:
     fields = " ".join(f"{name}={value}" for name, value in letter.fields.items())[:FIELD_CHARS]
-    reason = letter.reason.strip().splitlines()[-1:] or [""]  # the last line of a traceback says what it was
-    shown = (plain(reason[0])[:FIELD_CHARS], plain(fields).replace("\n", " "))
-    return [letter.id, time_text(letter.buried_at_ms), str(letter.deliveries), *shown]
+    reason = letter.reason.strip().splitlines()[-1:] or [""]  # the last line of a traceback names the error
+    texts = (plain(reason[0])[:FIELD_CHARS], plain(fields).replace("\n", " "))
+    return [letter.id, time_text(letter.buried_at_ms), str(letter.deliveries), *texts]

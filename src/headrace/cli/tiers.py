@@ -1,4 +1,4 @@
-"""`headrace tiers`: what happened to the servers that hold jobs, and which PostgreSQL they wait in."""
+"""`headrace tiers`: events of the servers that store jobs, and the PostgreSQL that the cold tier uses."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def tiers() -> None:
 @json_option
 @pass_invocation
 def events(invocation: Invocation, as_json: bool) -> None:
-    """Show failovers, restores and replacements of servers, and how many accepted jobs are missing since."""
+    """Show failovers, restores and replacements of servers, and how many accepted jobs went missing."""
     opened = open_tiers(invocation.settings, "postgres")
-    assert opened is not None, "it was needed"
+    assert opened is not None, "postgres is required"
     try:
         found = read_server_events(opened.store)
     finally:
@@ -40,20 +40,20 @@ def events(invocation: Invocation, as_json: bool) -> None:
         ]
         for event in found
     ]
-    print_table(["noticed", "server", "shard", "what", "jobs missing", "description"], rows)
+    print_table(["noticed", "server", "shard", "event", "jobs missing", "description"], rows)
 
 
 @tiers.command()
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @pass_invocation
 def adopt(invocation: Invocation, yes: bool) -> None:
-    """Let jobs wait in the configured PostgreSQL from now on, though Valkey knows another one."""
+    """Use the configured PostgreSQL for the cold tier, although Valkey has recorded another one."""
     if not yes:
-        click.confirm("Jobs that wait in the PostgreSQL of before will not be seen any more. Go on?", abort=True)
+        click.confirm("Jobs waiting in the previous PostgreSQL will no longer be found. Continue?", abort=True)
     opened = open_tiers(invocation.settings, "postgres")
-    assert opened is not None, "it was needed"
+    assert opened is not None, "postgres is required"
     try:
         opened.adopt_postgres()
     finally:
         opened.close()
-    click.echo("Every shard's jobs wait in this PostgreSQL from now on.", err=True)
+    click.echo("All shards now use this PostgreSQL.", err=True)

@@ -1,8 +1,8 @@
-"""Users of Valkey with the rights that one part of Headrace needs, and no others.
+"""Valkey roles: the commands and keys that each part of Headrace needs, and no others.
 
-A script runs with the rights of the user who calls it, so a role has every command that its scripts call; they are read
-from the scripts themselves. What separates the roles is above all the keys: a user who may call scripts can send other
-scripts, with any of the role's commands on any of its keys. docs/how-to/security.md says what that means.
+A script runs with the permissions of the user who calls it, so a role includes every command that its scripts call;
+the commands are read from the scripts. Roles differ mainly in their keys: a user who may call scripts can send other
+scripts, with any of the role's commands on any of its keys. docs/how-to/security.md describes the consequences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.valkey.scripts import Script
 SNAPSHOT_PREFIX = snapshot_scripts.StoreOptions().prefix
 
 CONNECTING = frozenset({"ping", "select", "client|setinfo", "client|setname", "command", "cluster|slots", "asking"})
-"""What redis-py sends by itself, also on a cluster."""
+"""Commands that redis-py sends on its own, including those for a cluster."""
 
 CALLING_SCRIPTS = frozenset({"eval", "evalsha"})
 
@@ -31,19 +31,19 @@ READING = frozenset(
     | {"xinfo|groups", "xlen", "xrange", "xrevrange", "zcard", "zcount", "zrange", "zrangebyscore", "zrevrange"}
     | {"zrevrangebyscore", "zscore"}
 )
-"""What is read outside of scripts."""
+"""Commands that read data outside of scripts."""
 
 
 @dataclass(frozen=True)
 class Tenants:
-    """Whose jobs a producer may send: all (None), an organisation's, a project's or an environment's."""
+    """Tenants whose jobs a producer may enqueue: all (None), or one organisation, project or environment."""
 
     org: str | None = None
     project: str | None = None
     env: str | None = None
 
     def patterns(self) -> tuple[str, str]:
-        """Return patterns of the environment's part of keys: alone, and followed by more."""
+        """Return two patterns for the environment in a key: where it ends the key, and where more parts follow."""
         names = [name for name in (self.org, self.project, self.env) if name is not None]
         encoded = ":".join(escape(keys.encode(name)) for name in names)
         within = f"{encoded}:*" if names else "*"
@@ -52,18 +52,20 @@ class Tenants:
 
 @dataclass(frozen=True)
 class Role:
+    """Permissions of one part of Headrace."""
+
     name: str
     purpose: str
     scripts: Sequence[Script]
-    commands: frozenset[str]  # beside those of its scripts
-    patterns: Sequence[str]  # of keys, as access rules write them
+    commands: frozenset[str]  # in addition to those of its scripts
+    patterns: Sequence[str]  # key patterns, in the syntax of ACL rules
 
     def all_commands(self) -> list[str]:
         called = (find_commands(text) for script in self.scripts for text in (script.source, script.cluster_source))
         return sorted(CONNECTING | self.commands | CALLING_SCRIPTS.union(*called))
 
     def rules(self) -> list[str]:
-        """Return the rules of the role, to be given after `reset`."""
+        """Return the ACL rules of the role, to be applied after `reset`."""
         return ["resetchannels", *self.patterns, "-@all", *(f"+{command}" for command in self.all_commands())]
 
 
@@ -125,7 +127,7 @@ def producer(tenants: Tenants | None = None) -> Role:
     )
     return Role(
         "producer",
-        "Sends jobs. Reads no payloads.",
+        "Enqueues jobs. Reads no payloads.",
         _queue("enqueue", "sync_cold"),
         frozenset({"get", "hget", "hsetnx"}),
         [
@@ -162,7 +164,7 @@ def pipeline() -> Role:
     lease_commands = find_commands(lease.TAKE + lease.REMEMBER + lease.LEAVE)
     return Role(
         "pipeline",
-        "Reads and trims metric events. Reaches no jobs.",
+        "Reads and trims metric events. Has no access to jobs.",
         _queue("resync"),
         lease_commands
         | {"exists", "xrange", "xrevrange", "xtrim", "xinfo|groups", "xgroup|create", "xgroup|setid", "hget"},
@@ -187,7 +189,7 @@ def reader(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
         [
             *(f"%R~hr:{key}" for key in shared),
             *(f"%R~hr:{{*}}:{key}" for key in (*names, *more, *streams)),
-            f"~{{{escape(snapshot_prefix)}}}:*",  # the keys of a script must be writable, whatever it does with them
+            f"~{{{escape(snapshot_prefix)}}}:*",  # the keys of a script must be writable, even if it only reads them
         ],
     )
 
@@ -195,7 +197,7 @@ def reader(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
 def api(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
     return Role(
         "api",
-        "Serves the API, alerts, snapshots, the autoscaler and the commands of operators.",
+        "Serves the API, alerts, snapshots, the autoscaler and operator commands.",
         [
             *_queue(*queue_scripts.SCRIPTS),
             *_snapshot(*snapshot_scripts.SCRIPTS),
@@ -212,22 +214,22 @@ def all_roles(snapshot_prefix: str = SNAPSHOT_PREFIX, tenants: Tenants | None = 
 
 
 def escape(text: str) -> str:
-    """Return a pattern that matches a part of a key. Access rules cannot hold spaces; `?` matches any byte."""
+    """Return a pattern that matches a part of a key. ACL rules cannot contain spaces, so `?` replaces them."""
     return re.sub(r"\s", "?", re.sub(r"([*?\[\]\\])", r"\\\1", text))
 
 
 def acl_words(role: Role, user: str, password_hash: str | None) -> list[str]:
-    """Return the words of `ACL SETUSER`. Without the SHA-256 of a password the user is made, and cannot sign in."""
+    """Return the arguments of `ACL SETUSER`. Without the SHA-256 of a password, the user cannot sign in."""
     entry = ["off"] if password_hash is None else ["on", f"#{password_hash}"]
     return [user, "reset", *entry, *role.rules()]
 
 
 def as_command(words: Iterable[str]) -> str:
-    """Return `ACL SETUSER` as valkey-cli reads it."""
+    """Return an `ACL SETUSER` command in the syntax of valkey-cli."""
     escaped = (re.sub(r'(["\\\\])', r"\\\1", word) for word in words)
     return " ".join(["ACL SETUSER", *(f'"{word}"' if re.search(r"[\\\"']", word) else word for word in escaped)])
 
 
 def as_file_line(words: Iterable[str]) -> str:
-    """Return a line of the file that Valkey's `aclfile` names. Such a file has no quotes."""
+    """Return a line for Valkey's ACL file, which has no quotes."""
     return " ".join(["user", *words])

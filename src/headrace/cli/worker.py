@@ -1,4 +1,4 @@
-"""`headrace worker`: runs tasks until told to stop."""
+"""`headrace worker`: runs the tasks of an application until stopped."""
 
 from __future__ import annotations
 
@@ -39,11 +39,15 @@ MOVER_GRACE_S = 5.0
 
 @click.command()
 @click.argument("app")
-@click.option("--concurrency", type=click.IntRange(1, 10_000), help="Jobs at a time; else worker.concurrency.")
-@click.option("--queue", "queues", multiple=True, help="Serve the queues of this name only; may be repeated.")
-@click.option("--stream", "streams", multiple=True, help="Serve this stream instead of queues; may be repeated.")
-@click.option("--group", help="The group to read streams with; else streams.group.")
-@click.option("--no-mover", is_flag=True, help="Do not move jobs between Valkey and PostgreSQL; see `headrace mover`.")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 10_000), help="Number of jobs to run at once (default: worker.concurrency)."
+)
+@click.option(
+    "--queue", "queues", multiple=True, help="Serve only queues with this name, in every environment. Repeatable."
+)
+@click.option("--stream", "streams", multiple=True, help="Serve this Redis Stream instead of queues. Repeatable.")
+@click.option("--group", help="Consumer group for --stream (default: streams.group).")
+@click.option("--no-mover", is_flag=True, help="Do not run a mover in this worker; see `headrace mover`.")
 @metrics_port_option("worker.metrics_port")
 @pass_invocation
 def worker(
@@ -58,16 +62,16 @@ def worker(
 ) -> None:
     """Run a worker for the tasks in APP.
 
-    APP is module:variable, a headrace.Tasks. SIGTERM and Ctrl-C let running jobs finish (worker.grace).
+    APP is module:variable and must be a headrace.Tasks. On SIGTERM or Ctrl-C, running jobs have worker.grace to finish.
     """
     settings = invocation.settings
     configure_logs(settings.log)
     if streams and queues:
-        raise click.UsageError("A worker serves queues or streams: give --queue or --stream, not both.")
+        raise click.UsageError("Use --queue or --stream, not both: a worker serves either queues or streams.")
     if group and not streams:
-        raise click.UsageError("--group goes with --stream.")
+        raise click.UsageError("--group needs --stream.")
     tasks = load_tasks(app)
-    at_a_time = concurrency or settings.worker.concurrency
+    slots = concurrency or settings.worker.concurrency
     tally = Tally(tasks.names(), settings.worker.metrics_queues)
     if not streams:
         apply_bounds_at_start(invocation.loaded)
@@ -75,15 +79,15 @@ def worker(
         sources = [tally.families, maintenance, *([] if mover is None else [mover.figures.families])]
         with own_pages(settings, metrics_port, settings.worker.metrics_port, tally.health, *sources):
             if streams:
-                asyncio.run(_serve_streams(settings, tasks, at_a_time, streams, group, tally))
+                asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally))
                 return
             with nullcontext() if mover is None else moving(mover):
-                asyncio.run(_run(settings, tasks, at_a_time, queues, tally))
+                asyncio.run(_run(settings, tasks, slots, queues, tally))
 
 
 @contextmanager
 def mover_of(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
-    """If there is a PostgreSQL: whoever runs workers need not run anything else. It does nothing yet."""
+    """Yield a mover that is not started yet, or None if PostgreSQL is not configured or `wanted` is False."""
     tiers = open_tiers(settings) if wanted else None
     if tiers is None:
         yield None
@@ -96,7 +100,7 @@ def mover_of(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
 
 @contextmanager
 def moving(mover: Mover) -> Generator[None]:
-    """In a thread of its own."""
+    """Run the mover in a background thread during the `with` block."""
     stop = Event()
     thread = Thread(target=mover.run_forever, args=[stop], name="mover", daemon=True)
     thread.start()
@@ -104,18 +108,18 @@ def moving(mover: Mover) -> Generator[None]:
         yield
     finally:
         stop.set()
-        thread.join(MOVER_GRACE_S)  # what it leaves undone the next one does
+        thread.join(MOVER_GRACE_S)  # the next mover finishes what this one leaves undone
 
 
 def load_tasks(app: str) -> Tasks:
     module, _, variable = app.partition(":")
     if not module or module.startswith("."):
-        raise click.BadParameter(f"cannot load {app!r}: it names no module. Give it as module:variable.")
-    sys.path.insert(0, "")  # as `python -m` would: a project's own modules are found
+        raise click.BadParameter(f"cannot load {app!r}: no module name. Use the form module:variable.")
+    sys.path.insert(0, "")  # like `python -m`, so that modules in the working directory can be imported
     try:
         tasks = getattr(importlib.import_module(module), variable or "tasks")
     except (ImportError, AttributeError) as error:
-        raise click.BadParameter(f"cannot load {app!r}: {error}. Give it as module:variable.") from error
+        raise click.BadParameter(f"cannot load {app!r}: {error}. Use the form module:variable.") from error
     if not isinstance(tasks, Tasks):
         raise click.BadParameter(f"{app!r} is a {type(tasks).__name__}, not a headrace.Tasks.")
     return tasks
@@ -156,13 +160,13 @@ async def _serve_queues(
 async def _serve_streams(
     settings: Settings, tasks: Tasks, concurrency: int, streams: tuple[str, ...], group: str | None, tally: Tally
 ) -> None:
-    """Each stream has as many jobs at a time as the worker may run: one that is slow does not hold up another."""
+    """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another."""
     stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
     given = settings.streams
     options, codec = _options(settings, concurrency, given.lease), stream_codec(settings)
     async with connect_async(streams_url(settings)) as client:
         groups = [watched(stream, group or given.group, given.org, given.project, given.env) for stream in streams]
-        # Who looks at running tasks looks at Headrace's own server.
+        # Running tasks are looked up on Headrace's own server, so workers of another server do not register.
         registries = [None if given.url else Registry(client) for _ in groups]
         workers = [
             StreamWorker(client, each.keys, each.ref, tasks, options, codec, registry, tally)
@@ -172,7 +176,7 @@ async def _serve_streams(
 
 
 async def serve_all(workers: Sequence[StreamWorker], stop: asyncio.Event) -> None:
-    """One that fails stops the others, in order: they finish or return what they hold."""
+    """Run all stream workers. If one fails, stop the others gracefully and raise its error."""
 
     async def serve(worker: StreamWorker) -> None:
         try:
@@ -180,8 +184,8 @@ async def serve_all(workers: Sequence[StreamWorker], stop: asyncio.Event) -> Non
         finally:
             stop.set()
 
-    ended = await asyncio.gather(*map(serve, workers), return_exceptions=True)
-    for error in ended:
+    results = await asyncio.gather(*map(serve, workers), return_exceptions=True)
+    for error in results:
         if error is not None:
             raise error
 
