@@ -137,7 +137,7 @@ def test_a_server_that_nobody_ends_is_not_joined_by_another(tmp_path: Path, monk
     parent.wait()
     monkeypatch.setattr("headrace.embedded.process.FORMER_S", 0.1)
     try:
-        with pytest.raises(EmbeddedError, match=r"has not ended.*Nothing was started"):
+        with pytest.raises(EmbeddedError, match=r"still running.*Nothing was started"):
             EmbeddedValkey(tmp_path / "data", tmp_path / "log").start()
     finally:
         child.kill()
@@ -156,7 +156,7 @@ def test_a_child_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> None:
 def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path / "log", extra=("--no-such-setting", "1"))
     server.start()
-    with pytest.raises(EmbeddedError, match=r"(?s)stopped while starting.*no-such-setting"):
+    with pytest.raises(EmbeddedError, match=r"(?s)exited during start-up.*no-such-setting"):
         server.wait_ready(READY_S)
 
 
@@ -208,7 +208,7 @@ class TestDataDirectory:
 
     def test_a_directory_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(DataDirectoryError, match="cannot be written"):
+        with pytest.raises(DataDirectoryError, match="Cannot write to"):
             DataDirectory(tmp_path / "file" / "data", 0).open()
 
     def test_a_disk_that_is_full(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Embedded ClickHouse: chDB in a process of its own, behind ClickHouse's HTTP interface."""
+"""Embedded ClickHouse: chDB in its own process, behind ClickHouse's HTTP interface."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class EmbeddedClickHouse(EmbeddedServer):
         return [sys.executable, "-m", module, "--data-dir", str(self.data_dir), "--port", str(self.port)]
 
     def ping(self) -> str | None:
-        # The endpoint itself, not a client library: this must stay cheap, it is asked 50 times a second.
+        # Plain HTTP instead of a client library: this runs 50 times a second during start-up.
         address = f"http://{LOOPBACK}:{self.port}"
         token = base64.b64encode(f"{USER}:{self._password}".encode()).decode()
         query = urllib.request.Request(
             f"{address}/?query=SELECT+version()", headers={"Authorization": f"Basic {token}"}
         )
         try:
-            with urllib.request.urlopen(f"{address}/ping", timeout=2) as answer:
-                if answer.read() != b"Ok.\n":
+            with urllib.request.urlopen(f"{address}/ping", timeout=2) as response:
+                if response.read() != b"Ok.\n":
                     return None
-            with urllib.request.urlopen(query, timeout=10) as answer:
-                return f"clickhouse {answer.read().decode().strip()}"
+            with urllib.request.urlopen(query, timeout=10) as response:
+                return f"clickhouse {response.read().decode().strip()}"
         except (urllib.error.URLError, OSError):
             return None

@@ -1,10 +1,10 @@
-"""What a statement may reach through the embedded ClickHouse: tables, and nothing else on the machine or the network.
+"""Access control of the embedded ClickHouse: statements can use tables, but no files, programs or other servers.
 
-The engine itself enforces most of it, by the grants of the one user that every connection has (`users_config`): no
-files, URLs and other sources, no dictionaries, functions, backups or SYSTEM statements; and settings that name files
-are fixed. What it does not check, `StatementCheck` looks for in the statement as the engine formats it, without
-comments, escapes and other ways to write a name: the function `file`, INTO OUTFILE, FROM INFILE, disks, and table
-functions and engines that are not on the allow-list but need no grant.
+The engine enforces most of it through the grants of its only user (`build_users_config`): no files, URLs and other
+sources, no dictionaries, functions, backups or SYSTEM statements; settings that name files are fixed. `StatementCheck`
+finds what the engine does not check: the function `file`, INTO OUTFILE, FROM INFILE, disks, and table functions and
+engines that need no grant but are not on the allow-list. It checks the statement as formatted by the engine, in which
+names have no comments, escapes or alternative spellings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TABLE_FUNCTIONS = frozenset(
         "zeros_mt",
     }
 )
-"""Table functions that compute rows, or read tables."""
+"""Allowed table functions: they compute rows or read tables."""
 
 TABLE_ENGINES = frozenset(
     {
@@ -63,7 +63,7 @@ TABLE_ENGINES = frozenset(
         "View",
     }
 )
-"""Table engines that keep their rows in the data directory or in memory."""
+"""Allowed table engines: they store their rows in the data directory or in memory."""
 
 DATABASE_ENGINES = frozenset({"Atomic", "Memory"})
 
@@ -85,29 +85,29 @@ RIGHTS = (
 )
 
 FIXED_SETTINGS = {
-    # Files that are read as schema or template.
+    # Files that would be read as a schema or template.
     "format_schema": "",
     "format_template_resultset": "",
     "format_template_row": "",
-    # Other languages and shorthands, which the check of a statement does not read.
+    # Other query languages and shorthands, which `StatementCheck` does not parse.
     "allow_experimental_eval_table_function": "0",
     "dialect": "clickhouse",
     "implicit_select": "0",
 }
-"""Settings that a client cannot change, and their values."""
+"""Settings that clients cannot change, and their values."""
 
 VALUE_EXPRESSIONS = (
     "input_format_values_deduce_templates_of_expressions",
     "input_format_values_interpret_expressions",
 )
-"""Settings by which the data of INSERT ... VALUES may hold expressions; off, unless it can call nothing refused."""
+"""Settings that allow expressions in the data of INSERT ... VALUES; enabled only for data without forbidden calls."""
 
 _ENGINES = frozenset(name.encode() for name in TABLE_ENGINES | DATABASE_ENGINES)
-_NAMES_AN_ENGINE = (b"CREATE", b"ATTACH", b"REPLACE")  # elsewhere `engine = x` compares a column, or is explained
+_NAMES_AN_ENGINE = (b"CREATE", b"ATTACH", b"REPLACE")  # in other statements, `engine = x` compares a column
 _CLIENT_FILES = {b"OUTFILE": b"INTO", b"INFILE": b"FROM"}
 _OTHER_WORDS = (b"outfile", b"infile", b"engine", b"input_format_values")
-_DISK = b"disk"  # a function in SETTINGS of a table
-_READS_FILES = b"file"  # a function, which may stand without parentheses: arrayMap(file, paths), * APPLY file
+_DISK = b"disk"  # a function in the SETTINGS of a table
+_READS_FILES = b"file"  # a function that can be used without parentheses: arrayMap(file, paths), * APPLY file
 _TOKEN = re.compile(rb"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+|\S", re.DOTALL)
 
 
@@ -132,7 +132,7 @@ def users_config() -> str:
 
 
 class StatementCheck:
-    """Decides which statements are refused. `table_functions` are all that the engine has."""
+    """Finds forbidden functions, engines and clauses in statements. `table_functions`: all that the engine has."""
 
     def __init__(self, table_functions: Collection[str]) -> None:
         allowed = {name.lower() for name in TABLE_FUNCTIONS}
@@ -142,15 +142,15 @@ class StatementCheck:
         self._words = re.compile(b"|".join(words), re.IGNORECASE)
 
     def is_suspicious(self, sql: bytes) -> bool:
-        """Return False if nothing that is refused can be in a statement or an expression, however it is written.
+        """Return False if a statement or expression cannot contain anything forbidden, in any spelling.
 
-        A backslash in a quoted name can stand for any letter.
+        A backslash in a quoted name can encode any letter, so such names are suspicious.
         """
         has_escaped_name = b"\\" in sql and (b"`" in sql or b'"' in sql)
         return has_escaped_name or self._words.search(sql) is not None
 
     def find_forbidden(self, formatted: bytes) -> str | None:
-        """Return why a statement is refused, given as the engine formats it, or None."""
+        """Return why a statement, as formatted by the engine, is forbidden, or None if it is allowed."""
         tokens = [b"", b"", *_TOKEN.findall(formatted), b""]
         names_an_engine = tokens[2].upper() in _NAMES_AN_ENGINE
         for second, before, token, after in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):

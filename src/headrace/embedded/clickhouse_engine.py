@@ -1,15 +1,15 @@
-"""chDB, ClickHouse's engine inside this process, as sessions that share nothing but the data.
+"""chDB, the ClickHouse engine in this process, as sessions that share only the data.
 
-Every request gets a connection of its own. In chDB a connection is a session: its settings, database and
-temporary tables are seen by no other, and they go when it closes (opening one costs about 1 ms). That is what
-keeps settings from leaking, and it is needed for another reason too: after a query that failed halfway, chDB
-gives the leftover rows of that query to the next one on the same connection.
+Every request gets its own connection. In chDB a connection is a session: its settings, database and temporary
+tables are private and disappear when it closes (opening one takes about 1 ms). This keeps settings from leaking
+between requests. It also avoids a defect of chDB: after a query that failed halfway, its remaining rows are
+returned by the next query on the same connection.
 
-Promises: one process per data directory (a lock that dies with its holder); the engine's own error texts;
-results of SELECT in a streamable format and the data of INSERT pass through in pieces, whatever their size.
-A result in another format is built in memory and bounded by MAX_BUFFERED_RESULT_BYTES.
+Guarantees: one process per data directory (by a lock that is released when the process exits); unchanged error
+texts of the engine; SELECT results in a streamable format and INSERT data are passed on in chunks, regardless of
+their size. Results in other formats are built in memory, up to MAX_BUFFERED_RESULT_BYTES.
 
-Everything here blocks; the caller brings the threads. A session is used by one thread at a time.
+All functions block; callers run them in threads. A session is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from headrace.embedded.clickhouse_statement import InsertHead, Token, is_query
 from headrace.embedded.datadir import write_private
 from headrace.errors import DataDirectoryError, EmbeddedError, HeadraceError
 
-# What is not streamed is held in memory. A client raises the bound with its own max_result_bytes.
+# Results that cannot be streamed are held in memory. Clients can raise this limit with max_result_bytes.
 MAX_BUFFERED_RESULT_BYTES = 256 * 1024 * 1024
 
-# chDB encodes each block by itself. For these formats the pieces, one after another, are the whole.
+# chDB encodes each block separately. In these formats, the concatenated blocks are a valid result.
 _STREAMED = frozenset(
     {
         "Native",
@@ -48,7 +48,7 @@ _STREAMED = frozenset(
         "NDJSON",
     }
 )
-_ARROW_STREAM = "ArrowStream"  # the same, once its pieces are joined
+_ARROW_STREAM = "ArrowStream"  # also streamable, but its chunks must be joined (see `_join_arrow_streams`)
 _ARROW_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 _FORMAT = "SELECT formatQuerySingleLine(unhex({statement:String}))"
@@ -67,12 +67,12 @@ class QueryFailed(HeadraceError):
 
     @classmethod
     def because(cls, code: int, name: str, reason: str) -> QueryFailed:
-        """An error of the endpoint's own, in the shape of ClickHouse's."""
+        """Create an error of this endpoint, formatted like ClickHouse's errors."""
         return cls(code, name, f"Code: {code}. DB::Exception: {reason}. ({name})")
 
     @classmethod
     def of(cls, text: str) -> QueryFailed:
-        """chDB raises plain RuntimeErrors; code and name stand in their text."""
+        """Create an error from the text of a RuntimeError of chDB, which contains the code and the name."""
         code, name = _CODE.search(text), _NAME.search(text)
         if code is None:
             return cls.because(1001, "STD_EXCEPTION", text)
@@ -85,14 +85,14 @@ def _own_errors() -> Generator[None]:
         yield
     except RuntimeError as error:
         raise QueryFailed.of(str(error)) from error
-    except UnicodeDecodeError as error:  # pybind could not make a str of a message that quotes the statement
+    except UnicodeDecodeError as error:  # the message quotes bytes of the statement that are not UTF-8
         raise QueryFailed.of(error.object.decode(errors="replace")) from error
 
 
 class _Result(Protocol):
     def bytes(self) -> bytes: ...
     def elapsed(self) -> float: ...
-    def rows_read(self) -> int: ...  # despite its name: rows of the result
+    def rows_read(self) -> int: ...  # despite its name, the number of result rows
     def bytes_read(self) -> int: ...
     def rows_written(self) -> int: ...
     def bytes_written(self) -> int: ...
@@ -111,13 +111,13 @@ class _Connection(Protocol):
     def close(self) -> None: ...
 
 
-# chDB's stub file names only what has to do with Python functions in SQL, so the type is given here.
+# chDB's stub file covers only Python functions in SQL, so the type is declared here.
 _connect = cast("Callable[[str], _Connection]", vars(_chdb)["connect"])
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a query read, wrote and returned, in the words of X-ClickHouse-Summary."""
+    """Statistics of a query, with the field names of the X-ClickHouse-Summary header."""
 
     read_rows: int = 0
     read_bytes: int = 0
@@ -137,23 +137,23 @@ class Summary:
         self.elapsed_ns += int(result.elapsed() * 1e9)
 
     def as_json(self) -> str:
-        """ClickHouse writes these numbers as strings."""
+        """Return the summary as JSON, with numbers as strings like ClickHouse."""
         return json.dumps({name: str(value) for name, value in asdict(self).items()})
 
 
 class Session:
-    """One request's connection. Closing it cancels what still runs and forgets settings and parameters."""
+    """The connection of one request. Closing it cancels running queries and discards settings and parameters."""
 
     def __init__(self, connection: _Connection, check: StatementCheck) -> None:
         self._connection = connection
         self._check = check
         self._insert: object = None
         self.summary = Summary()
-        self.timezone = ""  # when other than the engine's
-        self.returns_rows = False  # known once rows() has begun; true for a SELECT that found nothing
+        self.timezone = ""  # set if it differs from the engine's
+        self.returns_rows = False  # set when iter_result() starts; True even for a SELECT with an empty result
 
     def configure(self, settings: Mapping[str, str], database: str) -> None:
-        """The engine checks names and values, and raises its own error."""
+        """Apply settings and select the database. Raises QueryFailed if the engine rejects a name or value."""
         if chosen := next((name for name in VALUE_EXPRESSIONS if name in settings), None):
             raise QueryFailed.because(452, "SETTING_CONSTRAINT_VIOLATION", f"Setting {chosen} should not be changed")
         with _own_errors():
@@ -165,7 +165,7 @@ class Session:
         self.timezone = settings.get("session_timezone", "")
 
     def add_external_table(self, name: str, columns: str, format: str, data: bytes) -> None:
-        """Data sent along with a query, as a temporary table that this session alone sees."""
+        """Create a temporary table from data that was sent with a query."""
         table = _identifier(name)
         create = f"CREATE TEMPORARY TABLE {table} ({columns}) ENGINE = Memory".encode()
         self._refuse_forbidden(create)
@@ -174,15 +174,15 @@ class Session:
         self.begin_insert(InsertHead(f"INSERT INTO {table}".encode(), format, 0), {})
         self.append(data)
         self.finish_insert()
-        self.summary = Summary()  # the query's figures are its own
+        self.summary = Summary()  # the summary covers the query only
 
     def begin_insert(self, head: InsertHead, binds: Mapping[str, str], data: bytes | None = None) -> None:
-        """Begin an INSERT. `data` is all of its data, if that is known: then its values may be expressions."""
+        """Start an INSERT. `data`: all of its data if already known; its values may then be expressions."""
         self._refuse_forbidden(head.statement + f" FORMAT {head.format}".encode())
         with _own_errors():
             if head.format.lower() == "values" and data is not None and not self._check.is_suspicious(data):
                 self._connection.query(f"SET {', '.join(f'{name} = 1' for name in VALUE_EXPRESSIONS)}")
-            for name, value in binds.items():  # send_insert takes no parameters, but the session keeps them
+            for name, value in binds.items():  # send_insert has no parameters, so they are set on the session
                 self._connection.query(f"SET {_identifier('param_' + name)} = {_literal(value)}")
             self._insert = self._connection.send_insert(head.statement, head.format)
 
@@ -191,22 +191,22 @@ class Session:
             self._connection.insert_append(self._insert, data)
 
     def finish_insert(self) -> None:
-        """Commits; a session closed before this point has inserted nothing of its last block."""
+        """Commit the INSERT. If the session closes before this, the last block is not inserted."""
         with _own_errors():
             self.summary.add(self._connection.insert_done(self._insert))
 
     def rows(self, sql: bytes, tokens: list[Token], format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
-        """The result in pieces, none of them empty. Nothing runs before the first is asked for."""
+        """Yield the result of a statement in non-empty chunks. The statement runs when the first one is requested."""
         self._refuse_forbidden(sql)
         with _own_errors():
             kind = self._connection.classify_query(sql)
             self.returns_rows = str(kind["query_class"]) == "query_class.READ_ONLY"
-            # What does not parse goes to send_query as well: it refuses the text as a whole, while query()
-            # would run the statements before the broken one.
+            # Text that does not parse also goes to send_query, which rejects all of it; query() would run the
+            # statements before the invalid one.
             broken = kind["statement_count"] != 1
             if broken or (self.returns_rows and streams(tokens, format)):
-                pieces = self._stream(sql, format, binds)
-                yield from _joined_arrow(pieces) if format == _ARROW_STREAM else pieces
+                chunks = self._stream(sql, format, binds)
+                yield from _joined_arrow(chunks) if format == _ARROW_STREAM else chunks
             else:
                 yield from self._buffered(sql, format, binds)
 
@@ -230,7 +230,7 @@ class Session:
         self._connection.close()
 
     def _refuse_forbidden(self, sql: bytes) -> None:
-        """Raise QueryFailed if the statement reaches files or programs in a way that the engine does not check."""
+        """Raise QueryFailed if a statement uses files or programs in a way that the engine does not check."""
         if not self._check.is_suspicious(sql):
             return
         with _own_errors():
@@ -240,12 +240,13 @@ class Session:
 
 
 class Engine:
-    """The data directory, opened. Keeps one connection open, because the last to close stops chDB."""
+    """chDB on one data directory. Keeps one connection open, because chDB stops when the last one closes."""
 
     def __init__(self, data_dir: Path) -> None:
         self._lock = _lock(data_dir)
         users = _write_users(data_dir)
-        self._address = f"{data_dir}?config-file={users}&users_config={users}"  # the second counts only with the first
+        # users_config takes effect only together with config-file.
+        self._address = f"{data_dir}?config-file={users}&users_config={users}"
         try:
             self._root = _connect(self._address)
             _replace_default_database(self._root, data_dir)
@@ -266,7 +267,7 @@ class Engine:
         return session
 
     def kill_queries(self) -> None:
-        """Ends every running query with QUERY_WAS_CANCELLED, and waits until they have ended."""
+        """Cancel all running queries (QUERY_WAS_CANCELLED) and wait until they have stopped."""
         self._root.query("KILL QUERY WHERE query NOT LIKE 'KILL QUERY %' SYNC")
 
     def close(self) -> None:
@@ -275,14 +276,14 @@ class Engine:
 
 
 def _write_users(data_dir: Path) -> Path:
-    """Write the engine's users to a file that only its owner can change, and return its path."""
+    """Write the users configuration of the engine to a private file, and return its path."""
     path = data_dir / "users.xml"
     write_private(path, users_config())
     return path
 
 
 def _replace_default_database(root: _Connection, data_dir: Path) -> None:
-    """Make `default` an ordinary database with the tables it has. chDB's own one takes names of tables for files."""
+    """Replace chDB's `default` database, which reads table names as file names, by an ordinary one with its tables."""
     facts = root.query("SELECT engine, uuid FROM system.databases WHERE name = 'default'", "TabSeparated").bytes()
     engine, uuid = facts.decode().split()
     if engine != "Overlay":
@@ -291,21 +292,21 @@ def _replace_default_database(root: _Connection, data_dir: Path) -> None:
     has_tables = record.with_suffix("").exists()
     root.query("DETACH DATABASE default")
     if not has_tables:
-        record.unlink(missing_ok=True)  # the engine drops a database without tables, and then refuses its record
+        record.unlink(missing_ok=True)  # the engine drops a database without tables, and then rejects its metadata file
         root.query("CREATE DATABASE default ENGINE = Atomic")
     elif record.exists():
         root.query("ATTACH DATABASE default")
-    else:  # written by a release that left chDB's own one
+    else:  # written by a release that kept chDB's own database
         root.query(f"ATTACH DATABASE default UUID '{uuid}' ENGINE = Atomic")
 
 
 def streams(tokens: list[Token], format: str) -> bool:
-    """Whether the result can be had in pieces."""
+    """Return whether the result can be streamed in chunks."""
     return is_query(tokens) and (format in _STREAMED or format == _ARROW_STREAM)
 
 
 def _joined_arrow(streams: Iterator[bytes]) -> Iterator[bytes]:
-    """Many Arrow streams of one schema as one: the schema message once, the end mark once."""
+    """Join Arrow streams of one schema into a single one, with one schema message and one end marker."""
     first = True
     for stream in streams:
         schema_end = 8 + int.from_bytes(stream[4:8], "little")
@@ -316,13 +317,16 @@ def _joined_arrow(streams: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lock(data_dir: Path) -> int:
-    """An flock: the kernel drops it with its holder, so a killed process never leaves it behind."""
+    """Lock the data directory and return the file descriptor. Raises DataDirectoryError if it is in use.
+
+    The kernel releases the lock when the process exits, even if it is killed.
+    """
     path = data_dir / "headrace.lock"
     try:
-        data_dir.mkdir(0o700, parents=True, exist_ok=True)  # the owner alone
+        data_dir.mkdir(0o700, parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DataDirectoryError(f"The data directory {data_dir} cannot be written: {error.strerror}.") from error
+        raise DataDirectoryError(f"Cannot write to the data directory {data_dir}: {error.strerror}.") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,32 +1,31 @@
-"""ClickHouse's HTTP interface over the embedded engine, so that ordinary clients and tools connect unchanged.
+"""ClickHouse's HTTP interface for the embedded engine, so that ClickHouse clients and tools work unchanged.
 
     python -m headrace.embedded.clickhouse_http --data-dir DIR --port P [--host 127.0.0.1]
 
-Ready when GET /ping answers. SIGTERM or SIGINT: running requests get three seconds, then their queries are
-killed; the engine is closed and the exit code is 0. It is 5 when the data directory is in use or cannot be
-written, and 4 when the port is taken or the engine does not start, with one sentence on stderr.
+The server is ready when GET /ping responds. On SIGTERM or SIGINT, running requests have three seconds to finish,
+then their queries are cancelled; the engine is closed and the exit code is 0. Exit code 5: the data directory is in
+use or cannot be written. Exit code 4: the port is in use or the engine does not start. A message is printed on stderr.
 
-As in ClickHouse: the statement is the URL parameter `query`, the body, or both; `param_*` are typed
-parameters; `database`, `default_format` and the rest of the transport's own parameters apply; every other
-parameter is a setting, checked by the engine, for this request alone. GET is read only. Multipart forms carry
-parameters that are too long for a URL, and external tables. Errors have ClickHouse's text, code and status;
-one that happens after the answer has begun is appended under the exception tag, and the connection is cut.
+As in ClickHouse, the statement is the URL parameter `query`, the body, or both; `param_*` are typed parameters;
+`database`, `default_format` and the other transport parameters apply; every other parameter is a setting for this
+request, checked by the engine. GET is read-only. Multipart forms carry external tables, and parameters that are too
+long for a URL. Errors have ClickHouse's text, code and status; an error after the response has started is appended
+under the exception tag, and the connection is closed.
 
-Not as in ClickHouse:
-- Sessions. Every request stands alone. A `session_id` is accepted, because clickhouse-connect sends one
-  unless told not to, and means nothing; what would need it (SET, USE, temporary tables) is refused rather
-  than silently forgotten.
-- `wait_end_of_query` is not needed: an answer of up to 4 MiB always waits for its end, and a longer one never
-  does. clickhouse-connect raises an error in the middle of the rest when the rows are read.
-- `query_id` is given back in the answer but is not the engine's own: KILL QUERY by it finds nothing.
-- `compress=1` and `decompress=1`, the native protocol's blocks, are refused; HTTP's own codings work.
+Differences from ClickHouse:
+- No sessions: every request is independent. A `session_id` is accepted and ignored, because clickhouse-connect sends
+  one by default; statements that need a session (SET, USE, temporary tables) are refused.
+- `wait_end_of_query` is not needed: responses of up to 4 MiB are always sent when they are complete, and larger ones
+  never are. clickhouse-connect raises an error in the middle of a larger one when the rows are read.
+- `query_id` is returned in the response but is not the engine's own: KILL QUERY does not find it.
+- `compress=1` and `decompress=1` (blocks of the native protocol) are refused; HTTP content codings work.
 - One user, whose password is in credentials.json of the data directory: by basic authentication, the headers
-  X-ClickHouse-User and X-ClickHouse-Key, or the URL parameters `user` and `password`. /ping needs none.
-- Files, programs and other servers are out of reach (see clickhouse_access.py). So the formats that read a schema
-  or a template from a file are refused. Expressions in the data of INSERT ... VALUES are, too, if it is longer
-  than 256 KiB or has a word that is the name of such a function.
-- It listens on loopback, takes only loopback Host headers while it does (a name that was rebound to 127.0.0.1
-  is refused), and turns away what a web page sends.
+  X-ClickHouse-User and X-ClickHouse-Key, or the URL parameters `user` and `password`. /ping needs no password.
+- No access to files, programs and other servers (see clickhouse_access.py). Formats that read a schema or a template
+  from a file are refused. Expressions in the data of INSERT ... VALUES are refused if the data is longer than 256 KiB
+  or contains the name of a forbidden function.
+- It listens on loopback, accepts only loopback Host headers while it does (to prevent DNS rebinding), and refuses
+  requests from web pages.
 """
 
 from __future__ import annotations
@@ -66,10 +65,10 @@ from headrace.embedded.clickhouse_statement import insert_head, output_format, r
 from headrace.embedded.credentials import ensure_passwords
 from headrace.errors import HeadraceError, PortTaken
 
-MAX_RUNNING_CALLS = 16  # into the engine, each on a thread of its own; more requests wait for their turn
-STATEMENT_HEAD_BYTES = 256 * 1024  # where the FORMAT of an INSERT must stand: ClickHouse's max_query_size
+MAX_RUNNING_CALLS = 16  # concurrent engine calls, each in its own thread; further requests wait
+STATEMENT_HEAD_BYTES = 256 * 1024  # the FORMAT of an INSERT must be within these bytes: ClickHouse's max_query_size
 INSERT_PIECE_BYTES = 1024 * 1024
-# An answer that ends within this many bytes is sent whole: its errors have a status, its summary is exact.
+# A response of up to this many bytes is sent complete: its errors have a status, and its summary is exact.
 READ_AHEAD_BYTES = 4 * 1024 * 1024
 GRACE_S = 3
 
@@ -81,7 +80,7 @@ _CONTENT_TYPES = {
     "TSV": "text/tab-separated-values; charset=UTF-8",
 }
 
-# exceptionCodeToHTTPStatus of ClickHouse, by the names of its errors.
+# ClickHouse's exceptionCodeToHTTPStatus, by error name.
 _STATUS_ERRORS = {
     400: "BAD_ARGUMENTS CANNOT_COMPILE_REGEXP CANNOT_PARSE_TEXT CANNOT_PARSE_ESCAPE_SEQUENCE"
     " CANNOT_PARSE_QUOTED_STRING CANNOT_PARSE_DATE CANNOT_PARSE_DATETIME CANNOT_PARSE_NUMBER"
@@ -104,7 +103,7 @@ _T = TypeVar("_T")
 
 
 class Endpoint:
-    """The ASGI application: parse, run, shape. Knows the engine by its sessions only."""
+    """The ASGI application: parses requests, runs statements in engine sessions, and formats the responses."""
 
     def __init__(self, engine: Engine, *, host: str, password: str) -> None:
         self._engine = engine
@@ -113,7 +112,7 @@ class Endpoint:
         self._slots = CapacityLimiter(MAX_RUNNING_CALLS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # no websockets here, and uvicorn runs without lifespan
+        if scope["type"] != "http":  # there are no websockets, and uvicorn runs without lifespan
             return
         request = Request(scope, receive)
         if response := self._without_engine(request):
@@ -127,25 +126,25 @@ class Endpoint:
         except QueryFailed as failure:
             await self._failure(failure, request.method, query_id)(scope, receive, send)
         except ClientDisconnect:
-            pass  # nobody is left to answer; the session is closed, an unfinished INSERT is dropped
+            pass  # the session is closed; an unfinished INSERT is dropped
 
     def _without_engine(self, request: Request) -> Response | None:
-        """What is answered or refused without a look at the data."""
+        """Return a response that needs no engine (ping, refusals), or None."""
         headers = request.headers
         if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _plain(403, "This database does not take requests from web pages.")
+            return _plain(403, "This database refuses requests from web pages.")
         if self._loopback_only and _host_name(headers.get("host", "")) not in _LOOPBACK_NAMES:
-            return _plain(403, "This database listens on loopback: address it as 127.0.0.1 or localhost.")
+            return _plain(403, "This database listens on loopback only: use 127.0.0.1 or localhost as the host name.")
         if request.method not in ("GET", "POST"):
-            return _plain(405, "Queries come by GET or POST.")
+            return _plain(405, "Use GET or POST for queries.")
         if request.url.path == "/ping" or (request.method == "GET" and "query" not in request.query_params):
             return _plain(200, "Ok.")
         if request.url.path != "/":
-            return _plain(404, "Queries go to /, and /ping tells that the server is up.")
+            return _plain(404, "Unknown path: send queries to / and health checks to /ping.")
         return None
 
     def _refuse_stranger(self, request: Request) -> None:
-        """Raise QueryFailed unless the request has the user's name and password. Reads nothing of its body."""
+        """Raise QueryFailed unless the request has the user name and password. Does not read the body."""
         user, password = find_credentials(request)
         is_user = compare_digest(user.encode(), USER.encode())
         if not compare_digest(password.encode(), self._password.encode()) or not is_user:
@@ -155,7 +154,7 @@ class Endpoint:
     async def _serve(self, request: Request, send: Send, query_id: str) -> None:
         body = plain_body(request)
         call = await read_call(request, body)
-        # The head is read before a session is opened: a slow sender holds nothing.
+        # The head is read before a session is opened, so that slow clients do not occupy sessions.
         text = b"\n".join(filter(None, (call.query, await take(body, STATEMENT_HEAD_BYTES))))
         if head := insert_head(text):
             async with self._session(call.settings, call.database) as session:
@@ -215,7 +214,7 @@ class Endpoint:
                     return
         except QueryFailed as failure:
             await _send_piece(send, encoder.compress(_tagged(tag, str(failure))) + encoder.flush(), more=True)
-            return  # without an end, so that uvicorn cuts the connection and nobody takes the rows for all
+            return  # not completed: uvicorn closes the connection, so that clients detect the incomplete result
         await _send_piece(send, encoder.flush(), more=False)
 
     def _headers(self, query_id: str, session: Session | None = None) -> dict[str, str]:
@@ -247,7 +246,7 @@ class Endpoint:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which cannot stop a thread: what still runs after the grace is killed in the engine."""
+    """A uvicorn server that cancels running queries after the grace period, because threads cannot be stopped."""
 
     def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
         super().__init__(config)
@@ -259,7 +258,7 @@ class _Server(uvicorn.Server):
 
 
 def _read_ahead(rows: Iterator[bytes]) -> tuple[bytes, bool]:
-    """The beginning of a result, and whether it is all of it."""
+    """Return the first chunks of a result, joined, and whether they are the complete result."""
     begun: list[bytes] = []
     size = 0
     for piece in rows:
@@ -271,7 +270,7 @@ def _read_ahead(rows: Iterator[bytes]) -> tuple[bytes, bool]:
 
 
 def _tagged(tag: str, message: str) -> bytes:
-    """An error in the middle of an answer, as ClickHouse 25.11 and later write it."""
+    """Format an error in the middle of a response, as ClickHouse 25.11 and later do."""
     text = message.encode()
     return b"\r\n__exception__\r\n%b\r\n%b\n%d %b\r\n__exception__\r\n" % (
         tag.encode(),
@@ -307,7 +306,7 @@ async def _send_whole(send: Send, headers: Mapping[str, str], body: bytes) -> No
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets."""
+    """Return the host name in a Host header, without port and brackets."""
     return host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0].lower()
 
 
@@ -320,15 +319,14 @@ def _is_loopback(host: str) -> bool:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is spelled out because asyncio turns Nagle off only then: 40 ms per request otherwise.
+    # With an explicit protocol, asyncio disables Nagle's algorithm, which would add 40 ms per request.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         raise PortTaken(
-            f"The ClickHouse endpoint cannot listen on {host}:{port}: {error.strerror}."
-            " Free that port, or choose another --port."
+            f"Cannot listen on {host}:{port}: {error.strerror}. Free that port, or choose another --port."
         ) from error
     return listener
 
@@ -337,7 +335,7 @@ def _do_nothing(_signal: int, _frame: FrameType | None) -> None: ...
 
 
 def serve(data_dir: Path, host: str, port: int) -> None:
-    """Runs until SIGTERM or SIGINT."""
+    """Serve the engine on `data_dir` until SIGTERM or SIGINT."""
     engine = Engine(data_dir)
     try:
         listener = _listen(host, port)
@@ -354,7 +352,7 @@ def serve(data_dir: Path, host: str, port: int) -> None:
             timeout_graceful_shutdown=GRACE_S,
         )
         for stop in (signal.SIGTERM, signal.SIGINT):
-            # uvicorn raises the signal once more when it is done, for whoever held it before. Nobody should.
+            # uvicorn raises the signal again for the previous handler when it is done; it must have no effect then.
             signal.signal(stop, _do_nothing)
         _Server(config, engine).run([listener])
     finally:
@@ -364,9 +362,9 @@ def serve(data_dir: Path, host: str, port: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m headrace.embedded.clickhouse_http", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--data-dir", type=Path, required=True, help="where the data lives; made when missing")
-    parser.add_argument("--port", type=int, required=True, help="the port to listen on")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    parser.add_argument("--data-dir", type=Path, required=True, help="data directory; created if missing")
+    parser.add_argument("--port", type=int, required=True, help="port to listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     options = parser.parse_args(argv)
     try:
         serve(options.data_dir.resolve(), options.host, options.port)

@@ -1,8 +1,8 @@
-"""Reading a request as ClickHouse does: what is asked for, and the body as a stream of plain bytes.
+"""Parses HTTP requests like ClickHouse: URL parameters, headers, forms, and the body as a stream of plain bytes.
 
-The statement is the URL parameter `query`, the body, or both; `param_*` are typed parameters; a known few
-belong to the transport; every other parameter is a setting, for the engine to check. A multipart form carries
-parameters too long for a URL, and external tables. Only forms are held in memory.
+The statement is the URL parameter `query`, the body, or both. Parameters `param_*` are typed parameters, a few belong
+to the transport, and all others are settings, which the engine checks. Multipart forms carry external tables, and
+parameters that are too long for a URL. Only forms are held in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.embedded import http_coding
 from headrace.embedded.clickhouse_engine import QueryFailed
 from headrace.embedded.clickhouse_statement import external_columns
 
-MAX_STATEMENT_BYTES = 64 * 1024 * 1024  # of SQL text and forms; the data of an INSERT has no bound
+MAX_STATEMENT_BYTES = 64 * 1024 * 1024  # for SQL text and forms; the data of an INSERT is not limited
 
 _TRANSPORT_PARAMETERS = frozenset(
     {
@@ -47,7 +47,7 @@ _FORM_NAME = re.compile(rb'[; ]name="([^"]*)"')
 
 
 class ExternalTable(NamedTuple):
-    """Data sent along with a query: its name in the query, columns, format and bytes."""
+    """Data sent with a query: its table name, columns, format and bytes."""
 
     name: str
     columns: str
@@ -57,26 +57,26 @@ class ExternalTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a request asks for, apart from its body."""
+    """Parameters of a request, without its body."""
 
     query: bytes
     database: str
     default_format: str
     settings: Mapping[str, str]
     binds: Mapping[str, str]
-    coding: str | None  # of the answer
+    coding: str | None  # content coding of the response
     external: tuple[ExternalTable, ...]
 
 
 async def read_call(request: Request, body: AsyncIterator[bytes]) -> Call:
-    """Parses URL and headers, and the body when it is a form."""
+    """Parse the URL and headers of a request, and its body if that is a form. Raises QueryFailed."""
     form, files = await _form(request, body)
     given = dict(parse_qsl(request.url.query, keep_blank_values=True)) | form
     _refuse_unsupported(given)
     external = tuple(_external_table(name, data, given) for name, data in files.items())
     settings = _settings(given, external)
     if request.method == "GET" and settings.get("readonly", "0") == "0":
-        settings["readonly"] = "2"  # 2 and not 1: the other settings of this request still apply
+        settings["readonly"] = "2"  # not 1, which would reject the other settings of this request
     wants_coding = settings.get("enable_http_compression") in ("1", "true")
     headers = request.headers
     return Call(
@@ -91,7 +91,7 @@ async def read_call(request: Request, body: AsyncIterator[bytes]) -> Call:
 
 
 def find_credentials(request: Request) -> tuple[str, str]:
-    """Return user and password as a ClickHouse client sends them; empty where it sends none."""
+    """Return the user and password of a request in any of ClickHouse's forms; empty if it has none."""
     headers, parameters = request.headers, request.query_params
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "basic":
@@ -106,15 +106,15 @@ def find_credentials(request: Request) -> tuple[str, str]:
 
 
 async def plain_body(request: Request) -> AsyncIterator[bytes]:
-    """The body as it arrives, decompressed."""
+    """Yield the decompressed body as it arrives. Raises QueryFailed for an unsupported coding or an invalid body."""
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding == "identity":
         chunks = request.stream()
     elif coding in http_coding.SUPPORTED:
         chunks = http_coding.decoded(request.stream(), coding)
     else:
-        known = ", ".join(http_coding.SUPPORTED)
-        raise QueryFailed.because(48, "NOT_IMPLEMENTED", f"Content-Encoding {coding} is not one of {known}")
+        reason = f"Unsupported Content-Encoding {coding}; supported: {', '.join(http_coding.SUPPORTED)}"
+        raise QueryFailed.because(48, "NOT_IMPLEMENTED", reason)
     try:
         async for chunk in chunks:
             yield chunk
@@ -123,23 +123,23 @@ async def plain_body(request: Request) -> AsyncIterator[bytes]:
 
 
 async def take(chunks: AsyncIterator[bytes], size: int) -> bytes:
-    """At least `size` bytes, or what is left."""
-    taken: list[bytes] = []
+    """Read at least `size` bytes, or all remaining bytes if there are fewer."""
+    read: list[bytes] = []
     async for chunk in chunks:
-        taken.append(chunk)
+        read.append(chunk)
         size -= len(chunk)
         if size <= 0:
             break
-    return b"".join(taken)
+    return b"".join(read)
 
 
 async def take_statement(chunks: AsyncIterator[bytes]) -> bytes:
-    """All that is left, as long as it is no larger than a statement may be."""
-    taken = await take(chunks, MAX_STATEMENT_BYTES + 1)
-    if len(taken) > MAX_STATEMENT_BYTES:
+    """Read all remaining bytes. Raises QueryFailed if there are more than MAX_STATEMENT_BYTES."""
+    text = await take(chunks, MAX_STATEMENT_BYTES + 1)
+    if len(text) > MAX_STATEMENT_BYTES:
         limit = f"{MAX_STATEMENT_BYTES >> 20} MiB"
-        raise QueryFailed.because(229, "QUERY_IS_TOO_LARGE", f"A statement or form may have at most {limit}")
-    return taken
+        raise QueryFailed.because(229, "QUERY_IS_TOO_LARGE", f"Statements and forms are limited to {limit}")
+    return text
 
 
 def _refuse_unsupported(given: Mapping[str, str]) -> None:
@@ -148,7 +148,9 @@ def _refuse_unsupported(given: Mapping[str, str]) -> None:
             reason = f"{name}=1 is not supported: use enable_http_compression=1, Accept-Encoding, Content-Encoding"
             raise QueryFailed.because(48, "NOT_IMPLEMENTED", reason)
     if given.get("session_check", "0") == "1":
-        raise QueryFailed.because(372, "SESSION_NOT_FOUND", "Session not found: this endpoint keeps no sessions")
+        raise QueryFailed.because(
+            372, "SESSION_NOT_FOUND", "Session not found: this endpoint does not support sessions"
+        )
 
 
 def _settings(given: Mapping[str, str], external: tuple[ExternalTable, ...]) -> dict[str, str]:
@@ -167,7 +169,7 @@ def _external_table(name: str, data: bytes, given: Mapping[str, str]) -> Externa
 
 
 async def _form(request: Request, body: AsyncIterator[bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Text fields and files of a multipart form; both empty for any other body, which is left unread."""
+    """Read the text fields and files of a multipart form; both are empty for other bodies, which stay unread."""
     kind, _, rest = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != "multipart/form-data":
         return {}, {}

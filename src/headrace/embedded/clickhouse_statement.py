@@ -1,9 +1,8 @@
-"""What the ClickHouse endpoint must know about a statement before the engine sees it.
+"""Extracts from a statement what the ClickHouse endpoint needs before the engine parses it.
 
-The engine parses SQL; this module only finds the few words that decide how a request is served: where the
-data of an INSERT begins, which output format is asked for, and whether the statement needs a session. It
-looks at words outside quotes, comments and parentheses. Pure functions over bytes, because the data behind
-an INSERT need not be text; imports nothing but the standard library.
+Finds where the data of an INSERT starts, which output format is requested, and whether the statement needs a session,
+from the words outside quotes, comments and parentheses. Pure functions on bytes, because the data of an INSERT need
+not be text; imports only the standard library.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# The data starts after the format's name, blanks and at most one line break: the next one is data.
+# The data starts after the format name, spaces and at most one line break.
 _FORMAT_NAME = re.compile(rb"\s+(\w+)[ \t\f]*(?:\r?\n)?")
 
 _QUERY_STARTS = frozenset({b"SELECT", b"WITH", b"FROM", b"("})
 
 
 class Token(NamedTuple):
-    """A word (upper case), a quoted name or a sign outside all parentheses, and where it stands."""
+    """A word (in upper case), a quoted name or a symbol outside all parentheses, and its position."""
 
     text: bytes
     start: int
@@ -38,7 +37,7 @@ class Token(NamedTuple):
 
 
 class InsertHead(NamedTuple):
-    """An INSERT that brings its data along: the statement without FORMAT, the format, where data begins."""
+    """An INSERT with inline data: the statement without FORMAT, the format, and the offset of the data."""
 
     statement: bytes
     format: str
@@ -46,7 +45,7 @@ class InsertHead(NamedTuple):
 
 
 def top_level(sql: bytes) -> Iterator[Token]:
-    """Tokens outside parentheses; an opening parenthesis stands for all that it encloses."""
+    """Yield the tokens outside parentheses; an opening parenthesis represents everything inside it."""
     depth = 0
     for match in _TOKEN.finditer(sql):
         text = match[0]
@@ -61,7 +60,7 @@ def top_level(sql: bytes) -> Iterator[Token]:
 
 
 def insert_head(sql: bytes) -> InsertHead | None:
-    """Splits an INSERT with data; None for every other statement, `INSERT ... SELECT` included."""
+    """Split an INSERT with inline data; None for any other statement, including `INSERT ... SELECT`."""
     tokens = top_level(sql)
     previous = next(tokens, None)
     if previous is None or previous.text != b"INSERT":
@@ -69,7 +68,7 @@ def insert_head(sql: bytes) -> InsertHead | None:
     for token in tokens:
         is_name = previous.text in (b"INTO", b"TABLE", b"FUNCTION", b".")
         previous = token
-        if is_name:  # a table may be called `format` or `values`
+        if is_name:  # a table may be named `format` or `values`
             continue
         if token.text in (b"SELECT", b"WITH", b"FROM"):
             return None
@@ -81,7 +80,7 @@ def insert_head(sql: bytes) -> InsertHead | None:
 
 
 def output_format(sql: bytes, tokens: list[Token]) -> str | None:
-    """The format of a FORMAT clause, which ends the statement or is followed by SETTINGS."""
+    """Return the format of the FORMAT clause, which is last or followed by SETTINGS or INTO; None if there is none."""
     words = [token.text for token in tokens] + [b";"]
     for i in range(len(words) - 3, -1, -1):
         if words[i] == b"FORMAT" and words[i + 2] in (b";", b"SETTINGS", b"INTO"):
@@ -90,28 +89,28 @@ def output_format(sql: bytes, tokens: list[Token]) -> str | None:
 
 
 def is_query(tokens: list[Token]) -> bool:
-    """Whether the statement is a SELECT of some shape, the only kind whose result can be streamed."""
+    """Return whether the statement is some form of SELECT, the only kind whose result can be streamed."""
     return bool(tokens) and tokens[0].text in _QUERY_STARTS
 
 
 def refusal(tokens: list[Token]) -> str | None:
-    """Why a statement cannot work over requests that stand alone, or None when it can."""
+    """Return why a statement cannot work without a session, or None if it can."""
     words = [token.text for token in tokens]
     first = words[0] if words else b""
     if first == b"SET":
-        return "SET needs a session and this endpoint keeps none: send settings as URL parameters"
+        return "SET needs a session, which this endpoint does not support: send settings as URL parameters"
     if first == b"USE":
-        return "USE needs a session and this endpoint keeps none: send the URL parameter 'database'"
+        return "USE needs a session, which this endpoint does not support: send the URL parameter 'database'"
     if first == b"CREATE" and b"TEMPORARY" in words[1:4]:
-        return "Temporary tables need a session and this endpoint keeps none: use a table or external data"
+        return "Temporary tables need a session, which this endpoint does not support: use a table or external data"
     for clause, path in pairwise(words):
         if clause in (b"OUTFILE", b"INFILE") and path.startswith(b"'"):
-            return "INTO OUTFILE and FROM INFILE belong to the command line client: use the body"
+            return "INTO OUTFILE and FROM INFILE work only in clickhouse-client: use the HTTP body"
     return None
 
 
 def external_columns(types: str) -> str:
-    """Column definitions for external data that came with types only: ClickHouse names them _1, _2, ..."""
+    """Return column definitions for external data that has only types, named _1, _2, ... as in ClickHouse."""
     sql = types.encode()
     commas = [token.start for token in top_level(sql) if token.text == b","]
     bounds = zip([0, *(comma + 1 for comma in commas)], [*commas, len(sql)], strict=True)

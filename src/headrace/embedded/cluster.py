@@ -1,4 +1,4 @@
-"""A small Valkey cluster on this machine: for trying what a production cluster would do, and for the tests."""
+"""A small Valkey cluster on this machine, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.embedded.datadir import write_json
 from headrace.embedded.process import LOOPBACK, find_free_port
 from headrace.embedded.valkey import USER, EmbeddedValkey
 
-BUS_OFFSET = 10_000  # a node talks to the others on its port plus this
+BUS_OFFSET = 10_000  # offset of a node's cluster bus port from its client port
 
 
 class EmbeddedCluster:
-    """Masters only; the slots are dealt out evenly."""
+    """A cluster of masters without replicas, with evenly distributed slots."""
 
     def __init__(self, data_dir: Path, log_dir: Path, nodes: int = 3) -> None:
         self.nodes = [
@@ -34,7 +34,7 @@ class EmbeddedCluster:
     def start(self) -> None:
         for node in self.nodes:
             node.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(node.data_dir / FILE, self.nodes[0].passwords)  # a client has one password for all
+            write_json(node.data_dir / FILE, self.nodes[0].passwords)  # clients use one password for all nodes
             node.start()
 
     def wait_ready(self, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Passwords of embedded servers: generated once per data directory, in a file that only its owner can read."""
+"""Passwords of the embedded servers, generated once per data directory and stored in a private file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PASSWORD_BYTES = 24
 
 
 def ensure_passwords(data_dir: Path, *users: str) -> Mapping[str, str]:
-    """Return the password of each user, and generate those that `data_dir` does not hold yet."""
+    """Return the passwords in `data_dir` by user, after generating those of `users` that are missing."""
     path = data_dir / FILE
     known = read_passwords(data_dir)
     missing = [user for user in users if user not in known]
@@ -22,7 +22,7 @@ def ensure_passwords(data_dir: Path, *users: str) -> Mapping[str, str]:
         known = {**known, **{user: secrets.token_urlsafe(PASSWORD_BYTES) for user in missing}}
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(path, known)
-    elif path.stat().st_mode & 0o077:  # a copy or an unpacked archive may have other modes
+    elif path.stat().st_mode & 0o077:  # a copied or unpacked file may have other permissions
         path.chmod(0o600)
     return known
 
@@ -35,7 +35,7 @@ def read_passwords(data_dir: Path) -> dict[str, str]:
     found = read_json(path)
     if not found or not all(isinstance(password, str) and password for password in found.values()):
         raise DataDirectoryError(
-            f"The passwords in {path} cannot be read. Nothing was started. Correct its permissions, or remove the "
-            "file: new passwords are generated at the next start."
+            f"Cannot read the passwords in {path}. Nothing was started. Fix its permissions, or remove the file: new "
+            "passwords are generated at the next start."
         )
     return found

@@ -1,9 +1,9 @@
-"""The data directory of a stack: who owns it, which release wrote it, where its servers listen.
+"""The data directory of a stack: its lock, its format version and the addresses of its servers.
 
 .headrace/
-  lock         held (flock) by the running `headrace up`; the kernel frees it when that dies
-  version.json the format of what is inside, and the release that wrote it
-  stack.json   addresses of the servers; true while the lock is held, a hint for ports otherwise
+  lock         held (flock) by the running `headrace up`; released by the kernel when the process exits
+  version.json the format of the directory, and the release that wrote it
+  stack.json   addresses of the servers; valid while the lock is held, used as a hint for ports otherwise
   valkey/ postgres/ clickhouse/ pipeline/ log/
 """
 
@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 class DataDirectory:
-    """Opened by one process at a time; two directories live side by side."""
+    """A data directory, used by one process at a time."""
 
     def __init__(self, path: Path, min_free_bytes: int) -> None:
         self.path = path.absolute()
@@ -33,7 +33,7 @@ class DataDirectory:
         self._lock: IO[str] | None = None
 
     def open(self) -> None:
-        """Take the directory, or say why not. Nothing in it changes when it is refused."""
+        """Lock the directory and check its format. Raises DataDirectoryError and changes nothing if it is unusable."""
         self._make()
         self._refuse_little_space()
         self._take_lock()
@@ -49,7 +49,7 @@ class DataDirectory:
             self._lock = None
 
     def last_stack(self) -> dict[str, Any]:
-        """What the last stack wrote about itself (empty if there was none, or it is unreadable)."""
+        """Return the addresses recorded by the last stack; empty if there was none or they are unreadable."""
         return read_json(self.path / "stack.json")
 
     def write_stack(self, stack: dict[str, Any]) -> None:
@@ -63,16 +63,16 @@ class DataDirectory:
             probe.unlink()
         except OSError as error:
             raise DataDirectoryError(
-                f"The data directory {self.path} cannot be written ({error.strerror}). Nothing was started. "
-                "Choose another with --data-dir or HEADRACE_EMBEDDED_DATA_DIR, or correct its permissions."
+                f"Cannot write to the data directory {self.path} ({error.strerror}). Nothing was started. "
+                "Fix its permissions, or choose another with --data-dir or HEADRACE_EMBEDDED_DATA_DIR."
             ) from error
 
     def _refuse_little_space(self) -> None:
         free = shutil.disk_usage(self.path).free
         if free < self._min_free_bytes:
             raise DataDirectoryError(
-                f"The disk of {self.path} has {free // 2**20} MiB free, less than embedded.min_free "
-                f"({self._min_free_bytes // 2**20} MiB). Nothing was started. Free some space or choose "
+                f"Only {free // 2**20} MiB free on the disk of {self.path}, less than embedded.min_free "
+                f"({self._min_free_bytes // 2**20} MiB). Nothing was started. Free some disk space or choose "
                 "another data directory."
             )
 
@@ -83,8 +83,9 @@ class DataDirectory:
         except BlockingIOError as error:
             lock.close()
             raise DataDirectoryError(
-                f"Another Headrace is running on {self.path} (process {self.last_stack().get('pid', 'unknown')}). "
-                "Nothing was started. Stop it, or give this one its own --data-dir."
+                f"Another Headrace stack is running on {self.path} "
+                f"(process {self.last_stack().get('pid', 'unknown')}). "
+                "Nothing was started. Stop it, or use another --data-dir."
             ) from error
         self._lock = lock
 
@@ -94,17 +95,17 @@ class DataDirectory:
             raise DataDirectoryError(
                 f"{self.path} was written by Headrace {found.get('headrace')} (format {found['format']}; this "
                 f"release, {version('headrace')}, reads up to {FORMAT}). Nothing was changed. Use that release or "
-                "newer, or another data directory."
+                "a newer one, or choose another data directory."
             )
         write_json(self.path / "version.json", {"format": FORMAT, "headrace": version("headrace")})
 
 
 def running_stack(path: Path) -> dict[str, Any] | None:
-    """The addresses of the stack that runs on a data directory now, or None."""
+    """Return the addresses of the stack that is running on a data directory, or None if there is none."""
     try:
         with (path / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return None  # nobody holds it
+            return None  # the lock is free: no stack is running
     except BlockingIOError:
         return read_json(path / "stack.json") or None
     except OSError:
@@ -112,7 +113,7 @@ def running_stack(path: Path) -> dict[str, Any] | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is none or it is unreadable."""
+    """Return the JSON object in a file; empty if the file is missing or unreadable."""
     try:
         found: object = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -125,9 +126,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file as a whole with one that only its owner can read."""
+    """Write a file that only its owner can read, replacing any existing file atomically."""
     fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)  # its permissions may be others
+    fresh.unlink(missing_ok=True)  # an existing file may have other permissions
     with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
         file.flush()

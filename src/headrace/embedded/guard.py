@@ -1,15 +1,15 @@
-"""Runs one command and ends it when the process that asked for it is gone.
+"""Runs a command, and stops it when the parent process exits.
 
-Started as a script with the standard library alone, so that it is small and quick:
+Runs as a script that imports only the standard library, so that it starts fast:
 
     python guard.py PIDFILE STOP_SIGNAL LOCK COMMAND...
 
-Standard input is a pipe that only the parent can write to. One byte on it asks for an orderly
-stop; end of file means the parent closed it or died, kill -9 included. This works on every POSIX
-system and for every binary, which a death signal (Linux only, lost when credentials change) does
-not. The guard exits with the command's own code.
+Standard input is a pipe that only the parent can write to. One byte requests an orderly stop; end
+of file means that the parent closed the pipe or exited, for example by kill -9. This works on every
+POSIX system and for every binary, unlike a parent-death signal, which exists only on Linux and is lost
+when credentials change. The guard exits with the exit code of the command.
 
-LOCK is the number of an open file that the command inherits: whoever waits for its lock knows that the command is gone.
+LOCK is the file descriptor of a lock that the command inherits: it is released when the command has exited.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ ORPHAN_GRACE_S = 3.0
 
 
 def end(child: "subprocess.Popen[bytes]", stop_signal: int) -> None:
-    """Ask the command to stop; kill its whole group if it has not within the grace."""
+    """Send the stop signal to the command, and kill its process group after the grace period."""
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(stop_signal)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -37,7 +37,7 @@ def kill_group(pid: int) -> None:
 
 
 def leave_with(child: "subprocess.Popen[bytes]", pidfile: str) -> None:
-    """Wait for the command, clear up what it left, and exit as it did."""
+    """Wait for the command, kill the rest of its process group, and exit with its exit code."""
     code = child.wait()
     kill_group(child.pid)
     with contextlib.suppress(OSError):
@@ -53,14 +53,16 @@ def main(pidfile: str, stop_signal: int, lock: int, command: list[str]) -> None:
     if os.read(0, 1):
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(stop_signal)
-        os.read(0, 1)  # the parent decides how long an orderly stop may take
+        os.read(0, 1)  # the parent closes the pipe when the orderly stop takes too long
     end(child, stop_signal)
-    threading.Event().wait()  # leave_with ends this process
+    threading.Event().wait()  # exit_with_child ends this process
 
 
 def survive(*_: object) -> None:
-    """A handler that does nothing. SIG_IGN would be inherited by the command, which then could not be stopped
-    until it has installed handlers of its own."""
+    """Handle a signal by doing nothing.
+
+    SIG_IGN would be inherited by the command, which could not be stopped until it has installed its own handlers.
+    """
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Content codings of HTTP bodies, in a stream: gzip, deflate, lz4 (frames) and zstd.
+"""Streaming content codings of HTTP bodies: gzip, deflate, lz4 (frames) and zstd.
 
-Promises that a body is never held whole: a chunk goes in, what it yields comes out. Request bodies may be
-made of many frames, because clickhouse-connect compresses block by block; answers are one frame, because its
-readers expect one. Knows nothing of ClickHouse.
+A body is never held in memory as a whole. Request bodies may consist of many frames, because clickhouse-connect
+compresses block by block; responses are a single frame, because clients expect one. Independent of ClickHouse.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """Decompresses one frame, and tells what came after it."""
+    """Decompresses one frame, and returns the data after it as `unused_data`."""
 
     def decompress(self, data: bytes, /) -> bytes: ...
     @property
@@ -33,7 +32,7 @@ class Decoder(Protocol):
 
 
 class DamagedBody(Exception):
-    """The body is not what its Content-Encoding says, or ends in the middle of a frame."""
+    """The body does not match its Content-Encoding, or ends in the middle of a frame."""
 
 
 class _Plain:
@@ -45,7 +44,7 @@ class _Plain:
 
 
 class _Lz4Encoder:
-    """lz4's compressor, which wants its frame header written by hand."""
+    """Compresses an lz4 frame; lz4's own compressor does not write the frame header itself."""
 
     def __init__(self) -> None:
         self._frame = lz4.frame.LZ4FrameCompressor()
@@ -59,7 +58,7 @@ class _Lz4Encoder:
         return self._header + cast(bytes, self._frame.flush())  # pyright: ignore[reportUnknownMemberType]
 
 
-# In the order in which they are offered to a client that accepts several: the cheapest first.
+# In order of preference if a client accepts several: the cheapest first.
 _ENCODERS: dict[str, Callable[[], Encoder]] = {
     "lz4": _Lz4Encoder,
     "zstd": lambda: zstandard.ZstdCompressor(level=1).compressobj(),
@@ -74,14 +73,14 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 }
 SUPPORTED = tuple(_ENCODERS)
 
-# Bytes that are decompressed at once, so that they yield 16 MiB at most: a block of 4 bytes in zstd can be 128 KiB of
-# data, and deflate's ratio is 1032 at best.
+# Number of bytes decompressed at once, chosen so that they produce at most 16 MiB: a zstd block of 4 bytes can contain
+# 128 KiB of data, and deflate's maximum ratio is 1032.
 _INPUT_BYTES = {"zstd": 512}
 _INPUT_BYTES_OF_OTHERS = 16 * 1024
 
 
 def choose(accept_encoding: str) -> str | None:
-    """The coding for an answer, or None when the client accepts none of ours."""
+    """Return the preferred coding that the client accepts, or None if it accepts none of the supported ones."""
     accepted: set[str] = set()
     for offer in accept_encoding.lower().split(","):
         name, _, weight = offer.partition(";")
@@ -91,12 +90,12 @@ def choose(accept_encoding: str) -> str | None:
 
 
 def encoder(coding: str | None) -> Encoder:
-    """A fresh compressor; None leaves the bytes as they are."""
+    """Create a compressor; for None, one that leaves the data unchanged."""
     return _ENCODERS[coding]() if coding else _Plain()
 
 
 async def decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
-    """The body behind a coding named in SUPPORTED, in pieces of bounded size; raises DamagedBody."""
+    """Decompress a body with a coding in SUPPORTED, in chunks of bounded size. Raises InvalidBody."""
     new_frame = _DECODERS[coding]
     frame, inside = new_frame(), False
     size = _INPUT_BYTES.get(coding, _INPUT_BYTES_OF_OTHERS)
@@ -116,4 +115,4 @@ async def decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[by
             if plain:
                 yield plain
     if inside:
-        raise DamagedBody(f"the request body ends in the middle of a {coding} frame; nothing more was read")
+        raise DamagedBody(f"the request body ends in the middle of a {coding} frame")

