@@ -143,7 +143,7 @@ class TestEnqueue:
 
     def test_a_server_that_does_not_answer_has_its_own_exit_code(self, shell: Shell) -> None:
         shell.url = "redis://127.0.0.1:1/0"
-        assert "does not answer" in shell.refused("enqueue", *NAMES, "send", code=4)
+        assert "is not responding" in shell.refused("enqueue", *NAMES, "send", code=4)
 
 
 class TestQueues:

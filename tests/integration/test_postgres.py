@@ -252,7 +252,7 @@ class TestOutages:
                 lost = wait_until(waits, "a commit waits")
                 assert xact_status(pool, told[0]) == "in progress"
                 admin.execute("SELECT pg_terminate_backend(%s)", [told[1]])
-                with pytest.raises(CommitUnclear, match="everything was written, or nothing"):
+                with pytest.raises(CommitUnclear, match="Either everything was written or nothing"):
                     lost.result(READY_S)
             wait_until(lambda: xact_status(pool, told[0]) == "committed", "it was committed")
             assert held(pool) == [1]

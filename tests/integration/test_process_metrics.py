@@ -201,7 +201,7 @@ def test_a_worker_is_not_well_while_its_server_is_away(tmp_path: Path) -> None:
             server.stop()
             body = worker.wait_healthy(False)  # it is healthy as long as one shard answers
             assert (body["healthy"], body["connected"]) == (False, False)
-            assert "Valkey does not answer" in body["last_error"]
+            assert "Valkey is not responding" in body["last_error"]
             assert value(worker.told(), "headrace_worker_connected") == 0
             wait_until(lambda: value(worker.told(), "headrace_worker_heartbeat_failures_total"), "a heartbeat fails")
             again.start()
@@ -290,7 +290,7 @@ def test_a_mover_whose_servers_are_away_is_not_well(tmp_path: Path) -> None:
     with Process(tmp_path, env, "mover") as mover:
         body = mover.wait_healthy(False)
         assert body["loops"]["mover"]["failures_in_a_row"] >= 3
-        assert "Valkey does not answer" in body["loops"]["mover"]["last_error"]
+        assert "Valkey is not responding" in body["loops"]["mover"]["last_error"]
         told = mover.told()
         assert value(told, "headrace_loop_healthy", loop="mover") == 0
         assert value(told, "headrace_loop_rounds_total", loop="mover", status="error") >= 3

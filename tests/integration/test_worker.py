@@ -349,7 +349,7 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
         async with Client("redis://127.0.0.1:1/0") as client:
             registry = Registry(client.redis)
             running = asyncio.create_task(Worker(client, Tasks(), FAST, registry).run_forever(stop))
-            await until(lambda: caplog.text.count("does not answer") >= 2)
+            await until(lambda: caplog.text.count("is not responding") >= 2)
             assert not running.done()  # until it is told to, it waits
             stop.set()
             await asyncio.wait_for(running, 60)
