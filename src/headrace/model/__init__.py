@@ -1,1 +1,2 @@
-"""What crosses rooms: names, jobs, events. Standard library only; imports no other room."""
+"""Types shared by all packages: names, jobs, metric events, histograms. Standard library only; imports no other
+headrace package."""

@@ -1,6 +1,6 @@
-"""Ids of stream entries: exact positions, and the one number that the warehouse sorts gauges by.
+"""Ids of stream entries: exact positions, and the number by which the warehouse sorts gauges.
 
-An id is a pair: milliseconds, and a sequence number within the millisecond. Positions (what was read, taken or
+An id is a pair: milliseconds, and a sequence number within the millisecond. Positions (entries read, stored or
 archived) are compared as pairs, because a sequence number has no useful bound: while a clock that was set back catches
 up with the stream, every new entry gets the same millisecond and the next sequence number.
 """
@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 SEQUENCE_BITS = 20
 EXACT_SEQUENCES = 2**19
-"""Sequence numbers below this are packed as they are."""
+"""Sequence numbers below this are packed unchanged."""
 OCTAVE_BITS = 14
-"""Higher ones keep this many bits after their leading one, so that 21 doublings fit into the other half."""
+"""Higher sequence numbers keep this many bits after the leading one bit, so that 21 doublings fit into the other
+half."""
 MAX_SEQUENCE = 2**40 - 1
 _FIRST_DOUBLING = EXACT_SEQUENCES.bit_length() - 1
 
@@ -29,7 +30,7 @@ class EntryId(NamedTuple):
 
     @classmethod
     def from_linear(cls, number: int) -> EntryId:
-        """Read what `linear` wrote. Wrong for ids with a sequence number of 2^20 or more."""
+        """Return the id whose `linear` is `number`. Wrong for ids with a sequence number of 2^20 or more."""
         return cls(number >> SEQUENCE_BITS, number & (2**SEQUENCE_BITS - 1))
 
     def __str__(self) -> str:
@@ -37,14 +38,15 @@ class EntryId(NamedTuple):
 
     @property
     def linear(self) -> int:
-        """Milliseconds * 2^20 + sequence: how marks and archive files name an id. From 2^20 entries in a millisecond
-        on it equals the number of an id of a later millisecond."""
+        """Return milliseconds * 2^20 + sequence, the number of an id in marks and archive file names. With 2^20 or more
+        entries in a millisecond it equals the number of an id of a later millisecond."""
         return (self.ms << SEQUENCE_BITS) + self.seq
 
     @property
     def packed(self) -> int:
-        """Return a number of at most 62 bits that never decreases along a stream, and never reaches the next
-        millisecond. Equal to `linear` for up to 2^19 entries in a millisecond; beyond, neighbours share numbers."""
+        """Return a number of at most 62 bits that never decreases along a stream and never reaches the next
+        millisecond. Equal to `linear` for up to 2^19 entries in a millisecond; beyond that, neighbours share
+        numbers."""
         return (self.ms << SEQUENCE_BITS) + pack_sequence(self.seq)
 
 

@@ -1,8 +1,8 @@
-"""Durations as histograms that can be added up: over buckets, tiers, queues and any range.
+"""Histograms of durations that can be merged across time buckets, tiers and queues.
 
-Buckets are exponential: bucket i holds values in (2^((i−1)/16), 2^(i/16)] milliseconds, so that sixteen of them double.
-Zero has a bucket of its own. A value is told by the middle of its bucket, which is at most 2.2 % off, at every tier and
-however many histograms were added.
+Buckets are exponential: bucket i holds values in (2^((i−1)/16), 2^(i/16)] milliseconds, so sixteen buckets double the
+value. Zero has its own bucket. A value is represented by the midpoint of its bucket, which is at most 2.2 % off,
+however many histograms were merged.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping
 
 PER_DOUBLING = 16
 ZERO = -32768
-"""The key of 0 ms: the smallest that an Int16 can hold."""
+"""Bucket of 0 ms: the smallest Int16."""
 
 Histogram = Mapping[int, int]
-"""Bucket → how many."""
+"""Bucket → number of values."""
 
 
 def bucket_of(milliseconds: float) -> int:
-    """What is negative (clocks) counts as 0."""
+    """Return the bucket of a duration. Negative durations (clock skew) count as 0."""
     return ZERO if milliseconds <= 0 else math.ceil(PER_DOUBLING * math.log2(milliseconds))
 
 
 def value_of(bucket: int) -> float:
-    """The middle of a bucket, as ratios go."""
+    """Return the geometric midpoint of a bucket, in milliseconds."""
     return 0.0 if bucket == ZERO else 2.0 ** ((bucket - 0.5) / PER_DOUBLING)
 
 
@@ -37,7 +37,8 @@ def added(histograms: Iterable[Histogram]) -> dict[int, int]:
 
 
 def percentile(histogram: Histogram, share: float) -> float | None:
-    """The value that at least `share` of all do not exceed (nearest rank). None: nothing was measured."""
+    """Return the value, in milliseconds, that at least this fraction of all values does not exceed (nearest rank). None
+    if the histogram is empty."""
     rank = math.ceil(sum(histogram.values()) * share)
     seen = 0
     for bucket in sorted(histogram):

@@ -1,4 +1,4 @@
-"""A job, before it is accepted and while a worker holds it."""
+"""A job before it is accepted, as an operator sees it, and while it is leased."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.model.names import EnvRef, QueueRef
 
 
 def new_job_id() -> str:
-    """A UUIDv7: ids of one producer sort by time, which keeps indexes and refills in order."""
+    """Return a UUIDv7. Ids of one producer sort by time, which keeps indexes and refills in order."""
     milliseconds = time.time_ns() // 1_000_000
     bits = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(os.urandom(10), "big")
     bits = bits & ~(0xF << 76) | 0x7 << 76
@@ -22,31 +22,31 @@ def new_job_id() -> str:
 
 @dataclass(frozen=True)
 class NewJob:
-    """What a producer asks for."""
+    """A job to be enqueued."""
 
-    task: str  # which function runs it
+    task: str  # name of the function that runs it
     payload: bytes = b""
-    id: str = field(default_factory=new_job_id)  # the same id twice is one job
-    delay_ms: int = 0  # not before this long from now, by the server's clock
-    priority: int = 0  # higher is sooner, within its queue
-    ttl_ms: int | None = None  # given up if no worker has started it by then; None: never
+    id: str = field(default_factory=new_job_id)  # a second job with the same id is not accepted
+    delay_ms: int = 0  # time until it is due, by the server's clock
+    priority: int = 0  # higher runs sooner, within its queue
+    ttl_ms: int | None = None  # expires if no worker has started it by then; None: never
     max_attempts: int = 5  # a failure of the last one buries the job
-    flow: str = ""  # what the job is part of; shown and counted apart, no meaning of its own
+    flow: str = ""  # label for grouping; shown and counted separately, otherwise without effect
     flow_type: str = ""
 
 
 class JobState(StrEnum):
-    COLD = "cold"  # waits in PostgreSQL until there is room
+    COLD = "cold"  # waits in PostgreSQL until Valkey has room
     SCHEDULED = "scheduled"
     READY = "ready"
     RUNNING = "running"
     DEAD = "dead"
-    DONE = "done"  # known for a while after it ended (queue.keep_done)
+    DONE = "done"  # finished; kept for queue.keep_done
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job as it is now. Of one that is done, only its id and state are known."""
+    """Current state of a job. For a finished job only its id and state are known."""
 
     environment: EnvRef
     id: str
@@ -67,7 +67,7 @@ class JobInfo:
 
 @dataclass(frozen=True)
 class LeasedJob:
-    """A job that one worker holds until it acks, nacks, or loses the lease."""
+    """A job leased by one worker until it acks, nacks, or loses the lease."""
 
     queue: QueueRef
     id: str
@@ -75,6 +75,6 @@ class LeasedJob:
     payload: bytes
     attempt: int  # 1 on the first try
     max_attempts: int
-    lease: str  # token of this delivery, unique even after a failover; a result under any other token is refused
+    lease: str  # token of this delivery, unique even after a failover; a result with another token is refused
     enqueued_at_ms: int  # server time
-    waited_ms: int  # eligible until dequeued
+    waited_ms: int  # time from eligible to dequeued

@@ -1,4 +1,4 @@
-"""Who a queue belongs to. Any text without control characters is a legal name, up to 128 bytes."""
+"""Names of environments and queues. Any text of up to 128 bytes without control characters is valid."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ MAX_NAME_BYTES = 128
 
 
 def name_problem(name: str) -> str | None:
-    """Why a name is not legal, or None. The one rule for every name a user can choose."""
+    """Return why a name is invalid ("is empty"), or None if it is valid. Every name that users choose is checked
+    here."""
     if not name:
         return "is empty"
     if len(name) * (1 if name.isascii() else 4) <= MAX_NAME_BYTES and name.isprintable():
-        return None  # nearly every name; every job of a bulk call passes here
+        return None  # fast path for nearly every name: it runs for each job of a bulk call
     try:
         encoded = name.encode()
     except UnicodeEncodeError:
         return "is not valid Unicode"
     if len(encoded) > MAX_NAME_BYTES:
         return f"has {len(encoded)} bytes, more than {MAX_NAME_BYTES}"
-    # Separators inside events and keys are control characters, which is why names hold none.
-    # Line and paragraph separators are refused with them: tools break lines there.
+    # Control characters separate fields in events and keys, so names must not contain them. Line and paragraph
+    # separators are refused too: tools break lines there.
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in name):
         return "holds a control character"
     return None
@@ -30,14 +31,15 @@ def name_problem(name: str) -> str | None:
 
 @dataclass(frozen=True, order=True)
 class EnvRef:
-    """An environment: the unit of fairness, of limits and of sharding."""
+    """An environment: the unit of fairness, limits and sharding."""
 
     org: str
     project: str
     env: str
 
     def shard(self, shards: int) -> int:
-        """The same for every client, release and platform: it decides where data lives."""
+        """Return the shard of this environment: a stable hash modulo `shards`. It must not change between clients,
+        releases or platforms, because it decides where data is stored."""
         text = "\x1f".join((self.org, self.project, self.env)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % shards
 

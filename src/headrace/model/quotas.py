@@ -1,4 +1,4 @@
-"""Quotas: what operators allow a tenant to use. Names and levels; `docs/how-to/quotas.md` describes them."""
+"""Names and levels of quotas, the limits that operators set for tenants. See `docs/how-to/quotas.md`."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from headrace.model.names import EnvRef
 
 
 class Quota(StrEnum):
-    WARM_JOBS = "warm_jobs"  # jobs in Valkey that wait, are scheduled or run
-    WARM_BYTES = "warm_bytes"  # their payload bytes
-    COLD_JOBS = "cold_jobs"  # jobs that wait in PostgreSQL
-    COLD_BYTES = "cold_bytes"  # their payload bytes
+    WARM_JOBS = "warm_jobs"  # waiting, scheduled and running jobs in Valkey
+    WARM_BYTES = "warm_bytes"  # payload bytes of these jobs
+    COLD_JOBS = "cold_jobs"  # waiting and delayed jobs in PostgreSQL
+    COLD_BYTES = "cold_bytes"  # payload bytes of these jobs
     QUEUES = "queues"
-    RULES = "rules"  # of alerts
-    CHANNELS = "channels"  # of alerts
-    KEYS = "keys"  # of the API that are neither revoked nor expired
+    RULES = "rules"  # alert rules
+    CHANNELS = "channels"  # alert channels
+    KEYS = "keys"  # API keys that are neither revoked nor expired
     ENQUEUE_RATE = "enqueue_rate"  # jobs per second
-    ENQUEUE_BURST = "enqueue_burst"  # jobs at once before the rate holds
-    RUNNING = "running"  # jobs that run at once; bounds the environment's own limit
+    ENQUEUE_BURST = "enqueue_burst"  # jobs at once before the rate applies
+    RUNNING = "running"  # running jobs; an upper bound of the environment's own limit
 
 
 IN_VALKEY = (
     *(Quota.WARM_JOBS, Quota.WARM_BYTES, Quota.QUEUES, Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST, Quota.RUNNING),
 )
-"""Those that scripts enforce, in the order of their words (lua/quotas.lua)."""
+"""Quotas that Lua scripts enforce, in the order of the words in the packed fields (see queue/quotas.py)."""
 
 MOST = 10**15
-"""Largest quota. Lua counts exactly beyond that."""
+"""Largest quota. Lua numbers are exact up to a larger value."""
 
 
 @dataclass(frozen=True, order=True)
 class TenantRef:
-    """Whose quota it is: an environment, a project (no env), an organisation (no project), or the default of every
-    environment (no name at all)."""
+    """The owner of a quota: an environment, a project (no env), an organisation (no project), or the default of every
+    environment (all names empty)."""
 
     org: str = ""
     project: str = ""
@@ -63,7 +63,8 @@ class TenantRef:
         return self.org in ("", env.org) and self.project in ("", env.project) and self.env in ("", env.env)
 
     def parents(self) -> list[TenantRef]:
-        """Return the organisation, the project and the environment that this is of, as far as it names them."""
+        """Return the organisation, the project and the environment of this tenant, as far as they are named, itself
+        included."""
         found = [TenantRef(self.org)] if self.org else []
         found += [TenantRef(self.org, self.project)] if self.project else []
         return [*found, self] if self.env else found
@@ -76,4 +77,4 @@ class TenantRef:
 DEFAULT = TenantRef()
 
 Values = Mapping[str, int | None]
-"""Quota → its value. None: no quota, whatever the default is. Not there: as the default says."""
+"""Quota → value. None: no quota, whatever the default is. Missing: the default applies."""

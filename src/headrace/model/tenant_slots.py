@@ -1,4 +1,4 @@
-"""How much work of each tenant may be under way at once. Safe for threads."""
+"""Limits on concurrent work per tenant. Thread-safe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.model.names import EnvRef
 
 @dataclass(frozen=True)
 class SlotLimits:
-    """Most pieces of work at once: of one environment, of one organisation, and of all."""
+    """Maximum number of concurrent operations per environment, per organisation, and in total."""
 
     environment: int
     organisation: int
@@ -19,7 +19,7 @@ class SlotLimits:
 
 
 class TenantSlots:
-    """Slots for work under way. A tenant that has taken all of its own leaves those of the others free."""
+    """Slots for concurrent operations. A tenant that uses all of its slots leaves those of others free."""
 
     def __init__(self, limits: SlotLimits) -> None:
         self._limits = limits
@@ -28,7 +28,7 @@ class TenantSlots:
         self._organisations: Counter[str] = Counter()
 
     def take(self, env: EnvRef) -> bool:
-        """Take a slot; False if the environment, its organisation or all tenants together have none left."""
+        """Take a slot. Return False if the environment, its organisation or all tenants together have none left."""
         with self._lock:
             if (
                 self._environments[env] >= self._limits.environment
@@ -41,9 +41,9 @@ class TenantSlots:
             return True
 
     def release(self, env: EnvRef) -> None:
-        """Give back a slot that was taken."""
+        """Return an acquired slot."""
         with self._lock:
             self._environments[env] -= 1
             self._organisations[env.org] -= 1
-            self._environments += Counter()  # drops those with none
+            self._environments += Counter()  # drops entries that are 0
             self._organisations += Counter()
