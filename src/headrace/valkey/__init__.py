@@ -1,1 +1,2 @@
-"""The home of redis-py: connections, the script loader, retry. The rooms above keep their own `.lua`."""
+"""Everything that uses redis-py: connections, error translation, the script loader. Other packages keep their own
+`.lua` files."""

@@ -1,4 +1,4 @@
-"""Forms a cluster of empty servers."""
+"""Form a cluster of empty servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ POLL_S = 0.05
 
 
 def form(urls: Sequence[str], deadline: float) -> None:
-    """Deal out the slots evenly, introduce the servers to each other, and wait until all agree."""
+    """Distribute the slots evenly, let the servers meet, and wait until all agree. Raises ServiceUnavailable after
+    `deadline` (monotonic clock)."""
     bounds = [number * SLOTS // len(urls) for number in range(len(urls) + 1)]
     for number, url in enumerate(urls):
         with connect(url) as client:
@@ -32,17 +33,18 @@ def form(urls: Sequence[str], deadline: float) -> None:
 
 def _agrees(url: str, nodes: int) -> bool:
     with connect(url) as client:
-        told = client.execute_command("CLUSTER", "INFO")
-    return _state(told) == "ok" and _field(told, "cluster_known_nodes") == str(nodes)
+        info = client.execute_command("CLUSTER", "INFO")
+    return _state(info) == "ok" and _field(info, "cluster_known_nodes") == str(nodes)
 
 
-def _state(told: object) -> str:
-    return _field(told, "cluster_state")
+def _state(info: object) -> str:
+    return _field(info, "cluster_state")
 
 
-def _field(told: object, name: str) -> str:
-    """redis-py answers CLUSTER INFO as a dictionary or as text, depending on the client."""
-    if isinstance(told, dict):
-        return str(told[name])  # pyright: ignore[reportUnknownArgumentType]
-    text = told.decode() if isinstance(told, bytes) else str(told)
+def _field(info: object, name: str) -> str:
+    """Return a field of the reply to CLUSTER INFO, which redis-py returns as a dictionary or as text, depending on the
+    client."""
+    if isinstance(info, dict):
+        return str(info[name])  # pyright: ignore[reportUnknownArgumentType]
+    text = info.decode() if isinstance(info, bytes) else str(info)
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)[name].strip()

@@ -1,10 +1,10 @@
-"""Connections, and what their failures mean.
+"""Connections, and the translation of their errors.
 
     redis://[user:password@]host:port/db      one server; rediss:// with TLS, unix:///path for a socket
     redis+cluster://host:port,host:port       a cluster, found through any of its nodes
-    redis+sentinel://host:port,host:port/service/db   the master that the sentinels know
+    redis+sentinel://host:port,host:port/service/db   the master that the sentinels report
 
-Answers stay bytes: payloads are not text, and names are decoded where they are read.
+Replies stay bytes: payloads are not text, and names are decoded where they are read.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from headrace.errors import (
 
 Valkey = redis.Redis
 AsyncValkey = redis.asyncio.Redis
-"""A cluster's client has the same methods; only `node_of` needs to know the difference."""
+"""The client of a cluster has the same methods; only `find_node` treats it differently."""
 
 ScriptError = ResponseError
-"""A script failed in a way that none of the errors below describes."""
+"""Error of a script or command that no Headrace error describes."""
 
 
 class Denied(NotPermitted, ResponseError):
-    """NotPermitted, also for code that handles what a server refuses."""
+    """NotPermitted that is also a ResponseError, for code that handles errors of the server."""
 
 
 TIMEOUT_S = 10.0
 CLUSTER_RETRIES = 10
-CLUSTER_BACKOFF = ExponentialWithJitterBackoff(base=0.01, cap=1.0)  # seconds between retries; redis-py's own
+CLUSTER_BACKOFF = ExponentialWithJitterBackoff(base=0.01, cap=1.0)  # seconds; for the retries that redis-py makes
 DEFAULT_PORT = 6379
 
 REFUSALS: dict[str, type[HeadraceError]] = {
@@ -75,22 +75,23 @@ REFUSALS: dict[str, type[HeadraceError]] = {
     "WRONGDB": WrongDatabase,
     "SETTINGS": SettingsNotRestored,
 }
-"""What our scripts refuse, by the first word of their answer."""
+"""Error by the first word of a script's error reply."""
 
 FOR_NOW = ("BUSY", "MISCONF", "NOREPLICAS", "SLOTMOVING")
 FOR_NOW_ERRORS = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
-"""What a server refuses because of the state it is in: it has done nothing, and may do it later."""
+"""Errors of a server that changed nothing because of its current state; a retry may succeed."""
 
 
 def connect(url: str, timeout_s: float = TIMEOUT_S, cluster_retries: int = CLUSTER_RETRIES) -> Valkey:
-    """Return a client whose calls wait for a server for `timeout_s`. On a cluster they are then repeated up to
-    `cluster_retries` times, since another server may hold the slot by then."""
+    """Return a client whose calls time out after `timeout_s`. On a cluster a call is then retried up to
+    `cluster_retries` times, since another server may serve the slot by then. Raises QueueUnavailable for a cluster that
+    is not responding."""
     parts, timeouts = urlsplit(url), _timeouts(timeout_s)
     match _kind(parts):
         case "cluster":
             nodes = [redis.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
             retry = Retry(CLUSTER_BACKOFF, cluster_retries)
-            with available():  # it asks the nodes at once
+            with available():  # the constructor connects to the nodes
                 client = redis.cluster.RedisCluster(startup_nodes=nodes, retry=retry, **_credentials(parts), **timeouts)
             return cast(Valkey, client)
         case "sentinel":
@@ -120,7 +121,7 @@ def is_cluster(client: Valkey | AsyncValkey) -> bool:
 
 
 def node_of(client: Valkey, key: str) -> Valkey:
-    """The server that holds a key, for commands that need one connection."""
+    """Return the client of the server that holds a key, for commands that need one connection."""
     if isinstance(client, redis.cluster.RedisCluster):
         node = client.get_node_from_key(key)
         assert node is not None, "every key has a node in a cluster that answers"
@@ -130,16 +131,16 @@ def node_of(client: Valkey, key: str) -> Valkey:
 
 @contextmanager
 def available() -> Generator[None]:
-    """What the server could not do becomes an error of ours; other errors that it reports pass."""
+    """Translate driver and server errors into Headrace errors; other server errors pass through."""
     try:
         yield
     except (redis.ConnectionError, redis.TimeoutError, RedisClusterException) as error:
-        raise QueueUnavailable(f"{QueueUnavailable.__doc__} ({error})") from error
+        raise QueueUnavailable(f"{QueueUnavailable()} ({error})") from error
     except OutOfMemoryError as error:
         raise MemoryFull from error
     except ResponseError as error:
         if isinstance(error, Denied):
-            raise  # from within
+            raise  # translated by a nested block
         if _is_denied(error):
             raise Denied(f"{NotPermitted()} ({error})") from error
         word = str(error).partition(" ")[0]
@@ -148,7 +149,7 @@ def available() -> Generator[None]:
         if ours := REFUSALS.get(word):
             raise ours from error
         if word in FOR_NOW or isinstance(error, FOR_NOW_ERRORS):
-            raise QueueUnavailable(f"Valkey cannot do this now, and has changed nothing: {error}") from error
+            raise QueueUnavailable(f"Valkey refused the command and changed nothing: {error}. Retry later.") from error
         raise
 
 
@@ -156,7 +157,7 @@ _WHERE = {"environment": "the environment", "share": "the project or organisatio
 
 
 def _quota_exceeded(words: list[str]) -> QuotaExceeded:
-    """Read a refusal of lua/enqueue.lua."""
+    """Parse the words of a QUOTA or RATE error of lua/enqueue.lua."""
     if words[0] == "QUOTA":
         _, name, kind, limit, used = words
         return QuotaExceeded(name, _WHERE[kind], int(limit), int(used))
@@ -166,7 +167,7 @@ def _quota_exceeded(words: list[str]) -> QuotaExceeded:
 
 
 def _is_denied(error: ResponseError) -> bool:
-    """Return whether the user lacks the right to a command or key, also to one within a script."""
+    """Return whether the user lacks the permission for a command or key, also for one within a script."""
     return isinstance(error, NoPermissionError) or "ACL failure in script" in str(error)
 
 
@@ -179,9 +180,9 @@ def _kind(parts: SplitResult) -> str:
 
 
 def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
-    """urlsplit knows one host; here there may be several."""
-    found = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
-    return [(host.hostname or "127.0.0.1", host.port or DEFAULT_PORT) for host in found]
+    """Return the hosts and ports of a URL, of which there may be several; urlsplit parses only one."""
+    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+    return [(host.hostname or "127.0.0.1", host.port or DEFAULT_PORT) for host in hosts]
 
 
 def _credentials(parts: SplitResult) -> dict[str, Any]:

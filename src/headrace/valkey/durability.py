@@ -1,4 +1,4 @@
-"""When is what was written to a Valkey server safe from its crash, or from a failover?
+"""Find out when a write to a Valkey server survives its crash or a failover.
 
 The mover deletes a row in PostgreSQL only after the job's copy in Valkey is safe (`cold.refill_after`):
 
@@ -6,10 +6,10 @@ The mover deletes a row in PostgreSQL only after the job's copy in Valkey is saf
     fsync     once the copy is on disk and, if the server has replicas, on one of them
     replica   once one replica has it
 
-Under `appendfsync always` a write is on disk when it is answered. Under `everysec`, WAITAOF says when, but Valkey 8.1
-to 9.1 answer it before the fsync: a probe finds that out. Such a server has written to disk what is two seconds old,
-unless it reports a failed write, a delayed fsync or one that is under way. A server without an append-only file, or
-with `appendfsync no`, gives no guarantee to wait for: its rows are deleted at once, and `headrace doctor` says so.
+With `appendfsync always` a write is on disk when the server replies. With `everysec`, WAITAOF reports it, but Valkey
+8.1 to 9.1 reply to WAITAOF before the fsync: a probe detects this. Such a server has synced writes that are two seconds
+old, unless it reports a failed write, a delayed fsync or one in progress. A server without an append-only file, or with
+`appendfsync no`, gives no guarantee to wait for: rows are deleted at once, and `headrace doctor` reports it.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ BARRIER_MS = 5000
 
 
 class CopySafety:
-    """Reports up to which moment the writes to one shard's server are safe, without waiting for it."""
+    """Tracks up to which time the writes to one shard's server are safe. Does not block until they are."""
 
     def __init__(self, node: Callable[[], Valkey], key: str, refill_after: RefillAfter) -> None:
         self._node = node
-        self._key = key  # of the shard; a write to it stands for all that were before
+        self._key = key  # key of the shard: once a write to it is safe, all earlier writes are
         self._refill_after = refill_after
         self._check_at = -math.inf
         self._inspect_at = -math.inf
         self._safe = -math.inf
-        self.life = ""  # changes when the server restarts, or another one takes its place
+        self.life = ""  # changes when the server restarts or another one replaces it
         self._begin(time.monotonic())
 
     def is_immediate(self) -> bool:
-        """Return whether a write is safe as soon as it is answered."""
+        """Return whether a write is safe as soon as the server has replied."""
         if self._refill_after == "place":
             return True
         self._check()
         return not self._waits_for_fsync and not self._waits_for_replica
 
     def safe_before(self) -> float:
-        """Return the moment (monotonic clock) before which all writes are safe; -inf: none is known to be."""
+        """Return the time (monotonic clock) before which all writes are safe; -inf if no write is known to be safe."""
         self._check()
         return self._safe
 
@@ -66,7 +66,7 @@ class CopySafety:
             self._barrier = None
 
     def _begin(self, now: float) -> None:
-        self._since = now  # unbroken since then: the same server, every fsync in time
+        self._since = now  # since then: the same server, and every fsync in time
         self._delayed_fsyncs = -1
         self._safe = self._passed = -math.inf
         self._waits_for_fsync = self._waits_for_replica = False
@@ -116,7 +116,7 @@ class CopySafety:
         return now - FSYNC_WAIT_S if quiet else -math.inf
 
     def _replicated_before(self, node: Valkey, now: float) -> float:
-        """Let barriers follow one another while something waits for them."""
+        """Return the time before which writes are replicated. Keeps one barrier in progress while it is needed."""
         if not self._waits_for_replica and not (self._waits_for_fsync and self._trusts_waitaof):
             return now
         if self._barrier is not None and (answers := self._barrier.poll()) is not None:
@@ -139,7 +139,7 @@ class CopySafety:
 def is_waitaof_honest(node: Valkey, key: str) -> bool:
     """Return whether WAITAOF waits for the fsync under `appendfsync everysec`.
 
-    Three writes in a row cannot all be on disk within a moment: a server that says so does not wait."""
+    Three writes in a row cannot all be synced within PROBE_MS each: a server that reports it does not wait."""
     timed_out = 0
     try:
         with available():
@@ -149,7 +149,7 @@ def is_waitaof_honest(node: Valkey, key: str) -> bool:
                 pipe.execute_command("WAITAOF", 1, 0, PROBE_MS)
             answers: Any = pipe.execute()
         timed_out = sum(answer[0] == 0 for answer in answers[1::2])
-    except ResponseError as error:  # the server is too old, or the command is not permitted
+    except ResponseError as error:  # an older server, or the command is not permitted
         log.info("WAITAOF is not available: %s", error, extra={"action": "refill_safety"})
     return timed_out >= 2
 
@@ -164,7 +164,7 @@ def _appendfsync(node: Valkey) -> str:
 
 
 class _Barrier:
-    """Commands on a connection of their own, of which the last answers once all earlier writes are safe."""
+    """Commands sent on a separate connection. The replies arrive once all earlier writes are safe."""
 
     def __init__(self, node: Valkey, commands: Sequence[Sequence[str | int]]) -> None:
         self._pool: Any = node.connection_pool
@@ -181,7 +181,7 @@ class _Barrier:
                 raise
 
     def poll(self) -> list[bool] | None:
-        """Return for each command whether it succeeded; None while answers are missing."""
+        """Return for each command whether it succeeded; None while replies are missing."""
         try:
             while len(self._answers) < self._expected:
                 if not self._connection.can_read(timeout=0):
@@ -199,5 +199,5 @@ class _Barrier:
 
 
 def _is_passed(answer: Any) -> bool:
-    """Return whether WAIT or WAITAOF reached what it waited for."""
+    """Return whether WAIT or WAITAOF succeeded within its timeout."""
     return bool(answer[0] if isinstance(answer, list) else answer)

@@ -1,4 +1,4 @@
-"""Does a server answer, and which one is it?"""
+"""Find out whether a server responds, and its version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from headrace.valkey.connect import available, connect, node_of
 
 
 def server_version(url: str) -> str | None:
-    """For example "valkey 9.1.2"; None while nobody answers. Of a cluster, the version of one of its servers."""
+    """Return a server's name and version ("valkey 9.1.2"), or None if it is not responding. For a cluster, those of one
+    of its servers."""
     try:
         with available(), connect(url, timeout_s=2.0) as client:
             info: dict[str, Any] = node_of(client, "").info("server")

@@ -1,4 +1,4 @@
-"""What the user of a connection may do in Valkey beyond the work of Headrace."""
+"""Permissions of a Valkey user that Headrace does not need."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROBES: Mapping[str, Sequence[str]] = {
     "MODULE": ("MODULE", "LIST"),
     "keys of other applications": ("EXISTS", "other:application"),
 }
-"""What a user should not be permitted → a command that shows it and changes nothing."""
+"""Permission that a user should not have → a read-only command that needs it."""
 
 
 def find_excess_rights(client: Valkey) -> list[str]:
-    """Return which of the probes the server answers. Raises QueueUnavailable."""
+    """Return the keys of PROBES that the user is permitted. Raises QueueUnavailable."""
     node: Any = node_of(client, "")
     return [right for right, command in PROBES.items() if _is_answered(node, command)]
 
@@ -29,6 +29,6 @@ def _is_answered(node: Any, command: Sequence[str]) -> bool:
             node.execute_command(*command)
     except NotPermitted:
         return False
-    except ScriptError as error:  # such as that another node of a cluster has the key, which comes after the rights
+    except ScriptError as error:  # such as MOVED on a cluster, which is checked after permissions
         return "unknown command" not in str(error)
     return True

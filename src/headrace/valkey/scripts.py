@@ -1,7 +1,7 @@
 """Lua scripts as typed calls.
 
 A script is a file. `--@include a, b` in it puts other files of its folder in front of it; an include may include
-others, and each file is sent once. `--@flags f` are flags for the server. A `Call` is one invocation: keys, arguments
+others, and each file is sent once. `--@flags f` are flags for the server. A `ScriptCall` is one invocation: keys, arguments
 and a parser of the reply. It is independent of connections, so the synchronous and the asynchronous client share
 everything except the line that waits.
 """
@@ -47,7 +47,7 @@ FAILURE = "end)\nif succeeded then return failure end"
 class Script:
     name: str
     source: str
-    cluster_source: str  # for a cluster: refuses to run while its slot moves
+    cluster_source: str  # for a cluster: refuses to run while its slot is being moved
 
     @cached_property
     def sha(self) -> str:
@@ -58,7 +58,7 @@ class Script:
         return _sha(self.cluster_source)
 
     def text_for(self, client: Valkey | AsyncValkey) -> tuple[str, str]:
-        """The source to run on this client's servers, and its SHA1."""
+        """Return the source to run on this client's servers, and its SHA1."""
         if is_cluster(client):
             return self.cluster_source, self.cluster_sha
         return self.source, self.sha
@@ -122,7 +122,7 @@ def _listed(directive: re.Pattern[str], body: str) -> list[str]:
 
 
 def run(client: Valkey, call: Call[T]) -> T:
-    """Run a call. A server that has never seen the script, or forgot it, is given it."""
+    """Run a call and return the parsed reply. Sends the source if the server does not have the script."""
     source, sha = call.script.text_for(client)
     with available():
         try:
@@ -133,7 +133,7 @@ def run(client: Valkey, call: Call[T]) -> T:
 
 
 async def run_async(client: AsyncValkey, call: Call[T]) -> T:
-    """`run` for an asynchronous client."""
+    """Run a call with an asynchronous client, as `run` does."""
     source, sha = call.script.text_for(client)
     with available():
         try:

@@ -1,4 +1,4 @@
-"""Consumer groups of streams that may belong to other applications: what the server says of them, and its errors."""
+"""Consumer groups of streams, which may belong to other applications: reads, and translation of the server's errors."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from headrace.valkey.connect import AsyncValkey, Valkey, available, node_of
 
 @contextmanager
 def of_group(stream: str, group: str) -> Generator[None]:
-    """`available`, and what the server says of a group that cannot be used becomes an error that names it."""
+    """Translate errors as `translate_errors` does, and errors about a stream or group into ones that name it:
+    UnknownGroup, NotAStream, StreamFull, StreamsUnavailable."""
     try:
         with available():
             yield
     except StreamsUnavailable:
-        raise  # from within
+        raise  # translated by a nested block
     except QueueUnavailable as error:
-        raise StreamsUnavailable(f"{StreamsUnavailable.__doc__} ({error.__cause__})") from error
+        raise StreamsUnavailable(f"{StreamsUnavailable()} ({error.__cause__})") from error
     except ResponseError as error:
-        told = str(error)
-        if told.startswith("NOGROUP") or "no such key" in told or "key to exist" in told:
+        text = str(error)
+        if text.startswith("NOGROUP") or "no such key" in text or "key to exist" in text:
             raise NoSuchGroup(
                 f"There is no stream {stream!r}, or it has no group {group!r}. Nothing was changed. Check both names; "
-                "a group begins with the first worker that reads with it."
+                "a group is created by its first worker."
             ) from error
-        if told.startswith("WRONGTYPE"):
+        if text.startswith("WRONGTYPE"):
             raise NotAStream(
                 f"The key {stream!r} does not hold a stream. Nothing was changed. Check its name, and the "
-                "database number of the server's URL."
+                "database number in the server's URL."
             ) from error
-        if told.startswith("STREAMFULL"):
-            raise StreamFull(f"{StreamFull.__doc__} (The stream is {stream!r}.)") from error
+        if text.startswith("STREAMFULL"):
+            raise StreamFull(f"{StreamFull()} (The stream is {stream!r}.)") from error
         raise
 
 
@@ -63,21 +64,21 @@ def oldest_pending(client: Valkey, stream: str, group: str, count: int) -> list[
 
 
 def consumers_of(client: Valkey, stream: str, group: str) -> list[tuple[str, int, int]]:
-    """(name, pending entries, ms since it last gave a sign)"""
+    """Return (name, pending entries, idle ms) of each consumer of a group."""
     with of_group(stream, group):
         found: Any = client.xinfo_consumers(stream, group)
     return [(entry["name"].decode(errors="replace"), entry["pending"], entry["idle"]) for entry in found]
 
 
 def groups_of(client: Valkey, stream: str) -> list[str]:
-    """Raises NoSuchGroup if there is no such stream."""
+    """Return the groups of a stream, sorted. Raises UnknownGroup if the stream does not exist."""
     with of_group(stream, "*"):
         found: Any = client.xinfo_groups(stream)
     return sorted(entry["name"].decode() for entry in found)
 
 
 def streams_in(client: Valkey, pattern: str) -> list[str]:
-    """The streams whose names match a pattern of the server's (`*`, `?`, `[…]`). Looks at every key there is."""
+    """Return the streams whose names match a glob pattern (`*`, `?`, `[…]`), sorted. Scans every key of the server."""
     with of_group(pattern, "*"):
         return sorted(key.decode() for key in client.scan_iter(match=pattern, count=1000, _type="stream"))
 
@@ -89,7 +90,8 @@ def server_time_ms(client: Valkey) -> int:
 
 
 async def make_group(client: AsyncValkey, stream: str, group: str) -> None:
-    """A group that begins with the first entry there is, unless there is one of that name."""
+    """Create a group that starts with the first entry of the stream, unless a group of that name exists. Creates the
+    stream if it does not exist."""
     with of_group(stream, group):
         try:
             await client.xgroup_create(stream, group, id="0", mkstream=True)

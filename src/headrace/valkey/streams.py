@@ -1,4 +1,4 @@
-"""Reading and trimming streams at the speed of the wire."""
+"""Reading and trimming streams, without the overhead of redis-py's parsed entries."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from redis.exceptions import ResponseError
 from headrace.valkey.connect import Valkey, node_of
 
 Entry = tuple[bytes, list[bytes]]
-"""As the server answers it: (id, [field, value, field, value …])."""
+"""An entry as the server returns it: (id, [field, value, field, value …])."""
 
 
 def entries_between(client: Valkey, stream: str, after: str, up_to: str, count: int) -> list[Entry]:
-    """Entries with after < id <= up_to. Raw: redis-py would build a dictionary per entry, at a sixth of the speed."""
+    """Return up to `count` entries with after < id <= up_to. Entries are unparsed: redis-py's dictionary per entry is
+    six times slower."""
     return _raw(client, "XRANGE", stream, f"({after}", up_to, "COUNT", count)
 
 
 def first_from(client: Valkey, stream: str, entry_id: str) -> Entry | None:
-    """The first entry at or after an id."""
+    """Return the first entry at or after an id, or None."""
     return next(iter(entries_from(client, stream, entry_id, 1)), None)
 
 
@@ -31,12 +32,12 @@ def newest(client: Valkey, stream: str) -> Entry | None:
 
 
 def newest_entries(client: Valkey, stream: str, count: int) -> list[Entry]:
-    """Newest first."""
+    """Return up to `count` entries, newest first."""
     return _raw(client, "XREVRANGE", stream, "+", "-", "COUNT", count)
 
 
 def group_position(client: Valkey, stream: str, group: str) -> str | None:
-    """The last entry that a group was given; None if there is no such group."""
+    """Return the id of the last entry delivered to a group; None if the stream or group does not exist."""
     if not client.exists(stream):
         return None
     found = (entry["last-delivered-id"] for entry in client.xinfo_groups(stream) if entry["name"] == group.encode())
@@ -44,9 +45,10 @@ def group_position(client: Valkey, stream: str, group: str) -> str | None:
 
 
 def move_group(client: Valkey, stream: str, group: str, entry_id: str, entries_read: int) -> None:
-    """Say how far a group has read, so that ordinary tools see its lag; the group is made if need be."""
+    """Set the position of a group, so that ordinary tools see its lag. Creates the group and the stream if they do not
+    exist."""
     try:
-        # First, because a server whose memory is full refuses to create, but not to move.
+        # Tried first, because a server whose memory is full refuses XGROUP CREATE, but not XGROUP SETID.
         client.xgroup_setid(stream, group, entry_id, entries_read=entries_read)
     except ResponseError as error:
         if "NOGROUP" not in str(error) and "key to exist" not in str(error):
@@ -55,7 +57,7 @@ def move_group(client: Valkey, stream: str, group: str, entry_id: str, entries_r
 
 
 def trim_before(client: Valkey, stream: str, entry_id: str) -> None:
-    """Remove everything older than an entry; the entry itself stays."""
+    """Remove all entries older than `entry_id`, which itself stays."""
     client.xtrim(stream, minid=entry_id, approximate=False)
 
 
@@ -66,7 +68,7 @@ def _raw(client: Valkey, command: str, stream: str, *arguments: Any) -> list[Ent
         connection.send_command(command, stream, *arguments)
         return cast(list[Entry], connection.read_response())
     except BaseException:
-        connection.disconnect()  # an answer may still be on its way to the next user
+        connection.disconnect()  # a late reply must not reach the next user of the connection
         raise
     finally:
         pool.release(connection)
