@@ -1,1 +1,2 @@
-"""The home of psycopg: connections, migrations, named queries. The rooms above keep their own `.sql`."""
+"""Everything that uses psycopg: connections, transactions, migrations, named queries, leases. Other packages keep their
+own `.sql` files."""

@@ -1,9 +1,9 @@
-"""Connections, transactions, and what their failures mean.
+"""Connections, transactions, and the translation of their errors.
 
-    with open_pool(url) as pool, connection(pool) as conn:   # committed if the block succeeds, else rolled back
-        conn.execute(QUERIES["delete_rows"], {"seqs": …})
+    with open_pool(url) as pool, transaction(pool) as conn:   # committed if the block succeeds, else rolled back
+        conn.execute(QUERIES["delete_rows"], {"id": …})
 
-What is in the URL beats what is set here. Rooms above take psycopg's types from this module.
+Parameters in the URL override those set here. Other packages import psycopg's types from this module.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ __all__ = [
 TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 30.0
 IDLE_IN_TRANSACTION_S = 10.0
-"""A process that was stopped in the middle of a transaction must not hold its locks for long."""
+"""A process that is paused within a transaction must not hold its locks for long."""
 
 PARAMETERS: dict[str, Any] = {
     "application_name": "headrace",
     "connect_timeout": 5,
-    # A server whose machine vanished sends nothing: notice it within half a minute.
+    # Detect within half a minute that the server's machine has vanished: it sends no packets.
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -65,7 +65,7 @@ PARAMETERS: dict[str, Any] = {
 }
 
 FULL = (reported.DiskFull, reported.OutOfMemory)
-# Connections that are lost, refused or cut off; waits that took too long; transactions that lost against another one.
+# Lost, refused or terminated connections; timeouts; transactions that lost against a concurrent one.
 UNAVAILABLE = (
     psycopg.OperationalError,
     reported.IdleInTransactionSessionTimeout,
@@ -83,7 +83,7 @@ XactStatus = Literal["committed", "aborted", "in progress"]
 def open_pool(
     url: str, *, max_size: int = 8, timeout_s: float = TIMEOUT_S, statement_timeout_s: float = STATEMENT_TIMEOUT_S
 ) -> Pool:
-    """A pool that has not connected yet: the first `connection` does, so the server may be down until then.
+    """Return a pool. It connects in the first `transaction`, so the server may be down until then.
 
     `timeout_s` is how long a thread waits while all connections are in use.
     """
@@ -91,17 +91,18 @@ def open_pool(
 
 
 def connect(url: str, *, statement_timeout_s: float = STATEMENT_TIMEOUT_S) -> Connection:
-    """One connection outside any pool, for the caller to close; in autocommit, so use `transaction()`."""
+    """Return a connection outside any pool, which the caller must close. It is in autocommit mode: use
+    `conn.transaction()`."""
     with available():
         return psycopg.connect(**_parameters(url, statement_timeout_s), autocommit=True)
 
 
 @contextmanager
 def connection(pool: Pool) -> Generator[Connection]:
-    """One transaction: committed when the block ends, rolled back when it raises.
+    """Run a transaction: committed when the block ends, rolled back when it raises.
 
-    Raises DatabaseUnavailable or DatabaseFull when nothing was written, CommitUnclear when that is not known. Call
-    neither commit() nor rollback() in it.
+    Raises DatabaseUnavailable or DatabaseFull if nothing was written, CommitUnclear if that is unknown. The block must
+    not call commit() or rollback().
     """
     with available():
         conn = pool.take()
@@ -118,7 +119,7 @@ def connection(pool: Pool) -> Generator[Connection]:
 
 @contextmanager
 def available() -> Generator[None]:
-    """What the server could not do becomes an error of ours; other errors that it reports pass."""
+    """Translate driver and server errors into Headrace errors; other server errors pass through."""
     try:
         yield
     except FULL as error:
@@ -127,52 +128,52 @@ def available() -> Generator[None]:
         raise _ours(DatabaseUnavailable, error) from error
     except NOT_MIGRATED as error:
         raise MigrationError(
-            "The tables in PostgreSQL are not those of this release. Nothing was written. Run `headrace migrate`. "
+            "The PostgreSQL schema does not match this release. Nothing was written. Run `headrace migrate`. "
             f"({_words(error)})"
         ) from error
 
 
 def xact_id(conn: Connection) -> int:
-    """The transaction's number, by which `xact_status` finds it after the connection is lost."""
+    """Return the id of the current transaction, for `read_xact_status` after the connection is lost."""
     row = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     assert row is not None, "a SELECT without FROM has one row"
     return cast(int, row[0])
 
 
 def xact_status(pool: Pool, xid: int) -> XactStatus | None:
-    """What became of a transaction, after CommitUnclear; None if it is so long ago that PostgreSQL has forgotten.
+    """Return the status of a transaction, after CommitUnclear; None if it is too old for PostgreSQL to know.
 
-    "in progress" is no verdict yet: ask again. After a crash of the server the number of a transaction that was lost
-    with it can be given to another one, so "committed" alone does not prove that the rows are there: look for them.
+    "in progress" is not final: call again. After a crash of the server the id of a lost transaction can be reused, so
+    "committed" does not prove that the rows exist: check for them.
     """
     try:
         with connection(pool) as conn:
             row = conn.execute("SELECT pg_xact_status(%s::text::xid8)", [xid]).fetchone()
     except reported.InvalidParameterValue:
-        return "aborted"  # "is in the future": the server crashed and has never heard of it
+        return "aborted"  # the id "is in the future": the server crashed and lost the transaction
     return cast("XactStatus | None", row and row[0])
 
 
 def _parameters(url: str, statement_timeout_s: float) -> dict[str, Any]:
     try:
         given = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:  # its text may hold the password
-        raise SettingsError("The PostgreSQL URL cannot be read. See postgres.url (HEADRACE_POSTGRES_URL).") from None
+    except psycopg.ProgrammingError:  # its text may contain the password
+        raise SettingsError("The PostgreSQL URL is invalid. Check postgres.url (HEADRACE_POSTGRES_URL).") from None
     limits = {
         "statement_timeout": statement_timeout_s,
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_S,
     }
     options = [f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items()]
     if "options" in given:
-        options.append(str(given["options"]))  # of two settings the later one counts
+        options.append(str(given["options"]))  # a later option overrides an earlier one
     return {**PARAMETERS, **given, "options": " ".join(options)}
 
 
 def _commit(conn: Connection) -> None:
     if conn.info.transaction_status == TransactionStatus.INERROR:
-        # PostgreSQL would answer COMMIT with a ROLLBACK, and nobody would notice.
+        # PostgreSQL would reply to COMMIT with a silent ROLLBACK.
         _roll_back(conn)
-        raise reported.InFailedSqlTransaction("a statement failed and its error was swallowed: rolled back")
+        raise reported.InFailedSqlTransaction("rolled back: a statement failed and its error was swallowed")
     try:
         conn.commit()
     except psycopg.Error as error:
@@ -185,7 +186,7 @@ def _roll_back(conn: Connection) -> None:
     try:
         conn.rollback()
     except psycopg.Error:
-        pass  # the connection is gone, and the transaction with it
+        pass  # the connection is lost, which also ends the transaction
 
 
 def _ours(kind: type[HeadraceError], error: psycopg.Error) -> HeadraceError:
@@ -193,5 +194,5 @@ def _ours(kind: type[HeadraceError], error: psycopg.Error) -> HeadraceError:
 
 
 def _words(error: psycopg.Error) -> str:
-    """The server's or libpq's first line; the rest is about statements."""
+    """Return the first line of a server's or libpq's message; the rest is about statements."""
     return str(error).partition("\n")[0]

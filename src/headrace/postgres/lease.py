@@ -1,8 +1,8 @@
-"""One process at a time, wherever it runs: a row in PostgreSQL that ends by itself.
+"""A lease with fencing, stored as a row in PostgreSQL: at most one process holds it, and it expires.
 
-A process that was paused for longer than its lease does not know that another has taken over. So each new holder gets a
-higher number, and every transaction first looks for its own number in the row (`fence`): the late one finds another and
-writes nothing.
+A process that was paused for longer than its lease does not notice that another has taken over. So each new holder gets
+a higher token, and every transaction first checks that the row still has its token (`fence`): a late process finds
+another token and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class Fenced(HeadraceError):
-    """Another process does this now. Nothing was written."""
+    """Another process holds the lease. Nothing was written."""
 
 
 class Lease:
-    """Of one kind of work; each kind has a class of its own."""
+    """Lease with fencing for one kind of work; subclasses set `name` and the error to raise."""
 
     name: ClassVar[str]
-    does: ClassVar[str]  # for people: "… evaluates the rules"
+    does: ClassVar[str]  # what the holder does, for the log: "evaluates the rules"
     fenced: ClassVar[type[Fenced]]
 
     def __init__(self, pool: Pool, lease_s: float) -> None:
@@ -37,42 +37,42 @@ class Lease:
         self._lease_s = lease_s
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._token: int | None = None
-        self.is_anothers = False  # as far as the last answer goes
+        self.is_anothers = False  # as of the last attempt to acquire or fence
         self._asked_at = float("-inf")
 
     @property
     def held(self) -> bool:
-        """As far as this process can know: `fence` knows."""
+        """Return whether the lease was acquired and cannot have expired yet. Only `fence` is certain."""
         return self._token is not None and time.monotonic() - self._asked_at < self._lease_s
 
     def take(self) -> bool:
-        """Take it or renew it. Raises DatabaseUnavailable."""
-        asked_at, before = time.monotonic(), self._token
+        """Acquire or renew the lease. Return whether it is held now. Raises DatabaseUnavailable."""
+        requested_at, before = time.monotonic(), self._token
         with connection(self._pool) as conn:
-            asked = {"name": self.name, "holder": self._holder, "lease_s": self._lease_s}
-            row = conn.execute(QUERIES["acquire_lease"], asked).fetchone()
+            params = {"name": self.name, "holder": self._holder, "lease_s": self._lease_s}
+            row = conn.execute(QUERIES["acquire_lease"], params).fetchone()
         self._token = None if row is None else int(row[0])
-        self._asked_at = asked_at
+        self._asked_at = requested_at
         self.is_anothers = self._token is None
         if self._token != before:
             log.info("%s process %s", "this" if self._token else "another", self.does, extra={"action": "lease"})
         return self._token is not None
 
     def fence(self, conn: Connection) -> None:
-        """At the beginning of each transaction that writes. Raises Fenced."""
+        """Raise LeaseFenced unless the lease is held. Call it at the beginning of each transaction that writes."""
         if self._token is None or conn.execute(QUERIES["check_lease"], self._own()).fetchone() is None:
             self._token, self.is_anothers = None, True
             raise self.fenced
 
     def leave(self) -> None:
-        """Let another go on at once."""
+        """Release the lease, so that another process can acquire it at once."""
         if self._token is None:
             return
         try:
             with connection(self._pool) as conn:
                 conn.execute(QUERIES["release_lease"], self._own())
         except HeadraceError:
-            pass  # it ends by itself
+            pass  # the lease expires
         self._token = None
 
     def _own(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Brings schemas up to date: numbered files per room, applied in order, each once and as a whole.
+"""Schema migrations: numbered files per package, applied in order, each once and atomically.
 
-A file is never edited after a release; its checksum is kept, and a file that changed is refused. Each file is one
-transaction, so one that fails leaves nothing; processes that migrate at the same time wait for each other.
+A file is never edited after a release; its checksum is stored, and a changed file is refused. Each file is one
+transaction, so a failed file leaves no trace. Processes that migrate at the same time wait for each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.errors import MigrationError
 from headrace.postgres.connect import Connection, available, connect
 
 Rooms = Mapping[str, Traversable]
-"""Room → the folder with its files. Rooms are applied in this order."""
+"""Package → folder of its migrations. Packages are applied in this order."""
 
 APPLIED = """
 CREATE TABLE IF NOT EXISTS headrace_migrations
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS headrace_migrations
 )
 """
 LOCK = int.from_bytes(b"headrace")
-"""Of the whole database: whoever else takes advisory locks there will hardly choose this number."""
+"""Id of the advisory lock. It is shared by all applications of the database, so it must be an unlikely number."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def migrations(rooms: Rooms) -> list[Migration]:
 
 
 def migrate(url: str, rooms: Rooms) -> list[str]:
-    """Apply what is missing; returns the names of what was applied now, as in `cold/001_cold.sql`."""
-    # An index on a large table takes as long as it takes, and so does waiting for whoever builds it.
+    """Apply pending migrations. Return the names of those applied, such as `cold/001_cold.sql`."""
+    # No timeout: building an index on a large table may take long, and so may waiting for another process to build it.
     with connect(url, statement_timeout_s=0) as conn, available():
         with _alone(conn, "The table of migrations could not be created."):
             conn.execute(APPLIED)
@@ -69,7 +69,7 @@ def migrate(url: str, rooms: Rooms) -> list[str]:
 
 
 def pending(url: str, rooms: Rooms) -> list[str]:
-    """What `migrate` would apply. Changes nothing."""
+    """Return the names of the migrations that `migrate` would apply. Changes nothing."""
     with connect(url) as conn, available(), _explained("The table of migrations could not be read."):
         return [migration.name for migration in _missing(conn, migrations(rooms))]
 
@@ -82,7 +82,7 @@ def _missing(conn: Connection, known: list[Migration]) -> list[Migration]:
 
 
 def _applied(conn: Connection) -> dict[str, str]:
-    """Name → checksum; empty where nothing was ever applied."""
+    """Return name → checksum of the applied migrations; empty in a new database."""
     if conn.execute("SELECT to_regclass('headrace_migrations')").fetchone() == (None,):
         return {}
     rows = conn.execute("SELECT room || '/' || name, checksum FROM headrace_migrations").fetchall()
@@ -93,13 +93,13 @@ def _refuse_changed(migration: Migration, checksum: str | None) -> None:
     if checksum is not None and checksum != migration.checksum:
         raise MigrationError(
             f"Migration {migration.name} was applied with other contents than this release has. Nothing was "
-            "changed. Use the release that created this database, or an empty one (postgres.url)."
+            "changed. Use the release that created this database, or an empty database (postgres.url)."
         )
 
 
 def _apply(conn: Connection, migration: Migration) -> bool:
-    """False if another process was quicker."""
-    with _alone(conn, f"Migration {migration.name} failed and was undone; those before it are kept."):
+    """Apply a migration. Return False if another process has applied it meanwhile."""
+    with _alone(conn, f"Migration {migration.name} failed and was rolled back; earlier migrations are kept."):
         if migration.name in _applied(conn):
             return False
         conn.execute(migration.sql)
@@ -112,7 +112,8 @@ def _apply(conn: Connection, migration: Migration) -> bool:
 
 @contextmanager
 def _alone(conn: Connection, otherwise: str) -> Generator[None]:
-    """A transaction while no other process migrates. The lock ends with it, so a pooler may be in between."""
+    """Run a transaction while no other process migrates. The lock is transaction-scoped, so it works through a
+    connection pooler."""
     with _explained(otherwise), conn.transaction():
         conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         yield
@@ -123,8 +124,8 @@ def _explained(what: str) -> Generator[None]:
     try:
         yield
     except psycopg.OperationalError:
-        raise  # trouble with the server as a whole: `available` has the words for it
+        raise  # the server is unavailable: `translate_errors` describes it
     except psycopg.Error as error:
         raise MigrationError(
-            f"{what} Correct what PostgreSQL says, then run `headrace migrate` again. ({error})"
+            f"{what} Correct the reported problem, then run `headrace migrate` again. ({error})"
         ) from error

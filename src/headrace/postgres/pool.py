@@ -1,7 +1,7 @@
-"""A few connections that threads take turns with.
+"""A connection pool for threads.
 
-The caller itself connects: it hears at once why that failed, and the first call after a restart of the server works.
-psycopg_pool does neither: docs/decisions/0006.
+The calling thread itself connects, so it gets the connection error at once, and the first call after a restart of the
+server succeeds. psycopg_pool does neither: docs/decisions/0006.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LIFETIME_S = 600.0
 
 
 class Pool:
-    """At most `max_size` connections, made when they are needed and lent to one thread at a time.
+    """Pool of at most `max_size` connections, opened when needed and used by one thread at a time.
 
-    Making a pool connects to nothing. A connection is tried before it is lent, so one that a restart of the server cut
-    off is replaced. After a fork the child makes connections of its own.
+    Creating a pool opens no connection. A connection is tested before it is returned, so one that a restart of the
+    server closed is replaced. After a fork the child opens its own connections.
     """
 
     def __init__(self, connect: Callable[[], Connection], max_size: int, timeout_s: float) -> None:
@@ -44,12 +44,13 @@ class Pool:
         self._born: dict[Connection, float] = {}
 
     def take(self) -> Connection:
-        """A connection that works, to be given back; psycopg.OperationalError says why there is none."""
+        """Return a working connection, which the caller must release. Raises psycopg.OperationalError if there is
+        none."""
         self._forget_if_forked()
         if not self._free.acquire(timeout=self._timeout_s):
             raise psycopg.OperationalError(
-                f"all {self._max_size} connections were in use for {self._timeout_s:g} s: too many threads, "
-                "or statements that take long"
+                f"no connection became free within {self._timeout_s:g} s: all {self._max_size} are in use (too many "
+                "threads, or slow statements)"
             )
         try:
             return self._working() or self._fresh()
@@ -58,16 +59,16 @@ class Pool:
             raise
 
     def give_back(self, connection: Connection) -> None:
-        """For the next one to take, unless it is old or in the middle of something."""
+        """Return a connection to the pool. It is closed if it is old or within a transaction."""
         with self._lock:
             self._idle.append(connection)
-            unfit = [one for one in self._idle if self._closed or self._is_unfit(one)]
-            self._idle = [one for one in self._idle if one not in unfit]
-        self._discard(unfit)
+            unusable = [one for one in self._idle if self._closed or self._is_unfit(one)]
+            self._idle = [one for one in self._idle if one not in unusable]
+        self._discard(unusable)
         self._free.release()
 
     def close(self) -> None:
-        """Close what is idle now; what is lent is closed when it comes back."""
+        """Close idle connections now, and connections in use when they are released."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -82,13 +83,14 @@ class Pool:
         self.close()
 
     def _forget_if_forked(self) -> None:
-        """The parent's connections are the parent's: psycopg does not hang up what another process has made."""
+        """Drop the connections of the parent process. psycopg does not close connections of another process."""
         if self._pid != os.getpid():
-            self._lock = Lock()  # some thread of the parent may have held it when we were made
+            self._lock = Lock()  # a thread of the parent may have held it during the fork
             self._begin()
 
     def _working(self) -> Connection | None:
-        """An idle connection that answers. The most recently used first, so that the others grow old."""
+        """Return an idle connection that works, or None. The most recently used comes first, so that the others grow
+        old and are closed."""
         while True:
             with self._lock:
                 if self._closed:
@@ -107,7 +109,8 @@ class Pool:
         return connection
 
     def _is_unfit(self, connection: Connection) -> bool:
-        """Old ones go too: so a server that moved is followed, and those of a busy hour do not stay for ever."""
+        """Return whether a connection is old or within a transaction. Closing old connections follows a server that
+        moved, and shrinks the pool after a peak."""
         old = time.monotonic() - self._born[connection] > LIFETIME_S
         return old or connection.info.transaction_status != TransactionStatus.IDLE
 
@@ -120,7 +123,7 @@ class Pool:
 
 def _answers(connection: Connection) -> bool:
     try:
-        connection.autocommit = True  # else BEGIN and ROLLBACK travel too
+        connection.autocommit = True  # avoids a BEGIN and a ROLLBACK
         connection.execute("")
         connection.autocommit = False
     except psycopg.Error:

@@ -1,4 +1,4 @@
-"""Does a server answer, and which one is it?"""
+"""Find out whether a server responds, and its version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psycopg
 
 
 def server_version(url: str, timeout_s: int = 2) -> str | None:
-    """For example "postgresql 18.4"; None while nobody answers."""
+    """Return the server's name and version ("postgresql 18.4"), or None if it is not responding."""
     try:
         with psycopg.connect(url, connect_timeout=timeout_s) as connection:
             return f"postgresql {connection.info.parameter_status('server_version')}"

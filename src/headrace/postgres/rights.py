@@ -1,4 +1,5 @@
-"""What a URL says about a connection, and what its role may do beyond its own databases."""
+"""Security properties of a connection: what its URL specifies, and privileges of its role that Headrace does not
+need."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ NO_FILE = "/nonexistent/pgpass"
 @dataclass(frozen=True)
 class RoleRights:
     role: str
-    excess: Sequence[str]  # attributes and memberships that Headrace needs none of
+    excess: Sequence[str]  # attributes and memberships that Headrace does not need
 
 
 def read_role_rights(url: str) -> RoleRights:
-    """Raises DatabaseUnavailable."""
+    """Return the role of a connection and its unneeded privileges. Raises DatabaseUnavailable."""
     with connect(url) as conn:
         row = conn.cursor(row_factory=dict_row).execute(QUERIES["read_role_rights"]).fetchone()
     assert row is not None, "every connection has a role"
@@ -32,22 +33,22 @@ def read_role_rights(url: str) -> RoleRights:
 
 
 def read_hosts(url: str) -> list[str]:
-    """Return the hosts of a URL; a directory is that of a Unix socket. Empty: the socket that libpq looks for."""
+    """Return the hosts of a URL; a directory stands for a Unix socket. Empty: libpq's default socket."""
     parts = conninfo_to_dict(url)
     return [host for host in str(parts.get("hostaddr") or parts.get("host") or "").split(",") if host]
 
 
 def has_credential(url: str) -> bool:
-    """Return whether a URL names a password, or where one is."""
+    """Return whether a URL contains a password, or names a source of credentials."""
     parts = conninfo_to_dict(url)
     return any(parts.get(name) for name in CREDENTIALS)
 
 
 def is_encrypted(url: str) -> bool:
-    """Return whether a URL insists on TLS. By default a connection uses it if the server offers it."""
+    """Return whether a URL requires TLS. By default a connection uses TLS only if the server offers it."""
     return conninfo_to_dict(url).get("sslmode") in ENCRYPTED
 
 
 def without_password(url: str) -> str:
-    """Return the same connection without a password, also none that libpq would find elsewhere."""
+    """Return the URL without a password, and without one that libpq would read from a file."""
     return make_conninfo(url, password="", passfile=NO_FILE)
