@@ -11,5 +11,4 @@ class EvaluatorFenced(lease.Fenced):
 
 class Lease(lease.Lease):
     name = "evaluator"
-    does = "evaluates the rules"
     fenced = EvaluatorFenced

@@ -11,5 +11,4 @@ class AutoscalerFenced(lease.Fenced):
 
 class Lease(lease.Lease):
     name = "autoscaler"
-    does = "decides about workers"
     fenced = AutoscalerFenced

@@ -29,7 +29,6 @@ class Lease:
     """Lease with fencing for one kind of work; subclasses set `name` and the error to raise."""
 
     name: ClassVar[str]
-    does: ClassVar[str]  # what the holder does, for the log: "evaluates the rules"
     fenced: ClassVar[type[Fenced]]
 
     def __init__(self, pool: Pool, lease_s: float) -> None:
@@ -55,7 +54,8 @@ class Lease:
         self._asked_at = requested_at
         self.is_anothers = self._token is None
         if self._token != before:
-            log.info("%s process %s", "this" if self._token else "another", self.does, extra={"action": "lease"})
+            text = "acquired lease %s" if self._token else "lease %s is held by another process"
+            log.info(text, self.name, extra={"action": "lease"})
         return self._token is not None
 
     def fence(self, conn: Connection) -> None:
