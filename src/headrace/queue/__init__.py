@@ -1,1 +1,1 @@
-"""The warm tier: multi-tenant jobs on Valkey, every change of a job's state in one Lua script."""
+"""The warm tier: multi-tenant jobs on Valkey. Every change of a job's state is one Lua script."""

@@ -1,7 +1,7 @@
-"""Bounds that hold for every client of a Valkey, stored in the `bounds` field of each shard's meta.
+"""Bounds that apply to every client of a Valkey, stored in the `bounds` field of each shard's meta.
 
-The scripts read them themselves; a client's own options only count for a bound that is not stored. They are written
-from Headrace's settings (see cli/bounds.py). Clients of commit 843d254 bring their own scripts and do not read them.
+The scripts read them; a client's options apply only to bounds that are not stored. They are written from Headrace's
+settings (see cli/bounds.py). Clients of commit 843d254 have older scripts, which do not read them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ UNSET = "-"
 
 @dataclass(frozen=True)
 class Bounds:
-    """None: not stored."""
+    """Bounds stored in Valkey. None: not stored."""
 
     max_items: int | None = None  # jobs of one queue in Valkey
     max_bytes: int | None = None  # payload bytes of one queue in Valkey
-    shard_bytes: int | None = None  # payload bytes of one shard in Valkey; 0: any
+    shard_bytes: int | None = None  # payload bytes of one shard in Valkey; 0: no bound
     stream_maxlen: int | None = None  # metric events of one shard
 
     def override(self, newer: Bounds) -> Bounds:
-        """Return these bounds with the ones that `newer` has in their place."""
+        """Return these bounds, replaced by those of `newer` that are not None."""
         return replace(self, **{name: value for name, value in vars(newer).items() if value is not None})
 
     def caps(self, otherwise: Caps) -> Caps:
+        """Return the caps, with the given defaults for bounds that are not stored."""
         values = (self.max_items, self.max_bytes, self.shard_bytes)
         given = (otherwise.items, otherwise.bytes, otherwise.shard_bytes)
         return Caps(*(own if value is None else value for value, own in zip(values, given, strict=True)))
@@ -45,33 +46,34 @@ def pack_bounds(bounds: Bounds) -> str:
 def parse_bounds(packed: bytes | None) -> Bounds:
     values = packed.decode().split() if packed else []
     if len(values) != len(fields(Bounds)):
-        return NO_BOUNDS  # as the scripts take it
+        return NO_BOUNDS  # the scripts do the same
     return Bounds(*(None if value == UNSET else int(value) for value in values))
 
 
 def read_bounds(client: Valkey) -> Bounds:
     """Read the bounds of the first shard; all shards have the same."""
     with available():
-        found = client.hget(keys.meta(0), "bounds")
-    assert found is None or isinstance(found, bytes)
-    return parse_bounds(found)
+        packed = client.hget(keys.meta(0), "bounds")
+    assert packed is None or isinstance(packed, bytes)
+    return parse_bounds(packed)
 
 
 async def read_bounds_async(client: AsyncValkey) -> Bounds:
     with available():
-        found = await client.hget(keys.meta(0), "bounds")
-    assert found is None or isinstance(found, bytes)
-    return parse_bounds(found)
+        packed = await client.hget(keys.meta(0), "bounds")
+    assert packed is None or isinstance(packed, bytes)
+    return parse_bounds(packed)
 
 
 def store_bounds(client: Valkey, shards: int, given: Bounds) -> Mapping[str, tuple[int | None, int | None]]:
-    """Store the given bounds and leave the others as they are. Returns those that changed: name → before, after."""
+    """Store the bounds that are not None and leave the others unchanged. Return those that changed: name → (before,
+    after)."""
     before = read_bounds(client)
     for shard in range(shards):
         with available():
-            found = client.hget(keys.meta(shard), "bounds")
-            assert found is None or isinstance(found, bytes)
-            if (after := pack_bounds(parse_bounds(found).override(given))) != (found or b"").decode():
+            packed = client.hget(keys.meta(shard), "bounds")
+            assert packed is None or isinstance(packed, bytes)
+            if (after := pack_bounds(parse_bounds(packed).override(given))) != (packed or b"").decode():
                 client.hset(keys.meta(shard), "bounds", after)
     after = before.override(given)
     return {

@@ -1,4 +1,4 @@
-"""Dead jobs that Valkey still holds. Most are there for some seconds only: the mover takes them to PostgreSQL."""
+"""Dead jobs that are still in Valkey. With PostgreSQL they stay there for a few seconds, until the mover moves them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.queue.scripts import DeadFilter, split_body
 from headrace.valkey.connect import Valkey, available
 
 Place = tuple[int, str]
-"""Where a dead job stands in a list: when it was buried, and its id."""
+"""Pagination cursor of a dead job: when it was buried (ms), and its id."""
 
 HEADER_BYTES = 4 * (MAX_NAME_BYTES + 1)
 _FIELDS = ("enqueued", "priority", "attempts", "max_attempts", "size", "error")
@@ -24,7 +24,7 @@ class DeadEntry:
 
     job_id: str
     buried_ms: int
-    matches: bool  # what was asked for; if not, only its place is of use
+    matches: bool  # it matches the filter; if not, only its cursor is meaningful
     task: str
     flow: str
     flow_type: str
@@ -34,7 +34,7 @@ class DeadEntry:
     max_attempts: int
     enqueued_ms: int
     error: str
-    payload: bytes = b""  # its beginning, where asked for
+    payload: bytes = b""  # the first bytes, if requested
 
     @property
     def place(self) -> Place:
@@ -42,36 +42,39 @@ class DeadEntry:
 
 
 def place_key(place: Place) -> tuple[int, bytes]:
-    """The order that PostgreSQL's C collation gives, so that both tiers can be listed as one."""
+    """Return a sort key that orders cursors like PostgreSQL's C collation, so that both tiers can be listed as one."""
     return place[0], place[1].encode()
 
 
 def read_dead(
     client: Valkey, shards: int, ref: QueueRef, which: DeadFilter, after: Place | None, scan: int
 ) -> list[DeadEntry]:
-    """Newest first, after a place: at least `scan` of them if there are as many, those that do not match marked."""
+    """Return dead jobs in Valkey, newest first, after the cursor `after` (None: from the newest). At least `scan` jobs
+    are returned if that many exist; those that do not match the filter have `matches=False`."""
     shard = ref.environment.shard(shards)
     key = keys.dead(shard, ref)
     until = min((at for at in (after and after[0], which.buried_until_ms) if at is not None), default="+inf")
     since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
     with available():
-        # Jobs that were buried together have no order of ours here, so they are read together.
-        seen: Any = client.zcount(key, after[0], after[0]) if after else 0
-        found: Any = client.zrevrangebyscore(key, until, since, start=0, num=scan + seen, withscores=True)
-        if found:
-            found += client.zrangebyscore(key, found[-1][1], found[-1][1], withscores=True)
-        places = {(int(at), keys.decode(name.decode())) for name, at in found}
-        wanted = [place for place in places if after is None or place_key(place) < place_key(after)]
+        # Valkey orders jobs of the same millisecond by encoded id, not by cursor, so all jobs of the first and last
+        # millisecond are read.
+        already_listed: Any = client.zcount(key, after[0], after[0]) if after else 0
+        members: Any = client.zrevrangebyscore(key, until, since, start=0, num=scan + already_listed, withscores=True)
+        if members:
+            members += client.zrangebyscore(key, members[-1][1], members[-1][1], withscores=True)
+        cursors = {(int(at), keys.decode(name.decode())) for name, at in members}
+        wanted = [cursor for cursor in cursors if after is None or place_key(cursor) < place_key(after)]
         return _read(client, shard, ref, sorted(wanted, key=place_key, reverse=True), which, payload_bytes=0)
 
 
 def read_dead_job(client: Valkey, shards: int, ref: QueueRef, job_id: str, payload_bytes: int) -> DeadEntry | None:
+    """Return a dead job with the first `payload_bytes` of its payload, or None if it is not in Valkey."""
     shard = ref.environment.shard(shards)
     with available():
         at: Any = client.zscore(keys.dead(shard, ref), keys.encode(job_id))
-        places = [] if at is None else [(int(at), job_id)]
-        found = _read(client, shard, ref, places, DeadFilter(), payload_bytes)
-    return found[0] if found else None
+        cursors = [] if at is None else [(int(at), job_id)]
+        entries = _read(client, shard, ref, cursors, DeadFilter(), payload_bytes)
+    return entries[0] if entries else None
 
 
 def _read(
@@ -85,7 +88,7 @@ def _read(
     return [
         _entry(place, fields, body, which, payload_bytes)
         for place, fields, body in zip(places, answers[::2], answers[1::2], strict=True)
-        if fields[0] is not None  # else it has just left
+        if fields[0] is not None  # else it is no longer in Valkey
     ]
 
 

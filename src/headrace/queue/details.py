@@ -1,4 +1,4 @@
-"""What waits, by what it is part of: counts and the oldest per (queue, task, flow, flow type), kept by the scripts."""
+"""Ready jobs in Valkey per (queue, task, flow, flow type): counts and the oldest, maintained by the scripts."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class Detail:
-    """Jobs of one tier that could run now."""
+    """Jobs of one flow in one tier that could run now."""
 
     ref: QueueRef
     task: str
     flow: str
     flow_type: str
     waiting: int
-    oldest_ms: float | None
+    oldest_ms: float | None  # when the longest-waiting job became eligible
 
 
 def read_details(
     client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True, prefix: str = ""
 ) -> list[Detail]:
-    """Of the warm tier. Two round trips per page of queues. `prefix`: as in read_states."""
+    """Return the warm tier's depth per flow, sorted, for environments accepted by `wanted`. Two round trips per 500
+    queues. `prefix` selects queues as in `read_states`."""
     with available():
-        found = [detail for shard in range(shards) for detail in _read_shard(client, shard, wanted, prefix)]
-    return _in_order(found)
+        depths = [depth for shard in range(shards) for depth in _read_shard(client, shard, wanted, prefix)]
+    return _in_order(depths)
 
 
 def read_queue_details(client: Valkey, shards: int, ref: QueueRef) -> list[Detail]:
-    """The same of one queue."""
+    """Return the warm tier's depth per flow of one queue, sorted."""
     with available():
         return _in_order(_read_page(client, ref.environment.shard(shards), [ref]))
 
 
-def _in_order(found: list[Detail]) -> list[Detail]:
-    return sorted(found, key=lambda detail: (detail.ref, detail.task, detail.flow, detail.flow_type))
+def _in_order(depths: list[Detail]) -> list[Detail]:
+    return sorted(depths, key=lambda depth: (depth.ref, depth.task, depth.flow, depth.flow_type))
 
 
 def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool], prefix: str) -> list[Detail]:
     parts = read_parts(client, shard, prefix)
     refs = [ref for ref in (keys.queue_of_part(part.decode()) for part in parts) if wanted(ref.environment)]
     pages = [refs[start : start + PAGE] for start in range(0, len(refs), PAGE)]
-    return [detail for page in pages for detail in _read_page(client, shard, page)]
+    return [depth for page in pages for depth in _read_page(client, shard, page)]
 
 
 def _read_page(client: Valkey, shard: int, refs: Sequence[QueueRef]) -> list[Detail]:
@@ -61,12 +62,12 @@ def _read_page(client: Valkey, shard: int, refs: Sequence[QueueRef]) -> list[Det
         for ref, members in zip(refs, cast(list[set[bytes]], names.execute()), strict=True)
         for packed in members
     ]
-    numbers = client.pipeline(transaction=False)
+    sizes = client.pipeline(transaction=False)
     for ref, packed in listed:
         key = keys.detail(shard, ref, packed)
-        numbers.zcard(key)
-        numbers.zrange(key, 0, 0, withscores=True)
-    answers: list[Any] = numbers.execute()
+        sizes.zcard(key)
+        sizes.zrange(key, 0, 0, withscores=True)
+    answers: list[Any] = sizes.execute()
     return [
         _detail(ref, packed, waiting, first)
         for (ref, packed), waiting, first in zip(listed, answers[::2], answers[1::2], strict=True)

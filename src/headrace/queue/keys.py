@@ -1,66 +1,66 @@
-"""Every key Headrace keeps in Valkey for jobs, in one place. `lua/keys.lua` is its twin.
+"""Every Valkey key that Headrace uses for jobs. `lua/keys.lua` builds the same keys.
 
-All keys of an environment carry the hash tag of its shard, so that one script can change them
-together on a cluster. `{0}` stands for the shard's number.
+All keys of an environment have the hash tag of its shard, so that one script can change them together on a cluster.
+`{0}` stands for the shard number.
 
     hr:shards                  string  number of shards, written once
-    hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all jobs
-                                       that wait or run), bounds (see bounds.py), quota, shared and shared:… (see
-                                       quotas.py), quota_indexed (see cold/settings.py), listed (the environments of
-                                       all queues are in `environments`), mover_token (fencing), mover_* (its
-                                       last report), turn and turn:Q (clocks of the fair indexes, see
-                                       lua/fair_index.lua), ticked (when), maintainer, maintainer_until, maintainer_ms
-                                       (maintenance owner, when its ownership ends, for how long it was written),
-                                       checked (where it goes on to look for queues that are miscounted or not indexed)
+    hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all waiting
+                                       and running jobs), bounds (see bounds.py), quota, shared and shared:… (see
+                                       quotas.py), quota_indexed (see cold/settings.py), listed (`environments` is
+                                       complete), mover_token (fencing), mover_* (status of the mover), turn and turn:Q
+                                       (clocks of the fair indexes, see lua/fair_index.lua), ticked (time of the last tick),
+                                       maintainer, maintainer_until, maintainer_ms (maintenance owner, when its
+                                       ownership ends, its duration), checked (cursor of the search for queues that are
+                                       miscounted or not indexed)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
-    hr:{0}:metrics:enabled     string  "0" stops the XADD; odometers and seq go on
-    hr:{0}:envs                zset    environment → turns taken; only those with something that may run
+    hr:{0}:metrics:enabled     string  "0" stops writing events; odometers and seq still advance
+    hr:{0}:envs                zset    fair index: environment → turns served; only environments with jobs that may run
     hr:{0}:class:Q             zset    the same for one queue name, for workers that serve some queues only
     hr:{0}:queues              set     every queue that was ever used (its part of the key)
     hr:{0}:environments        set     every environment that has a queue (clients of 0.1.0 add none: maintenance does)
-    hr:{0}:asking              set     environments that an enqueue was refused to because their share of a quota of
-                                       their project or organisation is used up, 1000 at most (cold/shares.py)
+    hr:{0}:asking              set     environments whose enqueues were refused because their share of a quota of their
+                                       project or organisation is used up, 1000 at most (cold/shares.py)
     hr:{0}:leases              zset    job → when its lease ends
     hr:{0}:scheduled           zset    job → when it is due
-    hr:{0}:expiries            zset    waiting job → when its TTL is over
+    hr:{0}:expiries            zset    waiting job → when its TTL ends
     hr:{0}:cold                set     queues in cold mode: their new jobs wait in PostgreSQL
-    hr:{0}:hungry              zset    queues in cold mode that have room → since when; movers wait for it
-    hr:{0}:buried              set     queues with dead jobs that PostgreSQL does not have yet
+    hr:{0}:hungry              zset    refill requests: queue in cold mode that has room → since when
+    hr:{0}:buried              set     queues with dead jobs that are not yet in PostgreSQL
     hr:{0}:losses              hash    queue → accepted jobs that a restored PostgreSQL does not have, to be reported
     hr:{0}:repair              hash    queues that a failed script left half changed → jobs it was adding or leasing
-                                       (lua/failure.lua); maintenance counts them again
-    hr:{0}:quarantine          zset    malformed entries that were taken out of an index, with the reason → when; the
-                                       newest 1000 (`quarantined` in meta counts all)
-    hr:{0}:mover               string  who moves jobs between the tiers; ends with its lease
-    hr:{0}:env:E               hash    depth, running, limit, burst, bytes and jobs (that wait or run), counted (when
-                                       bytes and jobs were last summed up from its queues), quota, share, rate_at and
+                                       (lua/failure.lua); maintenance repairs their counters
+    hr:{0}:quarantine          zset    malformed entries removed from an index, with the reason → when; the newest 1000
+                                       (`quarantined` in meta counts all)
+    hr:{0}:mover               string  name of the mover; expires with its lease
+    hr:{0}:env:E               hash    depth, running, limit, burst, bytes and jobs (waiting or running), counted (when
+                                       bytes and jobs were last summed from its queues), quota, share, rate_at and
                                        refused:… (see quotas.py), share_indexed (lua/share.lua)
-    hr:{0}:env:E:queues        zset    queue → since when its oldest job waits; only those that may run
+    hr:{0}:env:E:queues        zset    queue → since when its oldest job waits; only queues that may run
     hr:{0}:env:E:names         set     every queue of the environment
-    hr:{0}:env:E:parked        set     queues that were left out of their class while the environment was full
+    hr:{0}:env:E:parked        set     queues left out of `class` while the environment is blocked by its limit
     hr:{0}:q:E:Q               hash    names, epoch, ready, running, warm_scheduled, warm_bytes, limit, paused, closed,
-                                       caps, levels, oldest, indexed, known_detail, dead_bytes (of its dead jobs here),
+                                       caps, levels, oldest, indexed, known_detail, dead_bytes (dead jobs in Valkey),
                                        cold (see lua/cold_field.lua), placed (see lua/placed.lua), o:<op>
     hr:{0}:q:E:Q:ready         zset    job id → when it became eligible (priority 0)
     hr:{0}:q:E:Q:ready:P       zset    the same for priority P
     hr:{0}:q:E:Q:levels        zset    priorities other than 0 that have jobs
     hr:{0}:q:E:Q:dead          zset    job id → when it was buried
-    hr:{0}:q:E:Q:details       set     (task, flow, flow type) that have ready jobs, separated by tabs
-    hr:{0}:q:E:Q:detail:D      zset    ready jobs of one of them → when they became eligible
-    hr:{0}:q:E:Q:moving        set     numbers of rows that are here and whose removal PostgreSQL has not confirmed
+    hr:{0}:q:E:Q:details       set     (task, flow, flow type) of ready jobs, separated by tabs
+    hr:{0}:q:E:Q:detail:D      zset    ready jobs of one such flow → when they became eligible
+    hr:{0}:q:E:Q:moving        set     numbers of rows placed in Valkey and not yet confirmed as deleted in PostgreSQL
     hr:{0}:q:E:Q:moved         hash    the same → whether it was delayed, bytes, job id (see lua/placed.lua)
-    hr:{0}:job:E:J             hash    where one job stands: small fields only, so that it stays compact
-                                       (unbegun: delivery at the last attempt that no worker has begun)
-    hr:{0}:body:E:J            string  what it is: tab-separated header, newline, payload; empty for a while after it
-                                       is done, `dead` after it went to PostgreSQL dead: its id stays taken
-    hr:metrics:enabled         string  the flag behind the copies above, for shards yet to come
-    hr:pipeline:lease          string  who reads the metric streams; ends with its lease (pipeline/lease.py)
-    hr:pipeline:last           string  who read them last
+    hr:{0}:job:E:J             hash    state of one job: small fields only, so that it stays compact
+                                       (unbegun: delivery of the last attempt that no worker has begun)
+    hr:{0}:body:E:J            string  tab-separated header, newline, payload. Empty for queue.keep_done after the job
+                                       is done, `dead` after it moved to PostgreSQL as dead: its id stays reserved
+    hr:metrics:enabled         string  the same flag as in each shard, for shards created later
+    hr:pipeline:lease          string  holder of the pipeline lease; expires (pipeline/lease.py)
+    hr:pipeline:last           string  last holder of the pipeline lease
     hr:workers                 zset    worker → when it last reported
-    hr:worker:W                string  what a worker runs, and for which environments it ran tasks (JSON)
+    hr:worker:W                string  running tasks of a worker, and the environments it ran tasks for (JSON)
 
-E is org:project:env, Q the queue, J the job id; in each part `%` and `:` are percent-encoded, so
-that parts cannot run into each other. A job in `leases`, `scheduled` and `expiries` is written E:J.
+E is org:project:env, Q the queue, J the job id; in each part `%` and `:` are percent-encoded, so that the separator is
+unambiguous. A job in `leases`, `scheduled` and `expiries` is written E:J.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def queue_part(ref: QueueRef) -> str:
 
 
 def part_prefix(org: str | None, project: str | None) -> str:
-    """Return how the parts of all queues of an organisation or a project begin; '' for those of everything."""
+    """Return the prefix of the key parts of all queues of an organisation or a project; '' for all queues."""
     names = [] if org is None else [org] if project is None else [org, project]
     return "".join(f"{encode(name)}:" for name in names)
 
@@ -231,7 +231,7 @@ def body(shard: int, ref: EnvRef, job_id: str) -> str:
 
 
 def queue_of_part(part: str) -> QueueRef:
-    """The queue whose `queue_part` this is."""
+    """Return the queue of a key part, the inverse of `queue_part`."""
     return QueueRef(*map(decode, part.split(":")))
 
 

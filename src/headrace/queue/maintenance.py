@@ -1,11 +1,12 @@
-"""Maintenance of shards: what time demands of jobs, whether or not a worker runs.
+"""Time-driven maintenance of shards, which does not depend on running workers.
 
-Jobs whose lease has ended go back to their queue, due jobs become ready, jobs whose TTL has ended are removed, and each
-shard ticks, so that history advances while nothing happens. Every long-running process of Headrace runs this beside its
-own work. Of each shard one process is the maintenance owner; the others look again when its ownership ends.
+Jobs whose lease has expired return to their queue, due jobs become ready, jobs whose TTL has ended are removed, and
+each shard ticks, so that history advances while nothing happens. Every long-running process of Headrace runs
+maintenance in the background. Each shard has one maintenance owner; the other processes try again when its ownership
+ends.
 
-Shards are independent: each has a thread of its own, so one whose server fails or hangs does not delay the others. The
-threads need no event loop, so tasks that block one do not delay them either.
+Each shard has its own thread, so a shard whose server fails or hangs does not delay the others. The threads need no
+event loop, so tasks that block the loop do not delay them either.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from headrace.vitals.rounds import one
 
 log = logging.getLogger(__name__)
 
-OWNERSHIP_S = 3.0  # without a call of the owner, another process takes over
-LONGEST_PAUSE_S = 1.0  # between two calls of the owner: it learns of a job that is due sooner only then
+OWNERSHIP_S = 3.0  # another process takes over this long after the owner's last call
+LONGEST_PAUSE_S = 1.0  # between two calls of the owner; a job enqueued in between may be due sooner
 SHORTEST_PAUSE_S = 0.01  # while there is more to do than one call handles
 LONGEST_BACKOFF_S = 10.0
-REFUSED_PAUSE_S = 60.0  # where the user of this process may not maintain
+REFUSED_PAUSE_S = 60.0  # if the Valkey user of this process is not permitted to maintain
 BATCH = 1000  # jobs of each kind in one call
 TICK_MS = 5000
-REPAIRS = 10  # queues in a row
+REPAIRS = 10  # queues repaired after one call
 TIMEOUT_S = 5.0
-CLUSTER_RETRIES = 1  # the loops below repeat a call that failed
+CLUSTER_RETRIES = 1  # the loops below retry failed calls
 COUNT_EVERY_S = 10.0
 STOP_S = 5.0
 
@@ -52,24 +53,24 @@ FAILURES = Metric(
 JOBS = Metric(
     "headrace_maintenance_jobs_total",
     "counter",
-    "Jobs handled by maintenance: removed after their TTL (expire), returned after their lease (reclaim; the last "
-    "attempt is buried), or made ready when due (release).",
+    "Jobs handled by maintenance: removed after their TTL (expire), returned after their lease expired (reclaim; jobs "
+    "at their last attempt are buried), or made ready when due (release).",
     ("op",),
 )
 REPAIRED = Metric(
-    "headrace_maintenance_repaired_total", "counter", "Queues counted again after a script failed half-way."
+    "headrace_maintenance_repaired_total", "counter", "Queues whose counters were repaired after a script failed."
 )
 QUARANTINED = Metric(
     "headrace_maintenance_quarantined_total",
     "counter",
-    "Malformed entries that maintenance took out of a shard's indexes.",
+    "Malformed entries that maintenance removed from a shard's indexes.",
     ("shard",),
 )
 METRICS = (OWNED, RUNS, FAILURES, JOBS, REPAIRED, QUARANTINED)
 
 
 class Maintenance:
-    """Maintains all shards of a queue. Connects when it first runs; a server that is away is waited for."""
+    """Maintenance of all shards. Connects at the first run, and retries while a server is unavailable."""
 
     def __init__(self, url: str, stubs: Stubs, name: str | None = None) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
@@ -78,8 +79,8 @@ class Maintenance:
         self._client: Valkey | None = None
         self._connecting = threading.Lock()
         self._owned: set[int] = set()
-        self._failures: dict[int, int] = {}  # in a row, by shard
-        self._is_refused = False  # the user of this process may not maintain
+        self._failures: dict[int, int] = {}  # consecutive failures, by shard
+        self._is_refused = False  # the Valkey user of this process is not permitted to maintain
         self._runs = Numbers(RUNS, ())
         self._failed = Numbers(FAILURES)
         self._repaired = Numbers(REPAIRED, ())
@@ -88,7 +89,7 @@ class Maintenance:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Run in the background until the block ends."""
+        """Run maintenance in a background thread until the block ends."""
         stop = Event()
         thread = Thread(target=self.run_forever, args=[stop], name="maintenance", daemon=True)
         thread.start()
@@ -120,13 +121,13 @@ class Maintenance:
             self.maintain(shard)
 
     def maintain(self, shard: int) -> float:
-        """Maintain one shard, if no other process owns it. Returns the seconds until the next call."""
+        """Maintain one shard, if no other process owns it. Return the seconds until the next call."""
         call = self._stubs.maintain(shard, self.name, int(OWNERSHIP_S * 1000), BATCH, TICK_MS)
         try:
             answer = run(self._connected(), call)
         except NotPermitted as error:
             return self._leave_to_others(error)
-        except Exception as error:  # whatever it was: a thread that ended would end the shard's maintenance
+        except Exception as error:  # any error: if the thread ended, so would the shard's maintenance
             return self._count_failure(shard, error)
         self._count(shard, answer)
         if answer.to_repair:
@@ -138,7 +139,7 @@ class Maintenance:
         return min(max(answer.again_ms / 1000, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
     def _report_quarantined(self, shard: int, count: int) -> None:
-        """Log each malformed entry that the last call took out."""
+        """Count and log the malformed entries that the last call removed."""
         self._quarantined.add(count, str(shard))
         try:
             with available():
@@ -147,7 +148,7 @@ class Maintenance:
             newest = [f"{count} entries ({error})".encode()]
         for entry in newest:
             log.error(
-                "quarantined a malformed entry of shard %d; the others go on: %s",
+                "quarantined a malformed entry of shard %d: %s",
                 shard,
                 entry.decode(errors="replace"),
                 extra={"action": "quarantined"},
@@ -161,13 +162,13 @@ class Maintenance:
                 repaired = run(self._connected(), self._stubs.repair(shard))
                 self._repaired.add(1 if repaired.queue else 0)
                 log.warning(
-                    "a script failed half-way; counted queue %s of shard %d again",
+                    "repaired the counters of queue %s of shard %d after a script failed",
                     repaired.queue,
                     shard,
                     extra={"action": "queue_repaired"},
                 )
                 left = min(left - 1, repaired.left)
-        except Exception as error:  # the rest of maintenance goes on; the queue is tried again
+        except Exception as error:  # the repair is retried with the next call
             log.warning("could not repair a queue of shard %d: %s", shard, error, extra={"action": "repair_failed"})
 
     def families(self) -> Families:
@@ -189,19 +190,20 @@ class Maintenance:
             return self._client
 
     def _count_shards(self) -> int:
-        """Return the number of shards that the server holds; the configured one where it holds none or is away."""
+        """Return the number of shards stored in Valkey; the configured number if none is stored or Valkey is
+        unavailable."""
         try:
             with available():
-                found = self._connected().get(keys.SHARDS)
+                stored = self._connected().get(keys.SHARDS)
         except (HeadraceError, ScriptError) as error:
             log.debug("number of shards unknown, using the configured one: %s", error)
             return self._stubs.shards
-        assert found is None or isinstance(found, bytes)
-        return self._stubs.shards if found is None else int(found)
+        assert stored is None or isinstance(stored, bytes)
+        return self._stubs.shards if stored is None else int(stored)
 
     def _count(self, shard: int, answer: Maintained) -> None:
         if self._failures.pop(shard, 0):
-            log.info("maintenance of shard %d works again", shard, extra={"action": "maintenance_recovered"})
+            log.info("maintenance of shard %d recovered", shard, extra={"action": "maintenance_recovered"})
         if not answer.is_owner:
             self._owned.discard(shard)
             return
@@ -211,14 +213,15 @@ class Maintenance:
             self._jobs.add(count, op)
 
     def _leave_to_others(self, error: NotPermitted) -> float:
-        """Return the seconds until this process looks whether its user may maintain by then."""
+        """Log once that the user is not permitted to maintain. Return the seconds until the next attempt."""
         if not self._is_refused:
-            log.info("maintenance is left to other processes: %s", error, extra={"action": "maintenance_not_permitted"})
+            log.info("leaving maintenance to other processes: %s", error, extra={"action": "maintenance_not_permitted"})
         self._is_refused = True
         return REFUSED_PAUSE_S
 
     def _count_failure(self, shard: int, error: Exception) -> float:
-        """Return the seconds to wait: 1, 2, 4, … up to the longest backoff."""
+        """Count a failed call, and log the first of several. Return the seconds to wait: 1, 2, 4, … up to
+        MAX_BACKOFF_S."""
         self._owned.discard(shard)
         self._failed.add(1, str(shard))
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1

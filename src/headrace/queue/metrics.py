@@ -1,7 +1,7 @@
-"""The switch of the metric events, and how far each shard's stream has come.
+"""Turn metric events on or off, and read each shard's flag, stream length and last event number.
 
-Off, an operation writes no event; odometers and event numbers go on, so that what is missing can be told. Every shard
-has its own copy of the flag, because a script may only look at keys of its shard.
+While off, operations write no events, but odometers and event numbers still advance, so the gap is detected later.
+Every shard has its own copy of the flag, because a script may only read keys of its shard.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ OFF = b"0"
 class ShardMetrics:
     shard: int
     enabled: bool
-    stream_length: int | None  # None: what is there is not a stream
-    seq: int  # number of the shard's last event, written or not
+    stream_length: int | None  # None: the key does not hold a stream
+    seq: int  # number of the shard's last event, whether or not it was written
 
 
 def read_metrics(client: Valkey, shards: int) -> list[ShardMetrics]:
@@ -29,7 +29,7 @@ def read_metrics(client: Valkey, shards: int) -> list[ShardMetrics]:
 
 
 def switch_metrics(client: Valkey, shards: int, on: bool) -> None:
-    """Shard after shard; to repeat it after a failure is safe. On is how it is when nobody has said anything."""
+    """Turn metric events of all shards on (the default) or off. Safe to repeat after a failure."""
     flags = [keys.METRICS_ENABLED, *map(keys.metrics_enabled, range(shards))]
     with available():
         for flag in flags:
@@ -50,7 +50,8 @@ def _read_shard(client: Valkey, shard: int) -> ShardMetrics:
 
 
 def _stream_length(client: Valkey, stream: str) -> int | None:
-    """Asked for its kind first: a broken stream is to be shown, and must not hide the other shards."""
+    """Return the length of a stream; None if the key has another type. Reads the type first, so that a wrong type does
+    not raise an error and hide the other shards."""
     kind: Any = client.type(stream)
     if kind == b"none":
         return 0

@@ -1,6 +1,7 @@
-"""What the queue expects of whoever keeps the jobs that do not fit into Valkey. `cold` fulfils it, with PostgreSQL.
+"""Protocol of the tier that stores jobs which do not fit into Valkey.
 
-The methods block: they talk to servers. The asynchronous client calls them in a thread.
+Implemented by `headrace.cold.tiers.Tiers` on PostgreSQL. The methods do blocking I/O; the asynchronous client calls
+them in a thread.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from headrace.queue.scripts import DeadFilter, Enqueued
 
 
 class EpochClosed(Exception):
-    """The queue left cold mode meanwhile: ask Valkey again. Nothing was written."""
+    """The queue has left cold mode: enqueue in Valkey again. Nothing was written."""
 
     def __init__(self, epoch: int) -> None:
-        super().__init__(f"the cold epoch is {epoch} by now")
+        super().__init__(f"the cold epoch is now {epoch}")
         self.epoch = epoch
 
 
 class SpillJob(NamedTuple):
-    """A job on its way to PostgreSQL. Its times are those of the script that sent it there."""
+    """A job to be stored in PostgreSQL. Its times are by the clock of Valkey."""
 
     new: NewJob
     enqueued_ms: int
     due_ms: float
-    delayed: bool  # it waits there until it is due, not for room
+    delayed: bool  # it waits until it is due, not for room in Valkey
 
     @property
     def expires_ms(self) -> int | None:
@@ -37,33 +38,34 @@ class SpillJob(NamedTuple):
 class Overflow(Protocol):
     @property
     def far_ms(self) -> int:
-        """Jobs that are delayed by this much or more wait here and not in Valkey."""
+        """Return the delay (ms) from which jobs wait in this tier and not in Valkey."""
         ...
 
     def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Sequence[bool]:
-        """Keep the jobs, all of them or none; False: a job of that id waits here already.
+        """Store all jobs, or none. Return for each whether it was stored; False: a job with that id already waits here.
 
         Raises EpochClosed, ColdFull, DatabaseUnavailable, DatabaseFull."""
         ...
 
     def find(self, env: EnvRef, job_id: str) -> JobInfo | None:
-        """A job that waits or is dead here."""
+        """Return a job that waits or is dead in this tier, or None."""
         ...
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
-        """The state the job was in; it is gone if it waited. None: there is no such job here."""
+        """Cancel a job if it waits in this tier. Return the state it was in; None if it is not in this tier."""
         ...
 
     def redrive(self, ref: QueueRef, which: DeadFilter) -> int:
-        """Let dead jobs of both tiers wait again; returns how many."""
+        """Redrive dead jobs of both tiers. Return how many."""
         ...
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
-        """Delete dead jobs of both tiers, `most` at most (None: all); returns how many."""
+        """Delete up to `limit` dead jobs of both tiers (None: all). Return how many."""
         ...
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
-        """What operators decided (limits, pause, close, caps), to be restored should Valkey lose it. None: no more."""
+        """Record settings of operators (limits, pause, close, caps), to be restored if Valkey loses them. None: the
+        setting was removed."""
         ...
 
     def close(self) -> None: ...

@@ -1,5 +1,7 @@
-"""What workers do over and over, and how long they wait for a server that is away: until they are told to stop, then
-for their grace, or not at all if they never took anything."""
+"""How a worker waits for work and for an unavailable server.
+
+It retries for as long as it runs; after a stop, until the grace period ends, or not at all if it never requested a job.
+"""
 
 from __future__ import annotations
 
@@ -17,48 +19,51 @@ from headrace.vitals.backoff import Backoff
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 1.0
-LONGEST_RECONNECT_S = 5.0  # a fraction of a lease: heartbeats resume in time after a short outage
+LONGEST_RECONNECT_S = 5.0  # a fraction of a lease, so that heartbeats resume in time after a short outage
 
 Failures = tuple[type[HeadraceError], ...]
 
 
 class ShardLink:
-    """Whether one shard answers, and when it may be asked again after a failure."""
+    """Connection state of one shard: whether its last call succeeded, and when to retry after a failure."""
 
     def __init__(self) -> None:
         self.connected = False
-        self.trouble = ""  # the last failure; empty while the shard answers
+        self.trouble = ""  # empty while connected
         self.retry_at = 0.0  # by time.monotonic()
         self._failures = 0
 
     def answered(self) -> None:
-        """A pause under way is still kept: another call may fail although this one did not."""
+        """Record a successful call. A pause in progress continues: another call may still fail."""
         self.connected, self.trouble, self._failures = True, "", 0
 
     def failed(self, error: Exception) -> bool:
-        """Begin a pause and return True; False if one is under way: calls that fail together count as one failure."""
+        """Record a failed call. Begin a pause and return True; return False during a pause, because calls that fail
+        together count as one failure."""
         self.connected, self.trouble = False, str(error) or type(error).__name__
         now = time.monotonic()
         if now < self.retry_at:
             return False
         self._failures += 1
-        pauses = Backoff(base_s=RECONNECT_S, longest_s=LONGEST_RECONNECT_S)
-        self.retry_at = now + pauses.delay_s(self._failures, random.random())
+        backoff = Backoff(base_s=RECONNECT_S, longest_s=LONGEST_RECONNECT_S)
+        self.retry_at = now + backoff.delay_s(self._failures, random.random())
         return True
 
     @property
     def pause_s(self) -> float:
-        """Return the seconds until the shard may be asked again; 0: now."""
+        """Return the seconds until the next retry; 0: now."""
         return max(0.0, self.retry_at - time.monotonic())
 
 
 class Patience:
+    """Waiting and retrying of one worker."""
+
     def __init__(
         self,
         poll_s: float,
         grace_s: float,
         waits_out: Failures = (QueueUnavailable,),
-        leaves: Failures = (),  # to the worker's next turn
+        leaves: Failures = (),  # handled by the worker's main loop
     ) -> None:
         self._poll_s = poll_s
         self._grace_s = grace_s
@@ -66,9 +71,9 @@ class Patience:
         self._leaves = leaves
         self._give_up_at = math.inf
         self.connected = False
-        self.trouble = ""  # why not
+        self.trouble = ""  # empty while connected
         self.has_taken = False
-        self.wake = asyncio.Event()  # there is a result, or it is time to stop
+        self.wake = asyncio.Event()  # set when a job has ended or the worker is to stop
 
     async def wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -76,7 +81,7 @@ class Patience:
         self.wake.set()
 
     async def pause(self) -> None:
-        """Until a job ends, it is time to stop, or there may be more to take."""
+        """Wait until a job ends, the worker is to stop, or the poll interval has passed."""
         try:
             await asyncio.wait_for(self.wake.wait(), self._poll_s)
         except TimeoutError:
@@ -84,7 +89,8 @@ class Patience:
         self.wake.clear()
 
     async def every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
-        """Whatever the server said: a loop that ended would end the heartbeats of jobs that run."""
+        """Run `do` every `seconds`. Errors are logged, not raised: if this loop ended, the leases of running jobs would
+        expire."""
         while True:
             try:
                 await self.until_available(do)
@@ -93,7 +99,8 @@ class Patience:
             await asyncio.sleep(seconds)
 
     async def until_available(self, do: Callable[[], Awaitable[None]]) -> None:
-        """What a worker that stops cannot say in time is left to the others, which reclaim its jobs after the lease."""
+        """Run `do` until it succeeds, raises an ignored error, or retries end. Results that a stopping worker cannot
+        report in time are abandoned; other workers reclaim those jobs when the leases expire."""
         while True:
             try:
                 return await do()
@@ -104,16 +111,17 @@ class Patience:
                     return None
 
     def answered(self) -> None:
-        """All that a worker needs answered."""
+        """Record that the last call succeeded."""
         self.connected, self.trouble = True, ""
 
     @property
     def gives_up(self) -> bool:
-        """Return True once the worker stops and its grace is over: a shard that is away is not waited for any more."""
+        """Return True once the worker is stopping and its grace period has ended: unavailable shards are not
+        retried."""
         return time.monotonic() >= self._give_up_at
 
     async def wait_out(self, error: HeadraceError) -> bool:
-        """False: it is waited for no longer."""
+        """Record the error and sleep RECONNECT_S. Return False, without sleeping, once retries have ended."""
         self.connected, self.trouble = False, str(error)
         log.warning("%s", error, extra={"action": "unavailable"})
         if self.gives_up:

@@ -1,7 +1,7 @@
-"""The client: how programs talk to the queue. One asynchronous, one synchronous, one core.
+"""The low-level clients of producers and operators: one asynchronous, one synchronous, with a common core.
 
-`Operations` checks what is asked and says step by step what to do; the two clients below only differ in how they
-wait for the answers. A refused job raises and nothing of it was written; an accepted one survives.
+`Operations` validates arguments and yields the steps of each operation; the two clients differ only in how they wait
+for replies. If a job is refused, the call raises and nothing of the job was written; an accepted job is durable.
 
 With an `overflow` (see `headrace.cold`) jobs that do not fit into Valkey wait in PostgreSQL; without, they are refused.
 """
@@ -43,12 +43,13 @@ T = TypeVar("T")
 
 REDRIVE_PAGE = 500
 NEW_SHARDS = 2
-"""Shards of a queue that is made by a client which was given no number."""
+"""Number of shards that a client creates if it was given none."""
 
 EVERY_DEAD_JOB = DeadFilter()
 
-# When PostgreSQL refuses a spill because the queue has just left cold mode, Valkey knows a moment later. If it does not
-# (whoever moved the last jobs died in between) it is told, and cold mode goes on.
+# PostgreSQL refuses a spill when the queue has just left cold mode; Valkey follows a moment later, so the client asks
+# Valkey again. If Valkey is still in cold mode after SEND_EPOCH_AFTER tries (the mover died in between), the client
+# passes PostgreSQL's epoch to the enqueue script, which adopts it and stays in cold mode.
 ASK_AGAIN_S = 0.005
 TELL_AFTER = 6  # tries, about a third of a second
 GIVE_UP_AFTER = 30
@@ -56,10 +57,12 @@ GIVE_UP_AFTER = 30
 
 @dataclass(frozen=True)
 class QueueOptions:
-    """The settings a client needs; the defaults are those of the settings file."""
+    """Settings of a client; the defaults are those of the settings file."""
 
-    shards: int | None = None  # verified if given; None: as many as Valkey has, NEW_SHARDS where there is no queue yet
-    stream_maxlen: int = 1_000_000  # this and the caps hold where Valkey has no stored bounds, see bounds.py
+    shards: int | None = (
+        None  # verified if given; None: the number stored in Valkey, or DEFAULT_SHARDS if there is none
+    )
+    stream_maxlen: int = 1_000_000  # this and the caps apply to bounds that are not stored in Valkey, see bounds.py
     max_payload_bytes: int = 2**20
     caps: Caps = DEFAULT_CAPS
 
@@ -67,7 +70,7 @@ class QueueOptions:
         return Stubs(self.shards or NEW_SHARDS, self.stream_maxlen, self.caps)
 
     def resolve(self, found_shards: bytes | None, stored: Bounds) -> QueueOptions:
-        """Return the options with the number of shards and the bounds that Valkey has. Raises ShardMismatch."""
+        """Return the options with the number of shards and the bounds stored in Valkey. Raises ShardMismatch."""
         refuse_other_shards(found_shards, self.shards)
         shards = self.shards or NEW_SHARDS if found_shards is None else int(found_shards)
         maxlen = self.stream_maxlen if stored.stream_maxlen is None else stored.stream_maxlen
@@ -75,8 +78,8 @@ class QueueOptions:
 
 
 class RedriveCount(int):
-    """The number of jobs that a redrive let wait again. `remaining` is the number of jobs that match as well but stay
-    dead, because the queue or its shard is full and there is no PostgreSQL where they could wait."""
+    """The number of redriven jobs. `remaining` is the number of matching jobs that stay dead, because the queue or its
+    shard is full and there is no PostgreSQL where they could wait."""
 
     remaining: int
 
@@ -87,7 +90,7 @@ class RedriveCount(int):
 
 
 class Unchanged:
-    """Of a setting that stays as it is."""
+    """Type of UNCHANGED: the setting keeps its value."""
 
 
 UNCHANGED = Unchanged()
@@ -95,21 +98,22 @@ UNCHANGED = Unchanged()
 
 @dataclass(frozen=True)
 class QueueChange:
-    """What an operator wants of a queue from now on, all of it in one step."""
+    """New settings of a queue, applied atomically."""
 
     paused: bool | Unchanged = UNCHANGED
     closed: bool | Unchanged = UNCHANGED
     limit: int | Unchanged | None = UNCHANGED  # None: no limit
-    caps: tuple[int | None, int | None] | Unchanged = UNCHANGED  # jobs and bytes; None: as the settings say
+    caps: tuple[int | None, int | None] | Unchanged = UNCHANGED  # jobs and bytes; None: the bound of all queues
 
 
 @dataclass
 class Operations:
-    """What both clients can do, as steps. `options` are replaced at first use by those that Valkey has stored."""
+    """Operations of both clients, as steps. `options` are replaced at first use by those stored in Valkey."""
 
     options: QueueOptions
     overflow: Overflow | None = None
-    in_cold_mode: set[QueueRef] = field(default_factory=set[QueueRef])  # when we last asked: jobs need not travel there
+    # Queues that were in cold mode at the last enqueue: job bodies are not sent to Valkey first.
+    in_cold_mode: set[QueueRef] = field(default_factory=set[QueueRef])
 
     def enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
         check_queue(ref)
@@ -118,28 +122,30 @@ class Operations:
 
     def _enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
         accepted = [False] * len(jobs)
-        left = list(range(len(jobs)))  # their numbers
+        remaining = list(range(len(jobs)))  # indexes of jobs without a result
         far_ms = self.overflow.far_ms if self.overflow else None
-        tell = 0
-        for attempt in range(GIVE_UP_AFTER if left else 0):
-            stubs, asked = self.options.stubs(), [jobs[i] for i in left]
-            whole, counted = ref not in self.in_cold_mode, attempt > 0
+        cold_epoch = 0
+        for attempt in range(GIVE_UP_AFTER if remaining else 0):
+            stubs, batch = self.options.stubs(), [jobs[i] for i in remaining]
+            with_bodies, counted = ref not in self.in_cold_mode, attempt > 0
             try:
-                told: Enqueued = yield stubs.enqueue(ref, asked, far_ms, tell, whole=whole, counted=counted)
+                reply: Enqueued = yield stubs.enqueue(
+                    ref, batch, far_ms, cold_epoch, whole=with_bodies, counted=counted
+                )
             except QuotaExceeded as error:
                 if any(accepted):
-                    raise _refused(accepted, len(left), error) from error
+                    raise _refused(accepted, len(remaining), error) from error
                 raise
-            if Enqueued.SEND_WHOLE in told.answers:
+            if Enqueued.SEND_WHOLE in reply.answers:
                 self.in_cold_mode.discard(ref)
                 again = (Enqueued.SEND_WHOLE, Enqueued.SPILL)
-                left = [i for i, answer in zip(left, told.answers, strict=True) if answer in again]
+                remaining = [i for i, answer in zip(remaining, reply.answers, strict=True) if answer in again]
                 continue
-            for i, answer in zip(left, told.answers, strict=True):
+            for i, answer in zip(remaining, reply.answers, strict=True):
                 accepted[i] = answer == Enqueued.ACCEPTED
             cold = [
-                (i, _spill_job(jobs[i], told, place))
-                for place, (i, answer) in enumerate(zip(left, told.answers, strict=True))
+                (i, _spill_job(jobs[i], reply, position))
+                for position, (i, answer) in enumerate(zip(remaining, reply.answers, strict=True))
                 if answer == Enqueued.SPILL
             ]
             if not cold:
@@ -147,10 +153,10 @@ class Operations:
             if any(far_ms is None or job.new.delay_ms < far_ms for _, job in cold):
                 self.in_cold_mode.add(ref)
             try:
-                kept = yield from self._spill(ref, [job for _, job in cold], told)
+                stored = yield from self._spill(ref, [job for _, job in cold], reply)
             except EpochClosed as closed:
-                left = [i for i, _ in cold]
-                tell = closed.epoch if attempt >= TELL_AFTER else 0
+                remaining = [i for i, _ in cold]
+                cold_epoch = closed.epoch if attempt >= TELL_AFTER else 0
                 yield Pause(min(ASK_AGAIN_S * 2**attempt, 0.2))
                 continue
             except CommitUnclear as error:
@@ -161,12 +167,12 @@ class Operations:
                 raise
             except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError, WrongDatabase) as error:
                 raise _refused(accepted, len(cold), error) from error
-            for (i, _), is_new in zip(cold, kept, strict=True):
+            for (i, _), is_new in zip(cold, stored, strict=True):
                 accepted[i] = is_new
             break
         else:
-            if left:
-                raise _refused(accepted, len(left), "the queue changed between its tiers all the time")
+            if remaining:
+                raise _refused(accepted, len(remaining), "the queue kept switching between warm and cold mode")
         return accepted
 
     def _spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Steps[Sequence[bool]]:
@@ -184,12 +190,12 @@ class Operations:
     def get(self, env: EnvRef, job_id: str) -> Steps[JobInfo | None]:
         check_environment(env)
         check_name("job id", job_id)
-        found: JobInfo | None = yield self.options.stubs().get(env, job_id)
-        if found is None and self.overflow:
-            found = yield Blocking(partial(self.overflow.find, env, job_id))
-            if found is None:  # on its way from there to here when we looked
-                found = yield self.options.stubs().get(env, job_id)
-        return found
+        job: JobInfo | None = yield self.options.stubs().get(env, job_id)
+        if job is None and self.overflow:
+            job = yield Blocking(partial(self.overflow.find, env, job_id))
+            if job is None:  # it may have moved from PostgreSQL to Valkey between the two reads
+                job = yield self.options.stubs().get(env, job_id)
+        return job
 
     def pause(self, ref: QueueRef, paused: bool) -> Steps[None]:
         return self._configure(ref, {"paused": "1" if paused else None})
@@ -209,8 +215,8 @@ class Operations:
         return self._configure(ref, {}, (items, size))
 
     def _own_caps(self, items: int | None, size: int | None) -> str | None:
-        ours = self.options.caps
-        return None if items is None and size is None else f"{items or ours.items} {size or ours.bytes}"
+        defaults = self.options.caps
+        return None if items is None and size is None else f"{items or defaults.items} {size or defaults.bytes}"
 
     def change(self, ref: QueueRef, to: QueueChange) -> Steps[None]:
         fields: dict[str, str | None] = {}
@@ -234,7 +240,7 @@ class Operations:
         check_queue(ref) if isinstance(ref, QueueRef) else check_environment(ref)
         if not isinstance(caps, Unchanged):
             fields = {**fields, "caps": self._own_caps(*caps)}
-        if self.overflow:  # first: it is the record, and Valkey's copy is restored from it
+        if self.overflow:  # first: PostgreSQL has the record from which Valkey's copy is restored
             refuse_unknown(ref, (yield self.options.stubs().configure(ref, {})))
             yield Blocking(partial(self.overflow.record_settings, ref, fields))
         refuse_unknown(ref, (yield self.options.stubs().configure(ref, fields)))
@@ -256,20 +262,20 @@ class Operations:
     def _on_dead(
         self, ref: QueueRef, which: DeadFilter, act: Callable[[QueueRef, DeadFilter, int, int], Call[Redriven | None]]
     ) -> Steps[RedriveCount]:
-        """Do something with every dead job that matches, page by page."""
+        """Call `act` page by page on all dead jobs that match the filter."""
         moved = skip = remaining = 0
         while True:
             answer: Redriven | None = yield act(ref, which, REDRIVE_PAGE, skip)
             page = known(ref, answer)
             moved += page.moved
             remaining += page.remaining
-            skip += page.looked_at - page.moved  # those stay dead, ahead of the next page
+            skip += page.looked_at - page.moved  # these stay dead, ahead of the next page
             if which.ids or page.looked_at < REDRIVE_PAGE:
                 return RedriveCount(moved, remaining)
 
 
 class SyncClient:
-    """For Django, Flask, scripts and threads. Every method may raise QueueUnavailable."""
+    """Synchronous client, for Django, Flask, scripts and threads. Every method may raise QueueUnavailable."""
 
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.redis = connect(url)
@@ -279,67 +285,69 @@ class SyncClient:
         self._checked = False
 
     def enqueue(self, ref: QueueRef, job: NewJob) -> bool:
-        """True if the job was accepted now, False if one of its id was already there."""
+        """Enqueue a job. Return True if it was accepted, False if a job with its id already exists."""
         return self.enqueue_many(ref, [job])[0]
 
     def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
-        """Accept many jobs, up to 10,000, in one call. If some do not fit into Valkey and PostgreSQL cannot take them,
-        those are refused (SpillRefused says which were accepted); any other refusal concerns the whole call."""
+        """Enqueue up to 10,000 jobs in one call. Return for each whether it was accepted; False: its id already exists.
+
+        If some do not fit into Valkey and PostgreSQL cannot store them, only those are refused (SpillRefused.accepted);
+        any other error refuses the whole call."""
         return self._drive(self._operations.enqueue(ref, jobs))
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
-        """The state the job was in; it is gone if that was ready, scheduled or cold. None: there is no such job."""
+        """Cancel a job if it is ready, scheduled or cold. Return the state it was in; None if there is no such job."""
         return self._drive(self._operations.cancel(env, job_id))
 
     def get(self, env: EnvRef, job_id: str) -> JobInfo | None:
-        """The job as it is now. One that is done is known for a minute (queue.keep_done)."""
+        """Return the current state of a job; None if it is unknown. A finished job is known for queue.keep_done."""
         return self._drive(self._operations.get(env, job_id))
 
     def pause(self, ref: QueueRef) -> None:
-        """Start no more jobs of this queue; accept them still."""
+        """Pause a queue: accept jobs but start none."""
         self._drive(self._operations.pause(ref, True))
 
     def resume(self, ref: QueueRef) -> None:
         self._drive(self._operations.pause(ref, False))
 
     def close_queue(self, ref: QueueRef) -> None:
-        """Accept no more jobs; those that wait are run still."""
+        """Close a queue: refuse new jobs; waiting jobs still run."""
         self._drive(self._operations.close_queue(ref, True))
 
     def open_queue(self, ref: QueueRef) -> None:
         self._drive(self._operations.close_queue(ref, False))
 
     def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None = None) -> None:
-        """At most this many jobs run at once; None: no limit. An environment may go beyond it by its burst factor,
-        none of its queues may."""
+        """Limit the number of running jobs of a queue or environment; None: no limit. An environment as a whole may
+        exceed its limit by the burst factor, each of its queues may not."""
         self._drive(self._operations.limits(ref, limit, burst))
 
     def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
-        """Valkey holds at most this many jobs and payload bytes of this queue; both None: as the settings say."""
+        """Limit the jobs and payload bytes of a queue in Valkey; both None: the bounds of all queues apply."""
         self._drive(self._operations.caps(ref, items, size))
 
     def change(self, ref: QueueRef, to: QueueChange) -> None:
-        """Several of the above at once, all or none."""
+        """Change several settings of a queue atomically."""
         self._drive(self._operations.change(ref, to))
 
     def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
-        """Let dead jobs run again, with all their attempts, longest dead first. Returns how many. Each job moves at
-        once or not at all. What the caps leave no room for waits in PostgreSQL, or stays dead where there is none."""
+        """Redrive dead jobs, oldest first, with all their attempts. Return how many. Each job moves atomically. Jobs
+        that exceed the caps wait in PostgreSQL, or stay dead if there is none."""
         return self._drive(self._operations.redrive(ref, which))
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
-        """Delete dead jobs permanently, longest dead first. Returns how many."""
+        """Delete dead jobs permanently, oldest first. Return how many."""
         return self._drive(self._operations.remove_dead(ref, which))
 
     @property
     def shards(self) -> int:
-        """Number of shards of the queue."""
+        """Return the number of shards of the queue."""
         self.check_shards()
         return self.options.shards or NEW_SHARDS
 
     def check_shards(self) -> None:
-        """Read what Valkey has stored for every client, at first use. The number of shards is written once; a client
-        that was given another one raises ShardMismatch."""
+        """Read the number of shards and the bounds from Valkey, at first use. The number of shards is stored if there
+        is none. Raises ShardMismatch if another number is stored than was given."""
         if not self._checked:
             with available():
                 found = store_shards(self.redis, self.options.shards)
@@ -375,7 +383,7 @@ class SyncClient:
 
 
 class Client:
-    """For asyncio code; the same methods as SyncClient, awaited."""
+    """Asynchronous client with the methods of SyncClient."""
 
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.url = url
@@ -427,12 +435,12 @@ class Client:
 
     @property
     def shards(self) -> int:
-        """Number of shards of the queue; known for certain after the first call."""
+        """Return the number of shards of the queue. Not verified before the first call of another method."""
         return self.options.shards or NEW_SHARDS
 
     def redis_of(self, shard: int) -> AsyncValkey:
-        """Return the connections for calls to one shard. On a cluster each shard has its own: after a server did not
-        answer, redis-py looks for its successor, and all other calls of that client wait meanwhile."""
+        """Return the Valkey client for calls to one shard. On a cluster each shard has its own: while redis-py looks
+        for the successor of a failed server, all other calls of that client wait."""
         if not is_cluster(self.redis):
             return self.redis
         if shard not in self._of_shard:
@@ -479,25 +487,25 @@ class Client:
 
 
 def _spill_job(job: NewJob, told: Enqueued, place: int) -> SpillJob:
-    due_ms = told.now_ms + job.delay_ms + place / 4096  # as the script would have placed it
+    due_ms = told.now_ms + job.delay_ms + place / 4096  # the score that the script would have given it
     return SpillJob(job, int(told.now_ms), due_ms, delayed=job.delay_ms > 0)
 
 
 def _refused(accepted: Sequence[bool], refused: int, reason: object) -> SpillRefused:
     return SpillRefused(
-        f"{refused} of {len(accepted)} jobs did not fit into Valkey and could not be kept in PostgreSQL: they were "
-        f"refused. {sum(accepted)} were accepted and will run. Enqueue again with the same ids when PostgreSQL is "
-        f"back: what is there already is not accepted twice. ({reason})",
+        f"{refused} of {len(accepted)} jobs did not fit into Valkey, could not be stored in PostgreSQL, and were "
+        f"refused. {sum(accepted)} were accepted. Retry with the same ids when PostgreSQL is available; accepted jobs "
+        f"are not duplicated. ({reason})",
         accepted,
     )
 
 
 def _unclear(accepted: Sequence[bool], unclear: int, reason: object) -> SpillRefused:
     return SpillRefused(
-        f"{unclear} of {len(accepted)} jobs did not fit into Valkey, and whether PostgreSQL keeps them is not known: "
-        "it was lost during the commit and has not come back. "
-        f"{sum(accepted)} were accepted and will run. Enqueue again with the same ids when PostgreSQL is back: what is "
-        f"there already is not accepted twice. ({reason})",
+        f"{unclear} of {len(accepted)} jobs did not fit into Valkey, and it is unknown whether PostgreSQL stored them: "
+        "the connection was lost during COMMIT and has not been restored. "
+        f"{sum(accepted)} were accepted. Retry with the same ids when PostgreSQL is available; accepted jobs are not "
+        f"duplicated. ({reason})",
         accepted,
     )
 
@@ -513,36 +521,36 @@ def refuse_unknown(ref: QueueRef | EnvRef, found: bool) -> None:
         assert isinstance(ref, QueueRef)
         raise UnknownQueue(
             f"There is no queue {ref.queue!r} in {ref.org} / {ref.project} / {ref.env}. Nothing was changed. "
-            "A queue comes into being with its first job."
+            "A queue is created by its first job."
         )
 
 
 def store_shards(client: Valkey, given: int | None) -> bytes | None:
-    """Return the number of shards that Valkey has stored. Where there is no queue yet: store the given number, or
-    NEW_SHARDS without one, and return None. Only that needs the right to write."""
-    found: Any = client.get(keys.SHARDS)
-    if found is None:
-        found = client.set(keys.SHARDS, given or NEW_SHARDS, nx=True, get=True)
-    return found
+    """Return the number of shards stored in Valkey. If there is none, store the given number, or DEFAULT_SHARDS without
+    one, and return None. Only that needs permission to write."""
+    stored: Any = client.get(keys.SHARDS)
+    if stored is None:
+        stored = client.set(keys.SHARDS, given or NEW_SHARDS, nx=True, get=True)
+    return stored
 
 
 def read_shards(client: Valkey, given: int | None) -> int:
-    """Return the number of shards that Valkey has stored. Where there is no queue yet: the given number, or NEW_SHARDS
+    """Return the number of shards stored in Valkey. If there is none, return the given number, or DEFAULT_SHARDS
     without one. Writes nothing. Raises ShardMismatch if another number is stored than given."""
     return read_stored_shards(client, given) or given or NEW_SHARDS
 
 
 def read_stored_shards(client: Valkey, given: int | None) -> int | None:
-    """Return the number of shards that Valkey has stored, None if there is no queue yet. Raises ShardMismatch."""
+    """Return the number of shards stored in Valkey, or None if there is none. Raises ShardMismatch."""
     with available():
-        found: Any = client.get(keys.SHARDS)
-    refuse_other_shards(found, given)
-    return None if found is None else int(found)
+        stored: Any = client.get(keys.SHARDS)
+    refuse_other_shards(stored, given)
+    return None if stored is None else int(stored)
 
 
-def refuse_other_shards(found: bytes | None, ours: int | None) -> None:
-    if found is not None and ours is not None and int(found) != ours:
+def refuse_other_shards(stored: bytes | None, given: int | None) -> None:
+    if stored is not None and given is not None and int(stored) != given:
         raise ShardMismatch(
-            f"This Valkey holds a queue of {int(found)} shards; queue.shards is {ours}. Nothing was written. "
-            f"Set queue.shards = {int(found)}, or remove the setting: the stored number is used without it."
+            f"This Valkey was set up with {int(stored)} shards, but queue.shards is {given}. Nothing was written. "
+            f"Set queue.shards = {int(stored)}, or remove the setting to use the stored number."
         )

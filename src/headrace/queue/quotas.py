@@ -1,18 +1,17 @@
-"""Quotas as Valkey holds them. PostgreSQL has the record (`headrace.cold.quotas`); scripts enforce these.
+"""Quotas as stored in Valkey, where scripts enforce them. PostgreSQL has the record (`headrace.cold.quotas`).
 
     quota of hr:{0}:env:E      values of the environment: a number, `-` (none) or `=` (the default)
     quota of hr:{0}:meta       defaults of every environment: a number or `-`
-    share of hr:{0}:env:E      its share of the quotas of its project and organisation, and the round it was given in
-    shared of hr:{0}:meta      "1" if a project or organisation has a quota that is shared out
-    share_round                the round of the last share, also where there is none any more
+    share of hr:{0}:env:E      its share of the quotas of its project and organisation, and the round that set it
+    shared of hr:{0}:meta      names of the fields below, if a project or organisation has a quota that is shared
+    share_round                the round that last set or removed the share
     share_need                 bytes of a job that waits in PostgreSQL because its share is too small, and when (ms)
-    shared:O, shared:O:P       names of the quotas that the organisation O, or its project P, shares out
+    shared:O, shared:O:P       names of the shared quotas of the organisation O, or of its project P
     shared_bytes:O, …:O:P      its quota `warm_bytes`: a larger job could never run
     rate_at of hr:{0}:env:E    level of the enqueue rate, a time in ms (lua/enqueue.lua)
-    refused:<quota>            how often it refused something
+    refused:<quota>            number of refusals because of the quota
 
-The words are in the order of `headrace.model.quotas.IN_VALKEY`. Clients of releases before quotas bring their own
-scripts and enforce none.
+The words are in the order of `headrace.model.quotas.VALKEY_QUOTAS`. Scripts of releases before quotas enforce none.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from headrace.valkey.connect import Valkey, available, node_of
 
 NONE, DEFAULT = "-", "="
 MEASURED = (Quota.WARM_JOBS, Quota.WARM_BYTES, Quota.QUEUES, Quota.RUNNING)
-"""Quotas of which something is used at a moment; the others are rates."""
+"""Quotas with a current usage; the others are rates."""
 REFUSED = "refused:"
 SHARED, SHARED_BYTES = "shared", "shared_bytes"
 
 
 def pack_quotas(values: Values, missing: str = DEFAULT) -> str:
-    """Return the words of values; `missing` stands for those that are not there."""
+    """Return the packed words of quota values; `missing` is the word of a quota without a value."""
     return " ".join(missing if name not in values else _word(values[name]) for name in IN_VALKEY)
 
 
@@ -44,7 +43,8 @@ def _word(value: int | None) -> str:
 
 
 def shared_fields(quotas: Mapping[TenantRef, Values]) -> dict[str, str]:
-    """Return the fields of a shard's meta for all quotas that are set: defaults, and which are shared out by whom."""
+    """Return the fields of a shard's meta for all quotas that are set: defaults, and the shared quotas of projects and
+    organisations."""
     fields: dict[str, str] = {}
     if default := {name: value for name, value in quotas.get(NO_TENANT, {}).items() if name in IN_VALKEY}:
         fields["quota"] = pack_quotas(default, NONE)
@@ -61,32 +61,33 @@ def shared_fields(quotas: Mapping[TenantRef, Values]) -> dict[str, str]:
 
 
 def read_shared(client: Valkey, shard: int) -> dict[str, str]:
-    """Return those fields as they are."""
+    """Return the current values of the fields that `build_shared_fields` describes."""
     first: Any = client.hmget(keys.meta(shard), "quota", SHARED)
-    found = {name: value.decode() for name, value in zip(("quota", SHARED), first, strict=True) if value is not None}
-    markers = [marker.replace("%20", " ") for marker in found.get(SHARED, "").split()]
+    fields = {name: value.decode() for name, value in zip(("quota", SHARED), first, strict=True) if value is not None}
+    markers = [marker.replace("%20", " ") for marker in fields.get(SHARED, "").split()]
     values: Any = client.hmget(keys.meta(shard), *markers) if markers else []
-    return found | {name: value.decode() for name, value in zip(markers, values, strict=True) if value is not None}
+    return fields | {name: value.decode() for name, value in zip(markers, values, strict=True) if value is not None}
 
 
 def store_shared(client: Valkey, shard: int, before: Mapping[str, str], fields: Mapping[str, str]) -> None:
+    """Write the fields that differ from `before`, and delete those that are in `before` only."""
     if changed := {name: value for name, value in fields.items() if before.get(name) != value}:
         client.hset(keys.meta(shard), mapping=cast(Any, changed))
-    if gone := before.keys() - fields.keys():
-        client.hdel(keys.meta(shard), *gone)
+    if removed := before.keys() - fields.keys():
+        client.hdel(keys.meta(shard), *removed)
 
 
 @dataclass(frozen=True)
 class WarmUse:
-    """What an environment uses of the quotas that Valkey enforces, and how often each quota refused something."""
+    """Usage of the quotas that Valkey enforces by one environment, summed from its queues."""
 
-    used: Mapping[str, int]  # of each that is MEASURED
-    refused: Mapping[str, int]
-    share: Mapping[str, int]  # its share of quotas of its project and organisation, by name
+    used: Mapping[str, int]  # for each of MEASURED
+    refused: Mapping[str, int]  # quota → number of refusals
+    share: Mapping[str, int]  # quota of its project or organisation → its share
 
 
 def read_warm_use(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[WarmUse]:
-    """Sum up the queues of each environment."""
+    """Return the usage of each environment, summed from its queues."""
     names: list[Any] = []
     with available():
         pipeline = client.pipeline(transaction=False)
@@ -101,12 +102,12 @@ def read_warm_use(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[W
                 key = f"{keys.prefix(shard)}q:{keys.env_part(env)}:{queue.decode()}"
                 pipeline.hmget(key, "ready", "warm_scheduled", "running", "warm_bytes")
         answers: list[Any] = pipeline.execute()
-    found: list[WarmUse] = []
+    usage: list[WarmUse] = []
     for queues in names:
         fields, *rows = answers[: 1 + len(queues)]
         del answers[: 1 + len(queues)]
-        found.append(_use(fields, [[int(value or 0) for value in row] for row in rows]))
-    return found
+        usage.append(_use(fields, [[int(value or 0) for value in row] for row in rows]))
+    return usage
 
 
 def _use(fields: dict[bytes, bytes], rows: list[list[int]]) -> WarmUse:
@@ -123,26 +124,26 @@ def _use(fields: dict[bytes, bytes], rows: list[list[int]]) -> WarmUse:
 
 @dataclass(frozen=True)
 class EnvironmentUse:
-    """What the hash of an environment says that it uses. Scripts of older clients do not count it."""
+    """Usage of an environment as counted in its hash. Scripts of older clients do not count it."""
 
-    used: Mapping[str, int]  # of each that is MEASURED
-    share_words: Sequence[str]  # none: it has no shares
+    used: Mapping[str, int]  # for each of MEASURED
+    share_words: Sequence[str]  # empty: it has no shares
     share: Mapping[str, int]
-    is_enqueuing: bool  # it used its enqueue rate within the last seconds
-    waiting: int  # jobs that are ready to run
-    needed_bytes: int  # room for a job that waits in PostgreSQL because it is larger than the share; 0: there is none
+    is_enqueuing: bool  # it used its enqueue rate within ENQUEUING_WITHIN_MS
+    waiting: int  # ready jobs
+    needed_bytes: int  # for a job that waits in PostgreSQL because it is larger than the share; 0: there is none
 
 
 RECENT_MS = 2000
 NEED_MS = 30_000
-"""How long a need for bytes holds: the mover tries again within that time."""
+"""How long `share_need` is valid: the mover renews it within that time."""
 
 
 ENVIRONMENT_FIELDS = ("jobs", "bytes", "running", "share", "rate_at", "depth", "share_need")
 
 
 def read_environment_use(client: Valkey, shard: int, envs: Sequence[EnvRef]) -> dict[EnvRef, EnvironmentUse]:
-    """Read environments of one shard, in one round trip."""
+    """Return the usage of environments of one shard, read in one round trip."""
     clock: Any = node_of(client, keys.meta(shard)).time()
     now_ms = clock[0] * 1000
     pipeline = client.pipeline(transaction=False)
@@ -150,7 +151,7 @@ def read_environment_use(client: Valkey, shard: int, envs: Sequence[EnvRef]) -> 
         pipeline.hmget(keys.env(shard, env), *ENVIRONMENT_FIELDS)
         pipeline.scard(keys.env_names(shard, env))
     answers: list[Any] = pipeline.execute()
-    found: dict[EnvRef, EnvironmentUse] = {}
+    usage: dict[EnvRef, EnvironmentUse] = {}
     for env, values, queues in zip(envs, answers[::2], answers[1::2], strict=True):
         jobs, size, running, share, rate_at, depth, need = values
         numbers = (int(jobs or 0), int(size or 0), queues, int(running or 0))
@@ -160,8 +161,8 @@ def read_environment_use(client: Valkey, shard: int, envs: Sequence[EnvRef]) -> 
         needed_bytes, needed_at = (int(word) for word in (need or b"0 0").split())
         if needed_at < now_ms - NEED_MS:
             needed_bytes = 0
-        found[env] = EnvironmentUse(used, words, _parse_share(words), is_enqueuing, int(depth or 0), needed_bytes)
-    return found
+        usage[env] = EnvironmentUse(used, words, _parse_share(words), is_enqueuing, int(depth or 0), needed_bytes)
+    return usage
 
 
 def _parse_share(words: Sequence[str]) -> dict[str, int]:
@@ -169,7 +170,7 @@ def _parse_share(words: Sequence[str]) -> dict[str, int]:
 
 
 def count_refusal(client: Valkey, shards: int, env: EnvRef, quota: str) -> None:
-    """Count something that a quota refused outside of Valkey. An environment without queues is not counted."""
+    """Count a refusal by a quota that is enforced outside of Valkey. Not counted for an environment without queues."""
     key = keys.env(env.shard(shards), env)
     with available():
         if client.hexists(key, "depth"):

@@ -1,4 +1,4 @@
-"""Who is working on what: each worker says so at every heartbeat, and is forgotten when it stops saying so."""
+"""Running tasks of all workers. Each worker writes its entry at every heartbeat; entries expire after 30 s."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.valkey.connect import AsyncValkey, Valkey, available
 STALE_MS = 30_000
 
 MOST_SERVED = 200
-"""Pairs of environment and task that one worker reports as served: those it ran first most recently."""
+"""Maximum number of (environment, task) pairs that a worker reports as served. The oldest are dropped."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunningTask:
 
 @dataclass(frozen=True)
 class ReportedTask:
-    """A running task as its worker told it."""
+    """A running task as reported by its worker."""
 
     queue: QueueRef
     job_id: str
@@ -42,15 +42,15 @@ class ReportedTask:
 
 @dataclass(frozen=True)
 class Workers:
-    """What all live workers reported. Plugins are known per environment: workers of two tenants may have tasks of the
-    same name."""
+    """Running tasks and plugins of all workers that reported. Plugins are per environment: workers of two tenants may
+    have tasks of the same name."""
 
     running: Sequence[ReportedTask]
-    plugins: Mapping[tuple[EnvRef, str], frozenset[str]]  # environment and task → artifacts whose workers ran it there
+    plugins: Mapping[tuple[EnvRef, str], frozenset[str]]  # (environment, task) → plugins of workers that ran it
 
 
 class Registry:
-    """One worker's entry."""
+    """The entry of one worker in the registry."""
 
     def __init__(self, client: AsyncValkey, name: str | None = None) -> None:
         self.worker_id = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
@@ -58,7 +58,7 @@ class Registry:
         self._served: dict[tuple[str, str, str, str], None] = {}
 
     def note_served(self, job: LeasedJob) -> None:
-        """Remember that this worker runs a task for the environment of a job."""
+        """Record that this worker runs the task of a job for its environment."""
         pair = (job.queue.org, job.queue.project, job.queue.env, job.task)
         if pair not in self._served:
             self._served[pair] = None
@@ -83,30 +83,30 @@ class Registry:
 
 
 def read_workers(client: Valkey) -> Workers:
-    """Every worker that reported within the last 30 seconds, by the server's clock: its entry ends then. An entry that
-    cannot be read is passed over: one broken worker must not hide the others."""
+    """Return running tasks and plugins of the workers that reported within the last 30 seconds, by the server's clock.
+    A malformed entry is skipped, so that one broken worker does not hide the others."""
     running: list[ReportedTask] = []
     plugins: dict[tuple[EnvRef, str], set[str]] = {}
-    gone: list[bytes] = []
+    expired: list[bytes] = []
     with available():
         for name in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
-            found = client.get(keys.worker(name.decode()))
-            if found is None:
-                gone.append(name)
+            raw = client.get(keys.worker(name.decode()))
+            if raw is None:
+                expired.append(name)
                 continue
-            entry = _entry(found)
+            entry = _entry(raw)
             tasks = [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
             running += tasks
             if entry["plugin"]:
                 for pair in _served(entry, tasks):
                     plugins.setdefault(pair, set()).add(entry["plugin"])
-        if gone:  # should one be back by now, its next report names it again
+        if expired:  # a worker that has returned meanwhile adds itself again with its next report
             try:
                 with available():
-                    client.zrem(keys.WORKERS, *gone)
+                    client.zrem(keys.WORKERS, *expired)
             except NotPermitted:
                 pass  # the user may only read; another process removes them
-    return Workers(running, {pair: frozenset(found) for pair, found in plugins.items()})
+    return Workers(running, {pair: frozenset(names) for pair, names in plugins.items()})
 
 
 def _names(ref: QueueRef) -> tuple[str, str, str, str]:
@@ -114,7 +114,7 @@ def _names(ref: QueueRef) -> tuple[str, str, str, str]:
 
 
 def _task(fields: Any, worker: str) -> ReportedTask | None:
-    """None if it makes no sense: it must not hide the others either."""
+    """Return a reported task, or None if the fields are malformed."""
     match fields:
         case [str(org), str(project), str(env), str(queue), str(job_id), str(task), int(started_at_ms)]:
             return ReportedTask(QueueRef(org, project, env, queue), job_id, task, started_at_ms, worker)
@@ -123,7 +123,7 @@ def _task(fields: Any, worker: str) -> ReportedTask | None:
 
 
 def _served(entry: dict[str, Any], running: Iterable[ReportedTask]) -> Iterator[tuple[EnvRef, str]]:
-    """Yield the environments and tasks that a worker has run. Older workers report only what runs now."""
+    """Yield the environments and tasks that a worker has served. Older workers report only running tasks."""
     provided = set(map(str, entry["tasks"]))
     for task in running:
         if task.task in provided:

@@ -1,7 +1,7 @@
-"""Lets every queue of a shard say where it stands, for readers of the metric events that missed some.
+"""Resync of a shard, for readers of the metric events that missed some.
 
-A resync event carries a queue's gauges and all its odometers. So whoever adds up counts sees by how much they fall
-short, without asking each queue.
+A resync event carries a queue's gauges and all its odometers, so a reader that sums counts can see how many it missed,
+without reading each queue's state.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from headrace.queue.scripts import Stubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 
-PAGE = 50  # queues per script call: some milliseconds, in which the server does nothing else
+PAGE = 50  # queues per script call, which blocks the server for a few milliseconds
 
 
 def resync_shard(client: Valkey, stubs: Stubs, shard: int) -> int:
-    """Returns how many queues were told of: 0 with metrics switched off.
+    """Write a resync event (gauges and all odometers) for every queue of a shard. Return how many were written; 0 while
+    metrics are off.
 
-    Queues that come into being meanwhile may be left out; their first events tell everything. To repeat it after a
-    failure is safe. Raises QueueUnavailable."""
-    cursor = told = 0
+    Queues created meanwhile may be left out; their first events are complete. Safe to repeat after a failure. Raises
+    QueueUnavailable."""
+    cursor = events = 0
     while True:
         page = run(client, stubs.resync(shard, cursor, PAGE))
-        cursor, told = page.cursor, told + page.told
+        cursor, events = page.cursor, events + page.told
         if cursor == 0:
-            return told
+            return events

@@ -1,4 +1,4 @@
-"""Typed stubs of the Lua scripts: one function per verb, its arguments in the signature."""
+"""Typed stubs of the Lua scripts: one method per verb. Each returns a `ScriptCall`, which the client runs."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def script(name: str) -> Script:
 
 @dataclass(frozen=True)
 class Caps:
-    """How much may wait, be scheduled and run in Valkey: of one queue, and of a shard's payloads together (0: any)."""
+    """Limits of waiting, scheduled and running jobs in Valkey."""
 
-    items: int = 5000
-    bytes: int = 64 * 2**20
-    shard_bytes: int = 2**30
+    items: int = 5000  # jobs of one queue
+    bytes: int = 64 * 2**20  # payload bytes of one queue
+    shard_bytes: int = 2**30  # payload bytes of one shard; 0: no limit
 
 
 DEFAULT_CAPS = Caps()
-DEAD_BYTES = 8 * 2**20  # payloads of one page of dead jobs
+DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
 
 
 @dataclass(frozen=True)
 class Enqueued:
-    """How an enqueue was answered."""
+    """Result of an enqueue."""
 
-    valkey_epoch: int  # of the queue
+    valkey_epoch: int  # when the queue's state in Valkey was created
     cold_epoch: int
     now_ms: float
-    answers: Sequence[int]  # for each job one of those below
-    postgres_id: str = ""  # of the PostgreSQL where jobs of the shard wait; empty: not known yet
+    answers: Sequence[int]  # for each job one of the codes below
+    postgres_id: str = ""  # id of the PostgreSQL where jobs of the shard wait; empty: not known yet
 
     KNOWN, ACCEPTED, SPILL, SEND_WHOLE = 0, 1, 2, 3
 
@@ -63,18 +63,18 @@ class Enqueued:
 
 @dataclass(frozen=True)
 class Room:
-    """What a mover must know of a queue."""
+    """State of a queue's warm tier that the mover reads before it moves rows."""
 
     now_ms: float
-    valkey_epoch: int  # 0: Valkey does not know this queue
+    valkey_epoch: int  # 0: the queue does not exist in Valkey
     cold: bool
     cold_epoch: int
-    items: int  # that many fit
-    bytes: int
-    refill: bool  # below 90 %
-    leave: bool  # at most 80 %: cold mode may end
-    placed: int  # rows that were placed and may be in PostgreSQL still
-    unconfirmed: Sequence[PlacedRow] = ()  # the same by name, if asked for
+    items: int  # jobs that still fit
+    bytes: int  # bytes that still fit
+    refill: bool  # less than 90 % full
+    leave: bool  # at most 80 % full: cold mode may end
+    placed: int  # number of rows that were placed and may still be in PostgreSQL
+    unconfirmed: Sequence[PlacedRow] = ()  # these rows, if requested with `name_placed`
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class PlacedRow:
     """A row of PostgreSQL whose job is in Valkey."""
 
     seq: int
-    job_id: str | None  # None: not known, placed by an earlier release
+    job_id: str | None  # None: unknown, because an earlier release placed it
 
 
 @dataclass(frozen=True)
 class ColdRow:
-    """A job as it waits in PostgreSQL."""
+    """A waiting or delayed job in PostgreSQL."""
 
     seq: int
     job_id: str
@@ -107,14 +107,14 @@ class ColdRow:
 @dataclass(frozen=True)
 class Refilled:
     valkey_epoch: int
-    answers: Sequence[int]  # one of those below; of rows that found no room there is none
+    answers: Sequence[int]  # one of the codes below per row; shorter than the rows if the last ones did not fit
 
     PLACED, PLACED_BEFORE, ID_IN_USE, EXPIRED = 1, 0, -1, 2
 
 
 @dataclass(frozen=True)
 class ColdNumbers:
-    """What PostgreSQL holds of a queue. Totals count from the queue's epoch in Valkey."""
+    """Counters of a queue in PostgreSQL. Totals count from the queue's epoch in Valkey."""
 
     valkey_epoch: int
     version: int
@@ -127,7 +127,7 @@ class ColdNumbers:
     expired: int
     cancelled: int
     redriven: int
-    oldest_ms: float | None = None  # None: as it was
+    oldest_ms: float | None = None  # None: unchanged
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,16 @@ class Settled:
 
 @dataclass(frozen=True)
 class SettingsState:
-    """Whether what operators decided was restored on a shard's server."""
+    """Whether the settings of operators were restored on a shard's server."""
 
-    life: str  # changes when the server restarts or another one takes over
-    restored_for: str  # the life for which it was; empty: none
-    postgres_id: str  # of the PostgreSQL that has the record; empty: none is known
+    life: str  # changes when the server restarts or another one replaces it
+    restored_for: str  # the life for which they were restored; empty: none
+    postgres_id: str  # id of the PostgreSQL that has the record; empty: not known
 
 
 @dataclass(frozen=True)
 class DeadRow:
-    """A dead job as Valkey holds it."""
+    """A dead job in Valkey."""
 
     job_id: str
     task: str
@@ -168,40 +168,40 @@ class DeadRow:
 
 @dataclass(frozen=True)
 class Maintained:
-    """The answer to a maintenance call."""
+    """Result of a maintenance call."""
 
-    is_owner: bool  # False: another caller is, and nothing was done
+    is_owner: bool  # False: another process is the owner, and nothing was done
     again_ms: int  # until the next call; 0: at once
     expired: int = 0
     reclaimed: int = 0
     released: int = 0
     ticked: bool = False
     to_repair: int = 0  # queues that a failed script left half changed
-    quarantined: int = 0  # malformed entries taken out by this call
+    quarantined: int = 0  # malformed entries removed by this call
 
 
 @dataclass(frozen=True)
 class Repaired:
-    queue: str  # its part of the key; empty: no queue needed it
-    left: int  # queues that need it still
+    queue: str  # key part of the repaired queue; empty: no queue needed repair
+    left: int  # queues that still need repair
 
 
 @dataclass(frozen=True)
 class Redriven:
     moved: int
     looked_at: int
-    remaining: int = 0  # of those looked at: they match, and the caps left no room
+    remaining: int = 0  # examined jobs that match but exceed the caps
 
 
 @dataclass(frozen=True)
 class Resynced:
-    cursor: int  # where to go on; 0: every queue was told of
+    cursor: int  # for the next call; 0: all queues are done
     told: int
 
 
 @dataclass(frozen=True)
 class DeadFilter:
-    """Which dead jobs are meant. Empty fields match everything."""
+    """Filter of dead jobs. Empty fields match everything."""
 
     ids: Sequence[str] = ()
     task: str = ""
@@ -212,7 +212,7 @@ class DeadFilter:
 
 @dataclass(frozen=True)
 class Stubs:
-    """The verbs for a queue of `shards` shards whose metric streams hold about `stream_maxlen` events."""
+    """Script calls for a queue with `shards` shards whose metric streams hold about `stream_maxlen` events."""
 
     shards: int
     stream_maxlen: int
@@ -221,7 +221,7 @@ class Stubs:
     def shard_of(self, ref: QueueRef | EnvRef) -> int:
         return (ref.environment if isinstance(ref, QueueRef) else ref).shard(self.shards)
 
-    # What producers do
+    # Producers
 
     def enqueue(
         self,
@@ -233,10 +233,11 @@ class Stubs:
         whole: bool = True,
         counted: bool = False,
     ) -> Call[Enqueued]:
-        """With `far_ms` jobs that do not fit, or are delayed by that much, are answered `SPILL`; without, refused.
+        """Enqueue jobs. With `far_ms`, jobs that do not fit or are delayed by at least that long are answered `SPILL`;
+        with None (no PostgreSQL) the call is refused if they do not fit.
 
-        If not `whole`, Valkey is only asked where the jobs belong: where it takes them itself it says `SEND_WHOLE`.
-        `counted` says that these jobs were answered before: the enqueue rate does not count them again."""
+        With `with_bodies=False` only ids, sizes and delays are sent, and jobs that belong in Valkey are answered
+        `SEND_BODY`. With `counted=True` the enqueue rate does not count these jobs, because an earlier call did."""
         shard = self.shard_of(ref)
         args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch]
         args += (int(whole), int(counted))
@@ -247,7 +248,7 @@ class Stubs:
         return self._call("enqueue", shard, keys.queue(shard, ref), args, _enqueued)
 
     def cancel(self, env: EnvRef, job_id: str) -> Call[JobState | None]:
-        """The job's state before; it is gone if that was ready or scheduled. None: there is no such job."""
+        """Cancel a job if it is ready or scheduled. Return the state it was in; None if there is no such job."""
         shard = self.shard_of(env)
         args = [keys.job_part(env, job_id)]
         return self._call("cancel", shard, keys.job(shard, env, job_id), args, _state)
@@ -257,54 +258,59 @@ class Stubs:
         both = [keys.job(shard, env, job_id), keys.body(shard, env, job_id)]
         return Call(script("get"), both, [], lambda answer: _info(env, job_id, *answer))
 
-    # What workers do
+    # Workers
 
     def dequeue(
         self, shard: int, n: int, lease_ms: int, queues: Iterable[str] = (), *, look: str = ""
     ) -> Call[list[LeasedJob]]:
-        """Up to n jobs of the queues with these names, in every environment; of all queues if none is named.
+        """Lease up to n jobs of the queues with these names, in every environment; of all queues if none is given.
 
-        `look` is "0" or "1" to be refused (SettingsNotRestored) if settings were not restored on this server; "1" makes
-        sure that it is the same server as before."""
-        nonce = token_hex(4)  # new for every call: not even two leases of one process share a token
+        With `look` "0" or "1" the call is refused (SettingsNotRestored) if settings were not restored on this server;
+        "1" also checks that it is still the same server."""
+        nonce = token_hex(4)  # unique per call: no two leases share a token, even within one process
         return self._of_shard("dequeue", shard, [n, lease_ms, nonce, look, *map(keys.encode, queues)], _leased_jobs)
 
     def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
-        """Before jobs run at their last attempt. For each: begun (True), or the lease was lost (False)."""
+        """Record that jobs start their last attempt. Return for each: True, or False if the lease was lost."""
         return self._of_shard("begin", shard, _flat(map(_held, jobs)), _flags)
 
     def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> Call[list[bool]]:
-        """For each job: extended (True), or the lease was lost (False)."""
+        """Extend leases. Return for each: True, or False if the lease was lost."""
         return self._of_shard("extend", shard, [lease_ms, *_flat(map(_held, jobs))], _flags)
 
     def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> Call[list[bool]]:
-        """For each (job, run ms): applied (True), or the lease was lost (False)."""
+        """Acknowledge jobs, given as (job, run ms). Return for each: True, or False if the lease was lost. The ids stay
+        known as done for `keep_ms`."""
         args = _flat((*_held(job), run_ms) for job, run_ms in done)
         return self._of_shard("ack", shard, [keep_ms, *args], _flags)
 
     def nack(self, shard: int, failed: Iterable[tuple[LeasedJob, int, str]]) -> Call[list[int]]:
-        """For each (job, delay ms, error): 1 tried again later, 2 buried, 0 the lease was lost."""
+        """Report failed jobs, given as (job, retry delay ms, error). Return for each: 1 retried later, 2 buried, 0 the
+        lease was lost."""
         args = _flat((*_held(job), delay_ms, _told(error)) for job, delay_ms, error in failed)
         return self._of_shard("nack", shard, args, list)
 
     def bury(self, shard: int, failed: Iterable[tuple[LeasedJob, str]]) -> Call[list[bool]]:
+        """Bury jobs, given as (job, error). Return for each: True, or False if the lease was lost."""
         args = _flat((*_held(job), _told(error)) for job, error in failed)
         return self._of_shard("bury", shard, args, _flags)
 
     def giveback(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
+        """Return jobs to their queues without using an attempt. Return for each: True, or False if the lease was
+        lost."""
         return self._of_shard("requeue", shard, _flat(map(_held, jobs)), _flags)
 
-    # What time demands
+    # Maintenance
 
     def maintain(
         self, shard: int, caller: str, ownership_ms: int, at_most: int, tick_period_ms: int
     ) -> Call[Maintained]:
-        """Expire, reclaim and release up to `at_most` jobs each, and tick, unless another caller is the owner."""
+        """Expire, reclaim and release up to `at_most` jobs each, and tick, unless another process is the owner."""
         args = [caller, ownership_ms, at_most, tick_period_ms]
         return self._of_shard("maintain", shard, args, _maintained)
 
     def repair(self, shard: int) -> Call[Repaired]:
-        """Put right one queue that a failed script left half changed, if there is one."""
+        """Repair one queue that a failed script left half changed, if there is one."""
         return self._of_shard("repair", shard, [], lambda answer: Repaired(answer[0].decode(), answer[1]))
 
     def reclaim(self, shard: int, at_most: int) -> Call[int]:
@@ -319,16 +325,16 @@ class Stubs:
     def tick(self, shard: int, period_ms: int) -> Call[bool]:
         return self._of_shard("tick", shard, [period_ms], bool)
 
-    # What readers of the metric events do
+    # Readers of the metric events
 
     def resync(self, shard: int, cursor: int, about: int) -> Call[Resynced]:
-        """About as many queues from a cursor on; the first is 0."""
+        """Write resync events of about this many queues. The first cursor is 0."""
         return self._of_shard("resync", shard, [cursor, about], lambda answer: Resynced(int(answer[0]), answer[1]))
 
-    # What movers do
+    # Movers
 
     def elect(self, shard: int, name: str, lease_ms: int) -> Call[int]:
-        """The fencing token if `name` moves the jobs of this shard from now on, or still; else 0."""
+        """Acquire or renew the leadership of a shard. Return the fencing token, or 0 if another mover leads."""
         return Call(script("elect"), [keys.mover(shard), keys.meta(shard)], [name, lease_ms], int)
 
     def room(self, ref: QueueRef, *, name_placed: bool = False) -> Call[Room]:
@@ -337,7 +343,8 @@ class Stubs:
     def refill(
         self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow], postgres_id: str = ""
     ) -> Call[Refilled]:
-        """Refused after `until_ms`, by Valkey's clock: the lock under which the rows were claimed may be gone then."""
+        """Place rows of PostgreSQL in Valkey. Refused after `until_ms`, by Valkey's clock, because the lock under which
+        the rows were claimed may have ended by then."""
         args: list[Arg] = [token, int(until_ms), *_named(ref), *self._caps(), postgres_id]
         for row in rows:
             args += (row.seq, keys.encode(row.job_id), body_of(row.job_id, row), row.size, row.enqueued_ms)
@@ -348,11 +355,12 @@ class Stubs:
     def settle(
         self, ref: QueueRef, numbers: ColdNumbers, gone: Iterable[int] = (), postgres_id: str = ""
     ) -> Call[Settled]:
-        """Tell Valkey what PostgreSQL holds; `gone` are rows that are deleted there for certain."""
-        told = (numbers.valkey_epoch, numbers.version, numbers.epoch, numbers.waiting, numbers.delayed, numbers.bytes)
+        """Set the cold counters in Valkey to those of PostgreSQL. `deleted_rows` are rows whose deletion is
+        committed."""
+        gauges = (numbers.valkey_epoch, numbers.version, numbers.epoch, numbers.waiting, numbers.delayed, numbers.bytes)
         totals = (numbers.dead, numbers.spilled, numbers.expired, numbers.cancelled, numbers.redriven)
         oldest = "" if numbers.oldest_ms is None else repr(numbers.oldest_ms)
-        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *told, *totals, oldest]
+        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *gauges, *totals, oldest]
         args += (postgres_id, *gone)
         return self._of_queue("sync_cold", ref, args, lambda answer: Settled(*map(int, answer)))
 
@@ -360,25 +368,26 @@ class Stubs:
         return self._of_queue("leave_cold", ref, [token, *_parts(ref), closed_epoch, next_epoch], bool)
 
     def dead(self, ref: QueueRef, at_most: int, at_most_bytes: int = DEAD_BYTES) -> Call[list[DeadRow]]:
-        """Up to so many; fewer if their payloads reach that many bytes."""
+        """Return up to `at_most` dead jobs, oldest first; the page ends early once payloads reach `at_most_bytes`."""
         shard = self.shard_of(ref)
         args = [*_parts(ref), at_most, at_most_bytes]
         return self._call("list_dead", shard, keys.dead(shard, ref), args, _dead_rows)
 
     def forget(self, ref: QueueRef, rows: Iterable[DeadRow], keep_ms: int) -> Call[int]:
-        """Their ids stay taken for `keep_ms`."""
+        """Delete dead jobs that PostgreSQL has stored. Return how many. Their ids stay reserved for `keep_ms`."""
         shard = self.shard_of(ref)
         args = _flat((keys.encode(row.job_id), row.buried_ms) for row in rows)
         return self._call("drop_dead", shard, keys.dead(shard, ref), [*_parts(ref), keep_ms, *args], int)
 
-    # What operators do
+    # Operators
 
     def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
-        """Looks at up to `at_most` dead jobs, oldest first, after the first `skip`. None: there is no such queue."""
+        """Redrive matching jobs among the `at_most` oldest dead jobs after the first `skip`. None: there is no such
+        queue."""
         return self._on_dead("redrive", ref, which, at_most, skip)
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
-        """Delete dead jobs that Valkey holds; counts as `redrive` does, with `moved` for removed."""
+        """Delete matching dead jobs in Valkey. The result is that of `redrive`, with `moved` for deleted jobs."""
         return self._on_dead("remove_dead", ref, which, at_most, skip)
 
     def _on_dead(self, name: str, ref: QueueRef, which: DeadFilter, at_most: int, skip: int) -> Call[Redriven | None]:
@@ -390,8 +399,8 @@ class Stubs:
         return self._call(name, shard, keys.dead(shard, ref), args, _redriven)
 
     def share(self, env: EnvRef, round_: int, words: Sequence[str]) -> Call[list[str] | None]:
-        """Let an environment use this much of the quotas of its project and organisation, or what it uses now if that
-        is more; returns the words in force (see queue/quotas.py). None: a later round was there before."""
+        """Set an environment's share of the quotas of its project and organisation, but not below its current usage.
+        Return the words in force (see queue/quotas.py); None if a later round has already set it."""
         shard = self.shard_of(env)
 
         def read(answer: list[Any]) -> list[str] | None:
@@ -400,7 +409,8 @@ class Stubs:
         return self._call("share", shard, keys.env(shard, env), [keys.env_part(env), round_, *words], read)
 
     def settings(self, shard: int, restored_for: str = "") -> Call[SettingsState]:
-        """Ask whether settings were restored on this server; or note for which life of it they were."""
+        """Return whether settings were restored on this server. With `restored_for`, first record that they were
+        restored for that life of the server."""
 
         def read(answer: list[bytes]) -> SettingsState:
             return SettingsState(*(part.decode() for part in answer))
@@ -408,7 +418,7 @@ class Stubs:
         return self._of_shard("sync_settings_state", shard, [restored_for], read)
 
     def restore(self, ref: QueueRef | EnvRef, name: str, value: str | None) -> Call[bool]:
-        """Set a field as PostgreSQL has it; a queue that Valkey does not know comes into being."""
+        """Set a field to its value in PostgreSQL. Creates a queue that does not exist in Valkey."""
         shard = self.shard_of(ref)
         if isinstance(ref, QueueRef):
             key, args = keys.queue(shard, ref), [*_named(ref)]
@@ -417,7 +427,7 @@ class Stubs:
         return self._call("restore_setting", shard, key, [*args, name, value or ""], bool)
 
     def configure(self, ref: QueueRef | EnvRef, fields: Mapping[str, Arg | None]) -> Call[bool]:
-        """Set fields of a queue or an environment; None removes one. False: there is no such queue."""
+        """Set fields of a queue or an environment; None removes a field. False: there is no such queue."""
         shard = self.shard_of(ref)
         if isinstance(ref, QueueRef):
             key, args = keys.queue(shard, ref), [*_parts(ref)]
@@ -453,7 +463,7 @@ def _held(job: LeasedJob) -> tuple[Arg, ...]:
 
 
 def _told(error: str) -> bytes:
-    """An error may quote anything, halves of characters too: whoever reports one must not fail for that."""
+    """Encode an error text as UTF-8, escaping lone surrogates, so that reporting a failure cannot fail."""
     return error.encode(errors="backslashreplace")
 
 
@@ -474,12 +484,13 @@ def _redriven(answer: list[int]) -> Redriven | None:
 
 
 def body_of(job_id: str, job: NewJob | ColdRow) -> bytes:
-    """What stays the same for as long as the job lives. No name holds a control character, so these separate."""
+    """Return the immutable part of a job: tab-separated header, newline, payload. Names contain no control
+    characters, so the separators are unambiguous."""
     return "\t".join((job_id, job.task, job.flow, job.flow_type)).encode() + b"\n" + job.payload
 
 
 def split_body(body: bytes) -> tuple[list[str], bytes]:
-    """(id, task, flow, flow type), payload"""
+    """Return ([id, task, flow, flow type], payload)."""
     header, _, payload = body.partition(b"\n")
     return header.decode().split("\t"), payload
 
@@ -512,7 +523,7 @@ def _dead_rows(answer: list[list[bytes]]) -> list[DeadRow]:
 def _dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:
     (job_id, task, flow, flow_type), payload = split_body(body)
     enqueued, priority, attempts, max_attempts, size = map(int, fields[:5])
-    error = fields[5].decode(errors="replace").replace("\0", "\\x00")  # the one character PostgreSQL does not take
+    error = fields[5].decode(errors="replace").replace("\0", "\\x00")  # PostgreSQL text cannot contain NUL
     return DeadRow(
         *(job_id, task, flow, flow_type, payload, size, priority, attempts, max_attempts, enqueued),
         *(int(buried), error),
@@ -541,7 +552,7 @@ def _leased_job(
 
 def _info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:
     if body is None or (not answer and body):
-        return None  # a body without fields: dead, and PostgreSQL has it
+        return None  # a body without fields: the job is dead, and in PostgreSQL
     if not answer:
         return JobInfo(env, job_id, state=JobState.DONE)
     fields = dict(zip(answer[::2], answer[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Reads the live state of queues: what is true now, straight from the counters the scripts keep."""
+"""Read the current state of queues from the counters that the scripts maintain."""
 
 from __future__ import annotations
 
@@ -13,87 +13,88 @@ from headrace.valkey.connect import Valkey, available
 
 PAGE = 500
 SCAN_COUNT = 5000
-"""Names that the server looks at per round trip where only some are wanted."""
+"""Names that the server scans per round trip when only some are wanted."""
 LISTED = "listed"
-"""Field of a shard's meta: its set of environments has the environments of all queues."""
+"""Field of a shard's meta: its set of environments is complete."""
 ODOMETER = b"o:"
 
 _COLD_FIELDS = (
     *("on", "epoch", "version", "depth", "scheduled", "bytes", "dead", "spill", "expire", "cancel", "redrive"),
     *("max_items", "max_bytes", "oldest"),
 )
-"""What the field `cold` of a queue holds, separated by blanks: see lua/cold_field.lua. The last is missing while
-nothing waits there."""
+"""Values in the field `cold` of a queue, separated by blanks (see lua/cold_field.lua). The last is missing while no job
+waits in PostgreSQL."""
 
 
 @dataclass(frozen=True)
 class QueueState:
-    """Both tiers together, unless a name says otherwise."""
+    """State of a queue: both tiers together, unless a name says otherwise."""
 
     ref: QueueRef
-    depth: int  # could run now
-    warm: int  # of those, in Valkey
-    cold: int  # of those, in PostgreSQL
-    scheduled: int  # not yet due
+    depth: int  # jobs that could run now
+    warm: int  # part of depth in Valkey
+    cold: int  # part of depth in PostgreSQL
+    scheduled: int  # jobs not yet due
     running: int
     limit: int | None
     paused: bool  # no job is started
     closed: bool  # no job is accepted
-    epoch_ms: int  # since when its odometers count
-    oldest_ms: int | None  # when the longest-waiting job became eligible; None: nothing waits
+    epoch_ms: int  # when the queue's state was created: its odometers count from then
+    oldest_ms: int | None  # when the longest-waiting job became eligible; None: no job waits
     bytes: int
-    cold_bytes: int  # of those, in PostgreSQL
-    cold_mode: bool  # new jobs wait in PostgreSQL, behind those that wait there
+    cold_bytes: int  # part of bytes in PostgreSQL
+    cold_mode: bool  # new jobs wait in PostgreSQL, behind those already there
     dead: int
-    odometers: Mapping[str, int]  # op → how many since the queue exists
-    dead_bytes: int = 0  # of dead jobs in Valkey: their payloads, and 512 for each
-    cold_scheduled: int = 0  # of scheduled, in PostgreSQL
+    odometers: Mapping[str, int]  # op → total since epoch_ms
+    dead_bytes: int = 0  # dead jobs in Valkey: their payloads, and 512 bytes for each
+    cold_scheduled: int = 0  # part of scheduled in PostgreSQL
 
 
 @dataclass(frozen=True)
 class EnvLimits:
-    limit: int | None  # most jobs that may run at once
-    burst: float | None  # by what factor the environment as a whole may go beyond it; None: not at all
+    limit: int | None  # maximum number of running jobs
+    burst: float | None  # factor by which the environment as a whole may exceed the limit; None: not at all
 
 
 def read_states(
     client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True, prefix: str = ""
 ) -> list[QueueState]:
-    """Every queue of the wanted environments that was ever used, ordered by name. `prefix` (see keys.part_prefix) keeps
-    the names of other queues in the server."""
+    """Return the state of every queue of the environments accepted by `wanted`, sorted by name. `prefix` (see
+    keys.part_prefix) makes the server return only matching names."""
     with available():
         states = [state for shard in range(shards) for state in _read_shard(client, shard, wanted, prefix)]
     return sorted(states, key=lambda state: state.ref)
 
 
 def read_parts(client: Valkey, shard: int, prefix: str = "") -> list[bytes]:
-    """Return the queues of a shard whose part of the key begins with `prefix`, ordered."""
+    """Return the key parts of the queues of a shard that begin with `prefix`, sorted."""
     if not prefix:
         return sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
-    found = client.sscan_iter(keys.queues(shard), match=f"{escape_glob(prefix)}*", count=SCAN_COUNT)
-    return sorted(set(cast(Iterable[bytes], found)))
+    parts = client.sscan_iter(keys.queues(shard), match=f"{escape_glob(prefix)}*", count=SCAN_COUNT)
+    return sorted(set(cast(Iterable[bytes], parts)))
 
 
 def list_environments(client: Valkey, shard: int, *, again: bool = False) -> None:
-    """Add the environments of all queues to the shard's set of environments, unless that was done before, or `again`.
+    """Add the environments of all queues to the shard's set of environments. Does nothing if that was done before,
+    unless `force` is set.
 
-    Clients of 0.1.0 make queues without adding their environment. One that they make later is added by maintenance.
+    Clients of 0.1.0 create queues without adding their environment; maintenance adds those that are created later.
     """
     if not again and client.hget(keys.meta(shard), LISTED) is not None:
         return
-    found = sorted({part.rpartition(b":")[0] for part in read_parts(client, shard)})
-    for first in range(0, len(found), SCAN_COUNT):
-        client.sadd(keys.environments(shard), *found[first : first + SCAN_COUNT])
+    envs = sorted({part.rpartition(b":")[0] for part in read_parts(client, shard)})
+    for first in range(0, len(envs), SCAN_COUNT):
+        client.sadd(keys.environments(shard), *envs[first : first + SCAN_COUNT])
     client.hset(keys.meta(shard), LISTED, "1")
 
 
 def escape_glob(text: str) -> str:
-    """Return a pattern that matches this text alone."""
+    """Return a glob pattern that matches only this text."""
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", text)
 
 
 def read_environment(client: Valkey, shards: int, env: EnvRef) -> list[QueueState]:
-    """The queues of one environment, ordered by name. Costs what it has, however many there are beside it."""
+    """Return the queues of one environment, sorted by name. The cost depends on that environment only."""
     shard = env.shard(shards)
     with available():
         names = sorted(cast(set[bytes], client.smembers(keys.env_names(shard, env))))
@@ -102,14 +103,14 @@ def read_environment(client: Valkey, shards: int, env: EnvRef) -> list[QueueStat
 
 
 def read_state(client: Valkey, shards: int, ref: QueueRef) -> QueueState | None:
-    """One queue; None if there is none of this name."""
+    """Return the state of one queue, or None if it does not exist."""
     with available():
-        found = _read_page(client, ref.environment.shard(shards), [keys.queue_part(ref).encode()])
-    return found[0] if found else None
+        states = _read_page(client, ref.environment.shard(shards), [keys.queue_part(ref).encode()])
+    return states[0] if states else None
 
 
 def read_caps(client: Valkey, shards: int, ref: QueueRef) -> tuple[int, int] | None:
-    """Most jobs and bytes that Valkey holds of a queue; None: as the settings say."""
+    """Return a queue's own caps of jobs and bytes in Valkey; None if the bounds of all queues apply."""
     with available():
         own: Any = client.hget(keys.queue(ref.environment.shard(shards), ref), "caps")
     if own is None:
@@ -131,9 +132,9 @@ def read_limits(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[Env
 
 
 def read_due_times(client: Valkey, shards: int, until_ms: float, at_most: int) -> dict[QueueRef, list[float]]:
-    """Return when scheduled jobs in Valkey are due, in milliseconds, for each queue: those due until then, the first
+    """Return the due times (ms) of scheduled jobs in Valkey, for each queue: those due until `until_ms`, the first
     `at_most` of each shard."""
-    found: dict[QueueRef, list[float]] = {}
+    due_times: dict[QueueRef, list[float]] = {}
     with available():
         for shard in range(shards):
             scheduled: Any = client.zrange(
@@ -145,10 +146,10 @@ def read_due_times(client: Valkey, shards: int, until_ms: float, at_most: int) -
             queues: list[bytes | None] = pipeline.execute()
             for (member, due_ms), queue in zip(scheduled, queues, strict=True):
                 parts = member.decode().split(":")
-                if queue is not None and len(parts) == 4:  # else it is gone, or no job
+                if queue is not None and len(parts) == 4:  # else the job is gone, or the entry is malformed
                     ref = keys.queue_of_part(":".join((*parts[:3], queue.decode())))
-                    found.setdefault(ref, []).append(due_ms)
-    return found
+                    due_times.setdefault(ref, []).append(due_ms)
+    return due_times
 
 
 def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool], prefix: str) -> list[QueueState]:
@@ -162,8 +163,8 @@ def _read_pages(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[Queu
 
 
 def _read_page(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[QueueState]:
-    """One round trip, one transaction: the numbers of a queue belong together. Leaves out a queue that a failed script
-    left without numbers."""
+    """Return the states of queues, read in one round trip and one transaction, so that they are consistent. Leaves out
+    a queue that a failed script left without counters."""
     pipeline = client.pipeline(transaction=True)
     for part in parts:
         queue = f"{keys.prefix(shard)}q:{part.decode()}"
@@ -204,5 +205,5 @@ def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
 
 
 def _oldest_ms(*times: str) -> int | None:
-    """Of the tiers where something waits."""
+    """Return the earliest of the times that are not empty."""
     return min((int(float(at)) for at in times if at), default=None)

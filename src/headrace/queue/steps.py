@@ -1,6 +1,6 @@
 """An operation as a series of steps, so that the synchronous and the asynchronous client differ only in how they wait.
 
-A generator yields what it needs done (a script call, something that blocks, a pause) and is sent the answer.
+A generator yields a step (a script call, a blocking function, a pause) and is sent its result.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Steps = Generator[Step, Any, T]
 
 
 def drive(steps: Steps[T], take: Callable[[Step], Any]) -> T:
+    """Perform all steps and return the result of the operation. Errors of a step are raised in the generator."""
     try:
         step = next(steps)
         while True:
@@ -43,6 +44,7 @@ def drive(steps: Steps[T], take: Callable[[Step], Any]) -> T:
 
 
 async def drive_async(steps: Steps[T], take: Callable[[Step], Awaitable[Any]]) -> T:
+    """Perform all steps as `drive` does, with an asynchronous `perform`."""
     try:
         step = next(steps)
         while True:

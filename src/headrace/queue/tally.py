@@ -1,9 +1,9 @@
-"""What a worker did with jobs, for its /metrics: waits, runs, outcomes, and how the worker is.
+"""Metrics and health of the workers of a process: wait times, run times, outcomes, and worker status.
 
-The worker's event loop writes and nobody else, so nothing is locked: a job costs a microsecond. Which queues have
-series of their own is decided as they come: the first `most` queues, and pairs of queue and task, are named for as long
-as the process lives, and all others are told together, with empty labels. So no counter ever goes down, and a sum is
-the same whatever `most` is. A task's name is the producer's word; those that the worker does not have are not named.
+Only the worker's event loop writes, so no lock is needed, and a job costs a microsecond. The first `max_series` queues,
+and (queue, task) pairs, get their own series until the process ends; all others are summed under empty labels. So
+counters never decrease, and sums do not depend on `max_series`. Producers choose task names, so tasks that the worker
+does not have get an empty label.
 """
 
 from __future__ import annotations
@@ -24,77 +24,76 @@ ACK, NACK, BURY, RECLAIM, LOST = OUTCOMES = ("ack", "nack", "bury", "reclaim", "
 WAIT = Metric(
     "headrace_job_wait_seconds",
     "histogram",
-    "How long jobs had waited when this worker took them: from when they could run, by the server's clock.",
+    "Time from when jobs could run until this worker dequeued them, by the server's clock.",
     TENANT,
 )
 RUN = Metric(
     "headrace_job_run_seconds",
     "histogram",
-    "How long jobs ran that were acked, in whole milliseconds, as history is told.",
+    "Run time of acked jobs, in whole milliseconds, as in history.",
     (*TENANT, "task"),
 )
 JOBS = Metric(
     "headrace_worker_jobs_total",
     "counter",
-    "Jobs that left this worker: done (ack), to be tried again (nack), dead (bury), returned by a worker that stops "
-    "(reclaim), or refused because their lease was over (lost).",
+    "Jobs that left this worker: done (ack), to be retried (nack), dead (bury), returned when the worker stopped "
+    "(reclaim), or refused because their lease was lost (lost).",
     (*TENANT, "task", "outcome"),
 )
-BUSY = Metric(
-    "headrace_worker_busy_seconds_total", "counter", "Time that jobs ran, whatever became of them, all added up."
-)
-RUNNING = Metric("headrace_worker_running_jobs", "gauge", "Jobs that run now.")
-HELD = Metric("headrace_worker_held_jobs", "gauge", "Jobs that are leased and wait for a free place.")
-CONCURRENCY = Metric("headrace_worker_concurrency", "gauge", "Jobs that may run at a time.")
+BUSY = Metric("headrace_worker_busy_seconds_total", "counter", "Total run time of all jobs, whatever their outcome.")
+RUNNING = Metric("headrace_worker_running_jobs", "gauge", "Running jobs.")
+HELD = Metric("headrace_worker_held_jobs", "gauge", "Prefetched jobs: leased and not started yet.")
+CONCURRENCY = Metric("headrace_worker_concurrency", "gauge", "Maximum number of running jobs.")
 CONNECTED = Metric(
-    "headrace_worker_connected", "gauge", "1 while every shard of Valkey answers, 0 while one is waited for."
+    "headrace_worker_connected", "gauge", "1 while every shard of Valkey responds, 0 while one is unavailable."
 )
 SHARD_FAILURES = Metric(
     "headrace_worker_shard_failures_total",
     "counter",
-    "Calls to a shard that failed. The other shards go on meanwhile.",
+    "Failed calls to a shard. Other shards are not affected.",
     ("shard",),
 )
 HEARTBEAT = Metric(
     "headrace_worker_last_heartbeat_timestamp_seconds",
     "gauge",
-    "When leases were last extended; absent before the first time.",
+    "Time of the last successful heartbeat; absent before the first.",
 )
 HEARTBEATS_FAILED = Metric(
-    "headrace_worker_heartbeat_failures_total", "counter", "Times that leases could not be extended."
+    "headrace_worker_heartbeat_failures_total", "counter", "Failed heartbeats: leases could not be extended."
 )
 METRICS = (WAIT, RUN, JOBS, BUSY, RUNNING, HELD, CONCURRENCY, CONNECTED, HEARTBEAT, HEARTBEATS_FAILED, SHARD_FAILURES)
 
 REST = QueueRef("", "", "", "")
-"""Stands for all queues that are not named. No name of a tenant is empty."""
+"""Stands for all queues without their own series. Names of tenants are never empty."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """How a worker is now."""
+    """Current status of a worker."""
 
     running: int
-    held: int  # not started
+    held: int  # leased and not started
     concurrency: int
-    connected: bool  # every shard answers
-    trouble: str  # why not
-    heartbeat_at: float | None  # the oldest of the shards that answer
+    connected: bool  # every shard responds
+    trouble: str  # empty while connected
+    heartbeat_at: float | None  # the oldest last heartbeat of the shards that respond
     lease_s: float
-    reachable: bool  # some shard answers: the worker still serves it
+    reachable: bool  # at least one shard responds
 
     @property
     def healthy(self) -> bool:
-        """Return True while the worker can serve some shard. One whose heartbeats stopped is about to lose its jobs."""
+        """Return True while a shard responds and the last heartbeat is younger than the lease; otherwise leases are
+        about to expire."""
         return self.reachable and self.heartbeat_at is not None and time.time() - self.heartbeat_at < self.lease_s
 
 
 class Fate:
-    """Of the jobs of one task in one queue."""
+    """Outcome counts and run times of the jobs of one task in one queue."""
 
     __slots__ = ("others", "runs")
 
     def __init__(self) -> None:
-        self.runs = Durations()  # of those that were acked: as many as they
+        self.runs = Durations()  # of acked jobs; its count is the number of acks
         self.others: dict[str, int] = dict.fromkeys(OUTCOMES[1:], 0)
 
     def outcomes(self) -> dict[str, int]:
@@ -102,14 +101,14 @@ class Fate:
 
 
 class Tally:
-    """Of all workers of a process: `moments` has an entry for each."""
+    """Metrics of all workers of a process. `status_readers` has an entry for each worker."""
 
     def __init__(self, tasks: Iterable[str], most: int = 100) -> None:
         self._tasks = frozenset(tasks)
         self._most = most
         self._waits: dict[QueueRef, Durations] = {}
         self._fates: dict[tuple[QueueRef, str], Fate] = {}
-        # Those of the last job: the jobs of a batch come from few queues, and to look one up means to hash four names.
+        # Cache of the last lookup: the jobs of a batch come from few queues, and a lookup hashes four names.
         self._wait: tuple[QueueRef | None, Durations] = (None, Durations())
         self._fate: tuple[QueueRef | None, str, Fate] = (None, "", Fate())
         self.busy_s = 0.0
@@ -128,37 +127,37 @@ class Tally:
         self._fate_of(ref, task).runs.observe(run_ms / 1000)
 
     def ended(self, ref: QueueRef, task: str, outcome: str) -> None:
-        """In any other way."""
+        """Count a job that ended without an ack."""
         self._fate_of(ref, task).others[outcome] += 1
 
     def shard_failed(self, shard: int) -> None:
         self._shard_failures[shard] = self._shard_failures.get(shard, 0) + 1
 
     def _fate_of(self, ref: QueueRef, task: str) -> Fate:
-        last, last_task, fate = self._fate
+        last, last_task, outcomes = self._fate
         if last is not ref or last_task != task:
-            fate = self._fates.get((ref, task)) or self._new_fate(ref, task)
-            self._fate = (ref, task, fate)
-        return fate
+            outcomes = self._fates.get((ref, task)) or self._new_fate(ref, task)
+            self._fate = (ref, task, outcomes)
+        return outcomes
 
     def _new_wait(self, ref: QueueRef) -> Durations:
-        named = ref if len(self._waits) < self._most else REST
-        return self._waits.setdefault(named, Durations())
+        series = ref if len(self._waits) < self._most else REST
+        return self._waits.setdefault(series, Durations())
 
     def _new_fate(self, ref: QueueRef, task: str) -> Fate:
-        known = (ref, task if task in self._tasks else "")
-        if known not in self._fates and len(self._fates) >= self._most:
-            known = (REST, "")
-        return self._fates.setdefault(known, Fate())
+        series = (ref, task if task in self._tasks else "")
+        if series not in self._fates and len(self._fates) >= self._most:
+            series = (REST, "")
+        return self._fates.setdefault(series, Fate())
 
     def families(self) -> Families:
         now = [read() for read in self.moments]
         beats = [each.heartbeat_at for each in now]
-        fates = list(self._fates.items())
+        by_task = list(self._fates.items())
         yield WAIT, {_names(ref): waits for ref, waits in list(self._waits.items())}
-        yield RUN, {(*_names(ref), task): fate.runs for (ref, task), fate in fates}
-        ended = (((*_names(ref), task), fate.outcomes().items()) for (ref, task), fate in fates)
-        yield JOBS, {(*names, outcome): count for names, outcomes in ended for outcome, count in outcomes}
+        yield RUN, {(*_names(ref), task): outcomes.runs for (ref, task), outcomes in by_task}
+        counted = (((*_names(ref), task), outcomes.outcomes().items()) for (ref, task), outcomes in by_task)
+        yield JOBS, {(*labels, outcome): count for labels, counts in counted for outcome, count in counts}
         yield one(BUSY, self.busy_s)
         yield one(RUNNING, sum(each.running for each in now))
         yield one(HELD, sum(each.held for each in now))
@@ -169,7 +168,7 @@ class Tally:
         yield SHARD_FAILURES, {(str(shard),): count for shard, count in list(self._shard_failures.items())}
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """Status and body of /healthz."""
+        """Return the HTTP status and the body of /healthz."""
         now = [read() for read in self.moments]
         healthy = bool(now) and all(each.healthy for each in now)
         return (200 if healthy else 503), {
@@ -188,6 +187,6 @@ def _names(ref: QueueRef) -> Labels:
 
 
 def oldest(beats: Sequence[float | None]) -> float | None:
-    """Return the earliest time; None if one is unknown, or there are none."""
+    """Return the earliest time; None if one of them is unknown, or there are none."""
     known = [at for at in beats if at is not None]
     return min(known) if known and len(known) == len(beats) else None

@@ -1,4 +1,4 @@
-"""Which function runs a task: `tasks = Tasks()`, then `@tasks.task()` on functions, sync or async."""
+"""Registration of task functions: `tasks = Tasks()`, then `@tasks.task()` on functions, sync or async."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Handler = Callable[[LeasedJob], Awaitable[None] | None]
 
 
 class Bury(Exception):
-    """Raised by a task: trying again cannot help. The job is buried at once, with this as its reason."""
+    """Raised by a task if a retry cannot succeed. The job is buried at once, with this error as the reason."""
 
 
 @dataclass(frozen=True)
 class Task:
     name: str
     handler: Handler
-    timeout_s: float | None  # a run that takes longer has failed
-    retry_base_s: float | None  # None: as the worker's settings say
+    timeout_s: float | None  # a run that takes longer fails
+    retry_base_s: float | None  # None: the worker's setting applies
     retry_max_s: float | None
 
 
 class Tasks:
-    """The tasks a worker can run, by name. `plugin` is the artifact that provides them, as people know it."""
+    """The tasks that a worker can run, by name. `plugin` is the name of the artifact that provides them."""
 
     def __init__(self, plugin: str = "") -> None:
         self.plugin = plugin
@@ -38,14 +38,14 @@ class Tasks:
         retry_base_s: float | None = None,
         retry_max_s: float | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Register a function; its own name is the task's unless one is given. A synchronous function runs in a
-        thread: its timeout fails the job, but cannot end the thread."""
+        """Return a decorator that registers a function as a task, by default under its own name. A synchronous function
+        runs in a thread: its timeout fails the job, but cannot end the thread."""
 
         def register(handler: Handler) -> Handler:
-            found = Task(name or handler.__name__, handler, timeout_s, retry_base_s, retry_max_s)
-            if found.name in self._tasks:
-                raise ValueError(f"There are two tasks named {found.name!r}.")
-            self._tasks[found.name] = found
+            task = Task(name or handler.__name__, handler, timeout_s, retry_base_s, retry_max_s)
+            if task.name in self._tasks:
+                raise ValueError(f"There are two tasks named {task.name!r}.")
+            self._tasks[task.name] = task
             return handler
 
         return register
@@ -54,6 +54,7 @@ class Tasks:
         return sorted(self._tasks)
 
     def find(self, name: str) -> Task:
+        """Return the task of this name. Raises LookupError."""
         if name not in self._tasks:
             raise LookupError(f"This worker has no task {name!r} (it has: {', '.join(self.names()) or 'none'}).")
         return self._tasks[name]

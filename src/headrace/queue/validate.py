@@ -1,4 +1,4 @@
-"""Refuses what is out of bounds before anything is written."""
+"""Validation of names, jobs and limits before anything is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_ATTEMPTS = 1000
 MAX_PRIORITY = 100
 MAX_LIMIT = 1_000_000
 MAX_BURST = 100.0
-# Of one call, which is one script: while it runs the server does nothing else, and it takes no request of any size.
+# Per call, which is one script: it blocks the server while it runs, and the server limits the size of a request.
 MAX_JOBS = 10_000
 MAX_CALL_BYTES = 256 * 2**20
 
@@ -38,15 +38,15 @@ def check_queue(ref: QueueRef) -> None:
 def check_jobs(jobs: Sequence[NewJob], max_payload_bytes: int) -> None:
     if len(jobs) > MAX_JOBS:
         raise InvalidJob(
-            f"{len(jobs)} jobs are more than the {MAX_JOBS} of one call. Nothing was written. Enqueue them in several "
+            f"{len(jobs)} jobs exceed the maximum of {MAX_JOBS} per call. Nothing was written. Enqueue them in several "
             "calls."
         )
     for job in jobs:
         check_job(job, max_payload_bytes)
     if len(jobs) > 1 and (size := sum(len(job.payload) for job in jobs)) > MAX_CALL_BYTES:
         raise InvalidJob(
-            f"The payloads of one call have {size} bytes together, more than {MAX_CALL_BYTES}. Nothing was written. "
-            "Enqueue them in several calls."
+            f"The payloads of the call have {size} bytes, more than the maximum of {MAX_CALL_BYTES} per call. Nothing "
+            "was written. Enqueue them in several calls."
         )
 
 
@@ -56,7 +56,7 @@ def check_job(job: NewJob, max_payload_bytes: int) -> None:
     if len(job.payload) > max_payload_bytes:
         raise InvalidJob(
             f"The payload of job {job.id!r} has {len(job.payload)} bytes, more than queue.max_payload "
-            f"({max_payload_bytes}). Nothing was written. Keep large data elsewhere and pass a reference."
+            f"({max_payload_bytes}). Nothing was written. Store large data elsewhere and pass a reference."
         )
     if not 0 <= job.delay_ms <= MAX_DELAY_MS:
         raise _out_of_bounds(job, "delay_ms", 0, MAX_DELAY_MS)
@@ -70,7 +70,7 @@ def check_job(job: NewJob, max_payload_bytes: int) -> None:
 
 @lru_cache(1024)
 def _check_names(task: str, flow: str, flow_type: str) -> None:
-    """The jobs of a bulk call share a few of these. (What raises is not remembered.)"""
+    """Check the names of a job. Cached, because the jobs of a bulk call share a few combinations; errors are not."""
     check_name("task", task)
     for what, name in (("flow", flow), ("flow type", flow_type)):
         if name:
@@ -79,17 +79,17 @@ def _check_names(task: str, flow: str, flow_type: str) -> None:
 
 def check_limits(limit: int | None, burst: float | None) -> None:
     if limit is not None and not 0 <= limit <= MAX_LIMIT:
-        raise InvalidLimit(f"A limit of {limit} is not allowed: 0 to {MAX_LIMIT}, or None for no limit.")
+        raise InvalidLimit(f"A limit of {limit} is out of range: 0 to {MAX_LIMIT}, or None for no limit.")
     if burst is not None and not 1 <= burst <= MAX_BURST:
-        raise InvalidLimit(f"A burst factor of {burst} is not allowed: 1 to {MAX_BURST:g}.")
+        raise InvalidLimit(f"A burst factor of {burst} is out of range: 1 to {MAX_BURST:g}.")
 
 
 def check_caps(items: int | None, size: int | None) -> None:
     for what, value in (("jobs", items), ("bytes", size)):
         if value is not None and value < 1:
-            raise InvalidLimit(f"A cap of {value} {what} is not allowed: at least 1, or None for that of the settings.")
+            raise InvalidLimit(f"A cap of {value} {what} is out of range: at least 1, or None for the default.")
 
 
 def _out_of_bounds(job: NewJob, what: str, low: int, high: int) -> InvalidJob:
     value = getattr(job, what)
-    return InvalidJob(f"{what} of job {job.id!r} is {value}; allowed are {low} to {high}. Nothing was written.")
+    return InvalidJob(f"{what} of job {job.id!r} is {value}; allowed: {low} to {high}. Nothing was written.")

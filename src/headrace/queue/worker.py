@@ -1,11 +1,11 @@
 """The worker: leases jobs, runs their tasks, reports each result.
 
-A job is never popped: until its result is applied it stays in Valkey under a lease. Heartbeats extend
-the lease while the job is held; if this process dies, the lease ends and maintenance returns the job.
+A job is never popped: until its result is applied it stays in Valkey under a lease. Heartbeats extend the lease while
+the worker has the job; if this process dies, the lease expires and maintenance returns the job.
 
-To be fast with small jobs the worker holds some jobs ready beyond those it runs (prefetch) and reports results
-in batches: one script call per shard, while the next jobs already run. Nothing of this weakens a promise: what is held
-is under lease, and what is not reported is not done.
+To be fast with small jobs the worker leases some jobs ahead (prefetch) and reports results in batches: one script call
+per shard, while the next jobs already run. This weakens no guarantee: prefetched jobs are leased, and a job is not done
+before its result is reported.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ log = logging.getLogger(__name__)
 MAX_ERROR_CHARS = 8000
 SETTINGS_WAIT_S = 60.0
 
-# Jobs are held ready for about this long at the current pace. More would not be faster, and a job that waits in a
-# worker is one that no other environment's job can overtake.
+# Prefetched jobs last for about this long at the current completion rate. More would not be faster, and a job that
+# waits in a worker cannot be overtaken by jobs of other environments.
 PREFETCH_S = 0.005
-PACE_S = 0.05  # how often the pace is measured
-EMPTY_S = 0.003  # how long a shard that had nothing is left alone while others have work
-SLOW_S = 0.25  # calls that take longer are left to end by themselves while the other shards go on
+PACE_S = 0.05  # interval of measuring the completion rate
+EMPTY_S = 0.003  # how long an empty shard is skipped while other shards have work
+SLOW_S = 0.25  # the main loop does not wait longer for calls to a shard; they continue in the background
 
-NACKED = (LOST, NACK, BURY)  # by the script's answer
+NACKED = (LOST, NACK, BURY)  # by the code that the script returns
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
     concurrency: int = 10
-    prefetch: int = 100  # at most; see PREFETCH_S
+    prefetch: int = 100  # maximum number of prefetched jobs; see PREFETCH_S
     queues: tuple[str, ...] = ()  # names of the queues to serve, in every environment; empty: all
-    poll_s: float = 0.2  # how often an empty queue is asked
+    poll_s: float = 0.2  # interval of polling while no job is ready
     lease_s: float = 30.0
     heartbeat_s: float = 5.0
-    grace_s: float = 30.0  # how long jobs may finish when it is time to stop
+    grace_s: float = 30.0  # how long running jobs may take to finish after a stop
     keep_done_s: float = 60.0
     retry_base_s: float = 1.0
     retry_max_s: float = 300.0
@@ -72,7 +72,8 @@ class WorkerOptions:
         return int(self.lease_s * 1000)
 
     def retry_delay_ms(self, task: Task | None, attempt: int) -> int:
-        """Exponential with full jitter, so that jobs that failed together do not return together."""
+        """Return the delay before a retry: exponential with full jitter, so that jobs that failed together are not
+        retried together."""
         base = self.retry_base_s if task is None or task.retry_base_s is None else task.retry_base_s
         longest = self.retry_max_s if task is None or task.retry_max_s is None else task.retry_max_s
         return int(random.uniform(0, min(longest, base * 2.0 ** min(attempt - 1, 60))) * 1000)
@@ -80,7 +81,7 @@ class WorkerOptions:
 
 @dataclass
 class Results:
-    """What happened to jobs of one shard since the last report. False: nothing."""
+    """Unreported results of the jobs of one shard. Falsy if there are none."""
 
     done: list[tuple[LeasedJob, int]] = field(default_factory=list[tuple[LeasedJob, int]])
     failed: list[tuple[LeasedJob, int, str]] = field(default_factory=list[tuple[LeasedJob, int, str]])
@@ -92,7 +93,7 @@ class Results:
 
 
 class Pace:
-    """How many jobs end per second, smoothed."""
+    """Jobs finished per second, smoothed."""
 
     def __init__(self) -> None:
         self.per_s = 0.0
@@ -108,21 +109,21 @@ class Pace:
 
 @dataclass
 class ShardWork:
-    """What a worker keeps per shard. A shard that fails or hangs delays its own jobs only."""
+    """State of a worker for one shard. A shard that fails or hangs delays only its own jobs."""
 
     number: int
     link: ShardLink = field(default_factory=ShardLink)
     results: Results = field(default_factory=Results)
     empty_until: float = 0.0
     heartbeat_at: float | None = None
-    taking: asyncio.Task[int] | None = None  # a dequeue under way
+    taking: asyncio.Task[int] | None = None  # a dequeue in progress
     reporting: asyncio.Task[None] | None = None
     to_begin: list[tuple[LeasedJob, asyncio.Future[bool]]] = field(
         default_factory=list[tuple[LeasedJob, asyncio.Future[bool]]]
     )
     beginning: asyncio.Task[None] | None = None
-    looks_at_server: bool = True  # the next dequeue makes sure that the server is the one it was
-    settings_wanted_at: float | None = None  # since when they are waited for
+    looks_at_server: bool = True  # the next dequeue checks that the server is the same as before
+    settings_wanted_at: float | None = None  # since when the worker waits for restored settings
 
     @property
     def may_take(self) -> bool:
@@ -134,7 +135,7 @@ class ShardWork:
 
 
 class Worker:
-    """Runs until told to stop, then finishes or returns what it holds."""
+    """A worker. It runs until `stop` is set, then finishes or returns its jobs."""
 
     def __init__(
         self,
@@ -144,19 +145,19 @@ class Worker:
         registry: Registry | None = None,
         tally: Tally | None = None,
         *,
-        maintains: bool = True,  # False: the process runs maintenance already
-        restore_settings: Callable[[int], object] | None = None,  # of a shard, from PostgreSQL; may block
+        maintains: bool = True,  # False: the process already runs maintenance
+        restore_settings: Callable[[int], object] | None = None,  # restores a shard's settings from PostgreSQL; blocks
     ) -> None:
         self._client = client
         self._tasks = tasks
         self._options = options
         self._registry = registry
         self._stubs: Stubs = client.options.stubs()
-        self._waiting: deque[LeasedJob] = deque()  # held, not started
-        self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # with when it started
-        self._shards: list[ShardWork] = []  # until the first answer their number is unknown
+        self._waiting: deque[LeasedJob] = deque()  # leased, not started
+        self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # job and when it started (ms)
+        self._shards: list[ShardWork] = []  # empty until the number of shards is known
         self._stopping = False
-        # As many threads as jobs: asyncio's own pool has few, and tasks that are not async would wait for one.
+        # As many threads as jobs: asyncio's default pool is smaller, so synchronous tasks would wait for a thread.
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
         self._pace = Pace()
         self._patience = Patience(options.poll_s, options.grace_s)
@@ -169,7 +170,7 @@ class Worker:
         loops = [asyncio.create_task(self._patience.wake_on(stop))]
         try:
             await self._patience.until_available(self._client.check_shards)
-            self._stubs = self._client.options.stubs()  # the client knows the number of shards now
+            self._stubs = self._client.options.stubs()  # now with the number of shards
             self._shards = [ShardWork(number) for number in range(self._stubs.shards)]
             beats = (self._repeat(shard, self._options.heartbeat_s, self._heartbeat) for shard in self._shards)
             loops += map(asyncio.create_task, beats)
@@ -188,20 +189,20 @@ class Worker:
                 await self._patience.until_available(self._registry.leave)
 
     async def _turn(self) -> None:
-        """Report what is done and take more, in all shards at once; wait if there was nothing to do."""
-        takes = self._start_takes()
-        if calls := [*takes, *self._start_reports()]:
+        """Report results and dequeue jobs, in all shards at once; wait if there was nothing to do."""
+        dequeues = self._start_takes()
+        if calls := [*dequeues, *self._start_reports()]:
             await asyncio.wait(calls, timeout=SLOW_S)
-        took = any(take.done() and take.result() for take in takes)
-        if not took and not any(shard.may_report for shard in self._shards):
+        got_jobs = any(dequeue.done() and dequeue.result() for dequeue in dequeues)
+        if not got_jobs and not any(shard.may_report for shard in self._shards):
             await self._patience.pause()
 
     def _calls(self, shard: ShardWork) -> list[asyncio.Task[Any]]:
-        """Return the calls of a shard that are under way, but for heartbeats."""
+        """Return the calls to a shard in progress, without heartbeats."""
         return [call for call in (shard.taking, shard.reporting, shard.beginning) if call is not None]
 
     def _start_takes(self) -> list[asyncio.Task[int]]:
-        """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
+        """Start dequeues once half of the prefetched jobs are used: few large calls are faster than many small ones."""
         ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
         room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
         if room <= 0 or (self._waiting and room < ahead // 2):
@@ -213,13 +214,14 @@ class Worker:
         return [shard.taking for shard in shards if shard.taking is not None]
 
     def _shards_to_ask(self) -> list[ShardWork]:
-        """All but those that had nothing a moment ago: they would only take room from the others."""
+        """Return the shards to dequeue from. Shards that were just empty are skipped unless all were, because they
+        would reduce the number of jobs requested from the others."""
         now = time.monotonic()
         ready = [shard for shard in self._shards if shard.may_take]
         return [shard for shard in ready if shard.empty_until <= now] or ready
 
     async def _take(self, shard: ShardWork, most: int) -> int:
-        """Lease up to `most` jobs of a shard, and start them or hold them ready; returns how many."""
+        """Lease up to `limit` jobs of a shard, and start or prefetch them. Return how many."""
         try:
             look = "1" if shard.looks_at_server else "0"
             call = self._stubs.dequeue(shard.number, most, self._options.lease_ms, self._options.queues, look=look)
@@ -244,8 +246,9 @@ class Worker:
         return len(jobs)
 
     async def _wait_for_settings(self, shard: ShardWork, error: SettingsNotRestored) -> None:
-        """Restore the settings of a shard whose server is new. Where this process has no PostgreSQL but others have,
-        they do it; raises `error` until then. After SETTINGS_WAIT_S jobs run with the settings that Valkey has."""
+        """Restore the settings of a shard whose server was replaced or restarted. Without PostgreSQL, wait for another
+        process to restore them: raises `error` until then. After SETTINGS_WAIT_S jobs run with the settings in
+        Valkey."""
         now = time.monotonic()
         if shard.settings_wanted_at is None:
             shard.settings_wanted_at = now
@@ -261,7 +264,7 @@ class Worker:
             if now < shard.settings_wanted_at + SETTINGS_WAIT_S:
                 raise
             log.warning(
-                "shard %d: settings are not restored, jobs run with those that Valkey has: %s",
+                "shard %d: settings are not restored; running jobs with the settings in Valkey: %s",
                 shard.number,
                 failure,
                 extra={"action": "settings_not_restored"},
@@ -303,8 +306,8 @@ class Worker:
             self._tally.busy_s += time.monotonic() - started
 
     async def _begin(self, job: LeasedJob) -> bool:
-        """Tell the shard that a job starts at its last attempt; returns whether it may. One whose delivery was lost on
-        the way to a worker, or with it, must not be buried without having run."""
+        """Record in the shard that a job starts its last attempt. Return whether it may start. Without the record, a
+        job whose delivery was lost on the way to a worker would be buried without having run."""
         shard = self._shard_of(job)
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         shard.to_begin.append((job, answer))
@@ -312,7 +315,7 @@ class Worker:
             shard.beginning = asyncio.create_task(self._begin_all(shard))
         try:
             may_start = await answer
-        except Exception:  # it may have begun for the shard, so it is returned and not left to its lease
+        except Exception:  # the shard may have recorded it, so the job is returned instead of left to expire
             shard.results.returned.append(job)
             return False
         if not may_start:
@@ -320,7 +323,8 @@ class Worker:
         return may_start
 
     async def _begin_all(self, shard: ShardWork) -> None:
-        """One call at a time; jobs that come meanwhile share the next one."""
+        """Record the start of all waiting last attempts. One call at a time; jobs added meanwhile share the next
+        one."""
         while shard.to_begin:
             batch, shard.to_begin = shard.to_begin, []
             try:
@@ -356,7 +360,8 @@ class Worker:
             shard.reporting = None
 
     async def _report_results(self, shard: ShardWork) -> None:
-        """Apply what is finished. What could not be applied is kept: to ask again is safe, the lease decides."""
+        """Report finished jobs. Results that could not be sent are kept for the next call; repeating a report is safe,
+        because the lease is checked."""
         results, shard.results = shard.results, Results()
         try:
             await self._apply(shard, results)
@@ -367,7 +372,7 @@ class Worker:
             shard.results.returned[:0] = results.returned
 
     async def _apply(self, shard: ShardWork, results: Results) -> None:
-        """Each list is emptied once its call was answered, so that what follows a failure repeats only the rest."""
+        """Send the results. Each list is emptied once its call has succeeded, so that a retry repeats only the rest."""
         lost = 0
         if results.done:
             keep_ms = int(self._options.keep_done_s * 1000)
@@ -386,10 +391,10 @@ class Worker:
             await self._give_back(shard, results.returned)
             results.returned = []
         if lost:
-            log.warning("%d results came too late: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
+            log.warning("discarded %d results: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
 
     def _count_done(self, done: Sequence[tuple[LeasedJob, int]], acked: Sequence[bool]) -> int:
-        """How many were lost."""
+        """Count acked and lost jobs in the metrics. Return the number of lost jobs."""
         for (job, run_ms), applied in zip(done, acked, strict=True):
             if applied:
                 self._tally.acked(job.queue, job.task, run_ms)
@@ -398,7 +403,7 @@ class Worker:
         return acked.count(False)
 
     def _count(self, jobs: Iterable[LeasedJob], outcomes: Iterable[str]) -> int:
-        """How many were lost."""
+        """Count outcomes other than acks in the metrics. Return the number of lost jobs."""
         lost = 0
         for job, outcome in zip(jobs, outcomes, strict=True):
             self._tally.ended(job.queue, job.task, outcome)
@@ -406,28 +411,28 @@ class Worker:
         return lost
 
     async def _finish(self) -> None:
-        self._stopping = True  # a job that ends must not start one that is on its way back
+        self._stopping = True  # a job that ends must not start one that is being returned
         deadline = time.monotonic() + self._options.grace_s
         await asyncio.gather(*(self._finish_shard(shard, deadline) for shard in self._shards))
 
     async def _finish_shard(self, shard: ShardWork, deadline: float) -> None:
-        """Return what was not started, let the rest finish, return what does not in time."""
+        """Return jobs that were not started, let the others finish, and return those that do not finish in time."""
         await self._return_waiting(shard)
         while (pending := self._pending(shard)) and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await self._return_waiting(shard)  # an answer to the last dequeue
+            await self._return_waiting(shard)  # jobs of the last dequeue
             await self._until_answered(shard, self._report_results)
         unfinished = [job for job, _ in self._running.values() if self._shard_of(job) is shard]
         for task in self._pending(shard):
             task.cancel()
-        if calls := self._calls(shard):  # one that was cancelled puts back what it had not reported
+        if calls := self._calls(shard):  # a cancelled report puts back its unreported results
             await asyncio.wait(calls)
-        # Not before: what ended during the last report would be neither reported nor returned.
+        # After the cancellation: a job that ended during an earlier report would be neither reported nor returned.
         await self._until_answered(shard, self._report_results)
         await self._until_answered(shard, lambda shard: self._give_back(shard, unfinished))
 
     def _pending(self, shard: ShardWork) -> list[asyncio.Task[Any]]:
-        """Return the jobs of a shard that run, and its calls under way."""
+        """Return the running jobs of a shard, and its calls in progress."""
         jobs = [task for task, (job, _) in self._running.items() if self._shard_of(job) is shard]
         return [*jobs, *self._calls(shard)]
 
@@ -443,9 +448,9 @@ class Worker:
             self._count(jobs, (RECLAIM if flag else LOST for flag in returned))
 
     def _let_go(self, gone: Iterable[LeasedJob]) -> None:
-        """Somebody else may have these by now: one that was not started here must not run twice."""
+        """Drop prefetched jobs whose lease was lost: another worker may be running them."""
         for job in gone:
-            if job in self._waiting:  # else it runs, or has ended: its result is refused, or was applied
+            if job in self._waiting:  # else it runs or has ended: its result will be refused, or was applied
                 self._waiting.remove(job)
                 self._count([job], [LOST])
 
@@ -458,8 +463,8 @@ class Worker:
         shard.heartbeat_at = time.time()
 
     async def _extend(self, shard: ShardWork) -> None:
-        held = [*self._waiting, *(job for job, _ in self._running.values())]
-        jobs = [job for job in held if self._shard_of(job) is shard]
+        leased = [*self._waiting, *(job for job, _ in self._running.values())]
+        jobs = [job for job in leased if self._shard_of(job) is shard]
         if jobs:
             extended = await self._run(shard, self._stubs.extend(shard.number, jobs, self._options.lease_ms))
             shard.link.answered()
@@ -474,8 +479,8 @@ class Worker:
             raise
 
     async def _repeat(self, shard: ShardWork, seconds: float, do: Callable[[ShardWork], Awaitable[None]]) -> None:
-        """Run `do` for a shard periodically. A failure is retried after the shard's pause, never raised: a
-        loop that ended would end the heartbeats of jobs that run."""
+        """Run `do` for a shard every `seconds`. A failure is retried after the shard's pause, never raised: if this
+        loop ended, the leases of running jobs would expire."""
         while True:
             try:
                 await do(shard)
@@ -486,8 +491,8 @@ class Worker:
                 await asyncio.sleep(seconds)
 
     async def _until_answered(self, shard: ShardWork, do: Callable[[ShardWork], Awaitable[None]]) -> None:
-        """Run `do` for a shard until it succeeds. What a worker that stops cannot say within its grace is left to the
-        others, which reclaim its jobs after the lease."""
+        """Run `do` for a shard until it succeeds or retries end. Results that a stopping worker cannot report in time
+        are abandoned; other workers reclaim those jobs when the leases expire."""
         while True:
             try:
                 return await do(shard)
@@ -498,13 +503,13 @@ class Worker:
             await asyncio.sleep(shard.link.pause_s)
 
     def _shard_failed(self, shard: ShardWork, error: Exception) -> None:
-        shard.looks_at_server = True  # it may be another one when it answers again
+        shard.looks_at_server = True  # another server may respond next time
         self._tally.shard_failed(shard.number)
         if shard.link.failed(error):
             known = isinstance(error, HeadraceError | ScriptError)
             log.log(
                 logging.WARNING if isinstance(error, QueueUnavailable) else logging.ERROR,
-                "shard %d: %s Its jobs are kept; the next call follows in %.1f s.",
+                "shard %d: %s Its jobs are kept; retrying in %.1f s.",
                 shard.number,
                 error,
                 shard.link.pause_s,
@@ -541,5 +546,6 @@ async def call_handler(task: Task, job: LeasedJob, threads: ThreadPoolExecutor) 
 
 
 def short_traceback() -> str:
-    """The end of it: that is where the reason is. It may quote halves of characters, which no server takes."""
+    """Return the last MAX_ERROR_CHARS of the current traceback, which contain the reason. Lone surrogates are escaped,
+    because no server accepts them."""
     return traceback.format_exc()[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()
