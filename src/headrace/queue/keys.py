@@ -8,7 +8,7 @@ All keys of an environment have the hash tag of its shard, so that one script ca
                                        and running jobs), bounds (see bounds.py), quota, shared and shared:… (see
                                        quotas.py), quota_indexed (see cold/settings.py), listed (`environments` is
                                        complete), mover_token (fencing), mover_* (status of the mover), turn and turn:Q
-                                       (clocks of the fair indexes, see lua/fair_index.lua), ticked (time of the last tick),
+                                       (clocks of the fair indexes, see lua/fair_index.lua), ticked (last tick),
                                        maintainer, maintainer_until, maintainer_ms (maintenance owner, when its
                                        ownership ends, its duration), checked (cursor of the search for queues that are
                                        miscounted or not indexed)

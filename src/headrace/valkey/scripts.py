@@ -1,9 +1,9 @@
 """Lua scripts as typed calls.
 
 A script is a file. `--@include a, b` in it puts other files of its folder in front of it; an include may include
-others, and each file is sent once. `--@flags f` are flags for the server. A `ScriptCall` is one invocation: keys, arguments
-and a parser of the reply. It is independent of connections, so the synchronous and the asynchronous client share
-everything except the line that waits.
+others, and each file is sent once. `--@flags f` are flags for the server. A `ScriptCall` is one invocation: keys,
+arguments and a parser of the reply. It is independent of connections, so the synchronous and the asynchronous client
+differ only in how they wait for the reply.
 """
 
 from __future__ import annotations
