@@ -78,7 +78,7 @@ def test_an_exporter_that_fails_three_times_raises_an_incident_without_any_chann
             [found] = alerting.incidents()
             assert (found.rule_id, found.queue, found.state) == ("health:export", "the exporter", "firing")
             assert "the exporter: " in caplog.text
-            assert "sends in a row failed" in caplog.text
+            assert "consecutive sends failed" in caplog.text
             relay.point_at(port)
             wait_until(
                 lambda: not alerting.count("SELECT count(*) FROM alert_problems"), "the exporter withdraws its report"

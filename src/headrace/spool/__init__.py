@@ -1,15 +1,18 @@
-"""The spool: a durable export queue. What was put comes out at least once, in order, whatever dies in between.
+"""The spool: a durable queue on disk for data to export, and the exporter that empties it. Records are delivered at
+least once and in order, across crashes and power losses.
 
-Two layers. Below, files without locks: `record.py` (one record in bytes), `segment.py` (append-only files of records),
-`scan.py` (reading them whatever happened), `journal.py` (what became of them), `recovery.py` (a directory as a crash
-left it). Above, locks without formats: `state.py` (what there is, and who is next), `admission.py` (put), `writer.py`
-(memory to disk), `leasing.py` (lease to end), `upkeep.py` (the rest), `spool.py` (the face of it).
-`inspect.py` looks at a directory without taking part.
+File layer, without locks: `record.py` (encoding of one record), `segment.py` (append-only files of records), `scan.py`
+(reading damaged segments), `journal.py` (notes about what happened to records), `inventory.py` (all segments and
+journals of a directory), `recovery.py` (opening a directory after a crash).
 
-Beside it, what empties it: `destination.py` (what a destination is, and how it fails), `exporter.py` (carries records
-there), with its decisions apart: `flow.py` (who may take and send), `breaker.py`, `backoff.py`, `fates.py` (what may
-have been applied), `adaptive.py`, `health.py`. `failover.py` is memory for a disk that fails, `metrics.py` Prometheus'
-view.
+Lock layer, without formats: `state.py` (the queue in memory), `admission.py` (put), `writer.py` (memory to disk),
+`leasing.py` (lease, ack, nack, reject), `maintenance.py` (background work), `spool.py` (the public class). `inspect.py`
+reads a directory without opening the spool.
 
-Imports only `headrace.errors` from the rest of the package.
+Export: `destination.py` (the protocol of a destination and its errors) and `exporter.py` (sends records to one), with
+its decisions apart: `flow_control.py` (when to lease and send), `breaker.py`, `backoff.py`, `outcomes.py` (sends whose
+outcome is unknown), `adaptive.py` (number of workers), `health.py`. `failover.py` buffers records in memory while the
+disk fails; `metrics.py` exposes all of it to Prometheus.
+
+From the rest of Headrace, imports only `headrace.errors` and `headrace.runtime.backoff`.
 """

@@ -1,8 +1,9 @@
-"""How many workers an exporter should run: enough for what arrives, and to work a backlog off.
+"""Compute the number of export workers: enough for the arrivals, and to work off a backlog.
 
-Each record takes a worker for its service time, so arrivals per second × service time is how many workers are busy on
-average. On top comes a share of the backlog per second: a backlog is then gone in a time that does not depend on its
-size. A dead band keeps the number still while the measure only trembles. Pure, but for the two small meters.
+Each record occupies a worker for its service time, so arrivals per second × service time is the average number of busy
+workers. A share of the backlog per second is added: the time to work off a backlog then does not depend on its size.
+Within a dead band the number stays as it is, so that noise in the measurements does not change it. Pure, except for the
+two meters.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-CATCH_UP_PER_S = 0.05  # of the backlog: gone in about 20 s if the bounds allow it
-DEAD_BAND = 0.3  # a wish within 30 % of what runs changes nothing
+CATCH_UP_PER_S = 0.05  # share of the backlog: worked off in about 20 s if the bounds allow it
+DEAD_BAND = 0.3  # a target within 30 % of the current number changes nothing
 
 
 @dataclass(frozen=True)
@@ -24,23 +25,24 @@ class Bounds:
 class Load:
     arrivals_per_s: float
     service_s: float | None  # how long one worker is busy with one record; None: not measured yet
-    backlog: int  # records that wait
+    backlog: int  # waiting records
 
 
 def wanted_workers(current: int, load: Load, bounds: Bounds, target_utilization: float = 0.85) -> int:
-    """How many should run now. Without a measure: as many as before, within the bounds."""
+    """Return the number of workers to run. Without a measured service time, keep the current number, within the
+    bounds."""
     kept = min(max(current, bounds.least), bounds.most)
     if load.service_s is None:
         return kept
     busy = load.service_s * (load.arrivals_per_s + CATCH_UP_PER_S * load.backlog)
-    wish = busy / target_utilization
-    if abs(wish - current) <= DEAD_BAND * current:
+    target = busy / target_utilization
+    if abs(target - current) <= DEAD_BAND * current:
         return kept
-    return min(max(math.ceil(wish), bounds.least), bounds.most)
+    return min(max(math.ceil(target), bounds.least), bounds.most)
 
 
 class Average:
-    """Exponentially weighted: recent values count more. None before the first one."""
+    """Exponentially weighted moving average. `value` is None before the first value."""
 
     def __init__(self, weight: float = 0.2) -> None:
         self._weight = weight
@@ -51,13 +53,14 @@ class Average:
 
 
 class Rate:
-    """How fast a counter grows, averaged over the times it was looked at."""
+    """Growth of a counter per second, averaged over the calls of `update`."""
 
     def __init__(self) -> None:
         self._average = Average(0.5)
         self._before: tuple[float, int] | None = None
 
     def look(self, now_s: float, count: int) -> float:
+        """Record the counter's value at `now_s`; return its averaged growth per second, 0 before the second call."""
         before, self._before = self._before, (now_s, count)
         if before is not None and now_s > before[0]:
             self._average.add(max(0, count - before[1]) / (now_s - before[0]))

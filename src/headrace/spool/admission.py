@@ -1,8 +1,8 @@
-"""What `put` does with records: room for them by the rules of `full_behavior`, memory, and the disk if need be.
+"""Admit new records: make room according to `full_behavior`, keep them in memory, and write them to disk where needed.
 
-A spool is full by its limits, or because the disk is. Both are met in the same way: `block` waits, `drop_newest` turns
-the new ones away, `drop_oldest` gives up the oldest; on disk, that is the oldest segment of which nothing is in flight,
-since space comes back by whole segments.
+A spool is full when its limits are reached or when the disk is full. Both are handled the same way: `block` waits,
+`drop_newest` drops the new records, `drop_oldest` drops the oldest ones. On disk, that is the oldest segment without
+records in flight, because space is freed by whole segments.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from headrace.spool.upkeep import Upkeep
 from headrace.spool.writer import Writer
 
 DROPPED = 0
-"""What `put` returns for a record that `drop_newest` dropped. No record has this id."""
+"""Returned by `put` for a record that `drop_newest` dropped. No record has this id."""
 
-RETRY_S = 0.25  # how often a put that waits for disk space tries again, unless something is finished before
+RETRY_S = 0.25  # retry interval of a put that waits for disk space; it is woken earlier when records finish
 
 
 class Admission:
@@ -36,11 +36,15 @@ class Admission:
         self._upkeep = upkeep
 
     def put(self, blocks: Sequence[Block]) -> int:
-        """All of them or none. The last one's number, or DROPPED."""
+        """Accept all records or none. Return the last one's sequence number, or DROPPED if the full behaviour dropped
+        them.
+
+        Raises RecordTooLarge, SpoolFull, SpoolDiskFull, SpoolWriteFailed or SpoolClosed; nothing was accepted then.
+        """
         state, writer = self._state, self._writer
         count, durable = len(blocks), blocks[-1].durable
         charge = blocks[0].charge if count == 1 else sum([block.charge for block in blocks])
-        if charge > self._options.max_record:  # else none of them can be too large
+        if charge > self._options.max_record:  # otherwise no single record can be too large
             self._check(blocks)
         with state.lock:
             if (state.closed or not self._fits(count, charge)) and not self._make_room(count, charge):
@@ -66,20 +70,26 @@ class Admission:
                 with self._state.lock:
                     self._state.ledger.refused += len(blocks)
                 raise RecordTooLarge(
-                    f"A record of {len(block.payload)} bytes is larger than the spool accepts ({most}). Nothing was"
-                    " written; cut it into smaller ones."
+                    f"A record of {len(block.payload)} bytes exceeds the spool's max_record ({most} bytes). Nothing was"
+                    " written; split it into smaller records."
                 )
 
-    # Full by its limits
+    # Spool limits reached
 
     def _make_room(self, count: int, charge: int) -> bool:
-        """As the full behaviour says; False if the new ones are to be dropped."""
+        """Make room according to `full_behavior`. Return False if the new records are to be dropped.
+
+        Raises RecordTooLarge, SpoolFull or SpoolClosed.
+        """
         options, ledger = self._options, self._state.ledger
         if self._state.closed:
             raise SpoolClosed()
         if count > options.max_size or charge > options.max_bytes:
             ledger.refused += count
-            raise RecordTooLarge(f"{count} records of {charge} bytes never fit into this spool. Nothing was written.")
+            raise RecordTooLarge(
+                f"{count} records of {charge} bytes exceed the capacity of this spool ({options.max_size} records,"
+                f" {options.max_bytes} bytes). Nothing was written; put fewer at once."
+            )
         if options.full_behavior == "drop_newest":
             ledger.turn_away(count, "newest")
             return False
@@ -88,7 +98,10 @@ class Admission:
             if options.full_behavior == "drop_oldest":
                 if not self._drop_oldest():
                     ledger.refused += count
-                    raise SpoolFull("The spool is full and all of it is in flight. The record was not accepted.")
+                    raise SpoolFull(
+                        "The spool is full and every record in it is in flight, so none can be dropped. The record was"
+                        " not accepted; put it again later."
+                    )
             elif not self._wait_for_room(deadline - time.monotonic()) and time.monotonic() >= deadline:
                 ledger.refused += count
                 raise SpoolFull()
@@ -108,18 +121,21 @@ class Admission:
             self._state.blocked -= 1
 
     def _drop_oldest(self) -> bool:
-        """False if there is nothing that is not in flight: whoever asks must not ask again."""
+        """Drop the oldest record that is not in flight. Return False if there is none; the caller must not retry."""
         sequence = self._state.oldest_waiting()
         if sequence is None:
             return False
         self._state.finish(sequence, self._state.take(sequence), Kind.DROPPED, "oldest")
         return True
 
-    # To disk, which may be full
+    # Writing to disk, which may be full
 
     def settle(self, blocks: Sequence[Block]) -> bool:
-        """Until the blocks are where they have to be. A disk that fails is met as the full behaviour says. False: they
-        were dropped."""
+        """Wait until the records are stored as their durability requires. Return False if they were dropped.
+
+        On a full disk, follows `full_behavior`. Raises SpoolDiskFull or SpoolWriteFailed; the records are not accepted
+        then.
+        """
         writer = cast(Writer, self._writer)
         done, sync = self._settled_when(blocks[-1])
         deadline = time.monotonic() + self._options.block_timeout
@@ -141,6 +157,7 @@ class Admission:
                 raise write_error(error) from error
 
     def _settled_when(self, block: Block) -> tuple[Callable[[], bool], bool]:
+        """Return the condition that ends the wait for a record, and whether writes must be synced."""
         sync = self._options.sync != "os"
         numbers, memory = self._state.numbers, self._state.memory
         if not block.durable:
@@ -150,7 +167,7 @@ class Admission:
         return lambda: numbers.written >= block.sequence, sync
 
     def _wait_for_space(self, deadline: float) -> bool:
-        """Make some, or wait for some; False if there will be none in time."""
+        """Free disk space, or wait for some. Return False if there will be none before the deadline."""
         with self._state.lock:
             if self._state.closed:
                 return False
@@ -164,8 +181,11 @@ class Admission:
         return True
 
     def _make_space(self) -> bool:
-        """On disk, space comes back by whole segments: one that is finished, or under `drop_oldest` the oldest of which
-        nothing is in flight. True only if something will be gone: whoever asks tries again at once."""
+        """Free space by removing a segment: a finished one, or under `drop_oldest` the oldest without records in
+        flight.
+
+        Return True only if a file will be deleted: the caller retries at once.
+        """
         state, writer = self._state, cast(Writer, self._writer)
         store = cast(Store, state.store)
         for segment in [] if state.doomed else list(store.segments):
@@ -173,7 +193,7 @@ class Admission:
             droppable = self._options.full_behavior == "drop_oldest" and segment.live and not state.has_flight(segment)
             if not (finished or droppable):
                 continue
-            if segment is store.segments[-1]:  # the newest can only go when there is another
+            if segment is store.segments[-1]:  # the newest segment can be removed only after a new one was started
                 tried, writer.rotate_first = writer.rotate_first, True
                 return not tried
             for sequence in segment.live_sequences():
@@ -183,7 +203,7 @@ class Admission:
         return bool(state.doomed)
 
     def _withdraw(self, blocks: Sequence[Block], reason: str) -> None:
-        """They are not accepted after all. None of them was leased: a durable one is not, before it is on disk."""
+        """Undo the acceptance of records that could not be stored, except those already leased or written."""
         state = self._state
         with state.lock:
             for block in blocks:
@@ -195,9 +215,11 @@ class Admission:
                         state.ledger.end(Kind.DROPPED, block.charge, reason)
             state.room.notify_all()
 
-    # Parts, which are admitted whatever the limits say
+    # Parts of a record, accepted regardless of the limits
 
     def replace(self, id: int, given: Sequence[NewRecord]) -> list[int]:
+        """Replace a leased record by several that take its position in the order. Return their ids. Raises
+        UnknownRecord."""
         state = self._state
         with state.lock:
             if id not in state.flight:
@@ -218,7 +240,7 @@ class Admission:
                 state.returned.add((place, block.sequence))
                 state.take_part(block.sequence)
             state.arrived.notify(len(blocks))
-        if segment is not None:  # it must not come again beside its parts, whose tokens are others
+        if segment is not None:  # the replaced record must not reappear beside its parts, whose tokens differ
             self._upkeep.sync_journal(segment.journal)
         self._upkeep.sweep()
         return [block.sequence for block in blocks]

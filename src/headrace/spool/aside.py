@@ -1,7 +1,7 @@
-"""What is taken out of the queue but kept: damaged bytes in quarantine/, refused records in dead/.
+"""Files in quarantine/ and dead/: damaged bytes and rejected records, removed from the queue but kept for inspection.
 
-One file each: a line of JSON with the facts, then the bytes as they were. A name says where they come from, so doing
-it again (after a crash in between) changes nothing.
+Each file has a line of JSON with facts, followed by the original bytes. The file name is derived from their origin, so
+writing it again after a crash changes nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SUFFIX = ".aside"
 
 @dataclass(frozen=True)
 class Aside:
-    """One file of quarantine/ or dead/."""
+    """A file in quarantine/ or dead/."""
 
     path: Path
     facts: Mapping[str, Any]
-    size: int  # of the bytes kept, without the line of facts
+    size: int  # of the retained bytes, without the line of facts
 
 
 def set_aside(files: Files, folder: Path, name: str, facts: Mapping[str, Any], data: bytes) -> None:
-    """Durable when it returns."""
+    """Write a file to quarantine/ or dead/; it is durable when this returns."""
     files.make_directory(folder)
     line = json.dumps(facts, ensure_ascii=False, sort_keys=True).encode()
     write_atomically(files, folder / f"{name}{SUFFIX}", b"".join((line, b"\n", data)))
@@ -37,7 +37,7 @@ def set_aside(files: Files, folder: Path, name: str, facts: Mapping[str, Any], d
 
 
 class AsideSize(NamedTuple):
-    """What lies in quarantine/ or dead/. Nothing in there is ever deleted by the spool."""
+    """Number and size of the files in quarantine/ or dead/. The spool never deletes them."""
 
     files: int
     bytes: int
@@ -49,7 +49,7 @@ def aside_size(files: Files, folder: Path) -> AsideSize:
         try:
             sizes.append(files.size(folder / name))
         except OSError:
-            pass  # taken away meanwhile
+            pass  # deleted in the meantime
     return AsideSize(len(sizes), sum(sizes))
 
 
@@ -72,5 +72,5 @@ def _read(path: Path, data: bytes) -> Aside:
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
-        return Aside(path, {"reason": "the facts cannot be read"}, len(data))
+        return Aside(path, {"reason": "unreadable description line"}, len(data))
     return Aside(path, facts, len(rest))

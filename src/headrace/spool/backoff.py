@@ -1,4 +1,4 @@
-"""The pauses of exporters after a failed send, by destination."""
+"""Backoff of exporters after a failed send, by destination."""
 
 from __future__ import annotations
 

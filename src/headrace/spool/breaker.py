@@ -1,13 +1,13 @@
-"""The circuit breaker: after failures in a row nothing is sent for a while, then one probe.
+"""Circuit breaker: after consecutive failures nothing is sent for a while, then one probe.
 
-closed ──`threshold` failures in a row──► open ──`reset_s` later, the first who asks──► half_open
-half_open ──probe succeeds──► closed;  half_open ──probe fails──► open
+closed ──`threshold` consecutive failures──► open ──`reset_s` later, at the next request──► half_open
+half_open ──probe succeeds──► closed; half_open ──probe fails──► open
 
-Promises: at most one probe at a time, and never two permits of one half-open state that both decide; a permit that is
-given back without a verdict (the answer said nothing about the destination, the thread died of an exception) frees the
-probe and changes nothing else; a verdict that arrives after the state has changed is ignored, so a straggler neither
-opens nor closes a breaker it was not sent under. Time is the clock that is passed in, which must never go back. Imports
-nothing of Headrace.
+Guarantees: there is at most one probe at a time, and never two permits of one half-open state that both decide; a
+permit returned without a verdict (the response said nothing about the destination, or the thread died of an exception)
+frees the probe and changes nothing else; a verdict that arrives after the state has changed is ignored, so a late
+response neither opens nor closes the breaker. The clock that is passed in must be monotonic. Imports nothing of
+Headrace.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class BreakerState(StrEnum):
 @dataclass(frozen=True)
 class BreakerStats:
     state: BreakerState
-    failures: int  # in a row, while closed
-    rejected: int  # times somebody who wanted to send was turned away
+    failures: int  # consecutive, while closed
+    rejected: int  # attempts to send that were turned away
     transitions: Mapping[tuple[BreakerState, BreakerState], int]
 
     @property
@@ -56,7 +56,7 @@ class Breaker:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._state = BreakerState.CLOSED
-        self._generation = 0  # of the current state; a permit remembers the one it was given in
+        self._generation = 0  # of the current state; a permit keeps the one it was issued in
         self._failures = 0
         self._reopens_at = 0.0
         self._probe: Permit | None = None
@@ -69,17 +69,18 @@ class Breaker:
             return self._state
 
     def ready(self) -> bool:
-        """Whether `permit` would give one now. Changes nothing, so that it can be asked before a record is taken."""
+        """Return True if `permit` would succeed now. Has no side effect, so it can be checked before a record is
+        leased."""
         with self._lock:
             return self._would_permit()
 
     def turn_away(self) -> None:
-        """Counts one who asked `ready` and has to wait."""
+        """Count a caller that `can_permit` made wait."""
         with self._lock:
             self._rejected += 1
 
     def permit(self) -> Permit | None:
-        """Leave to send once, or None. Whoever has one must use it as a context manager."""
+        """Return a permit for one send, or None if sending is not allowed now. Use the permit as a context manager."""
         with self._lock:
             if not self._would_permit():
                 self._rejected += 1
@@ -108,7 +109,8 @@ class Breaker:
                 return self._probe is None
 
     def settle(self, permit: Permit, generation: int, verdict: bool | None) -> None:
-        """Called by the permit, once. None: nothing was learnt about the destination."""
+        """Apply the result of a permit; called once per permit. `verdict` None: nothing was learnt about the
+        destination."""
         with self._lock:
             if self._probe is permit:
                 self._probe = None
@@ -142,7 +144,7 @@ class Breaker:
 
 
 class Permit:
-    """Leave to send once. Give the verdict inside the `with`; leaving it without one frees the permit."""
+    """Permission for one send. Record the result inside the `with`; leaving it without one frees the permit."""
 
     def __init__(self, breaker: Breaker, generation: int, is_probe: bool = False) -> None:
         self.is_probe = is_probe
@@ -154,7 +156,8 @@ class Permit:
         self._settle(True)
 
     def failed(self) -> None:
-        """The destination is down, slow or broken. An answer that blames the record or us is no failure."""
+        """Record that the destination is down, slow or broken. An error caused by the record or by Headrace is no
+        failure."""
         self._settle(False)
 
     def __enter__(self) -> Permit:

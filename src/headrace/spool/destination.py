@@ -1,11 +1,11 @@
-"""What a destination is, and the four ways in which it can fail.
+"""The protocol of a destination, and the four ways in which a send can fail.
 
-A new destination is one class: `prepare` does the work that needs a processor (decode, cut, compress), `send` the work
-that waits for others, and both raise one of the errors below. The exporter does the rest: retries, backoff, breaker,
-splitting, dead letters. A destination must bound its own waiting: a `send` without a timeout can hold a worker forever.
+A new destination is one class: `prepare` does the CPU-bound work (decode, split, compress), `send` the I/O, and both
+raise one of the errors below. The exporter does the rest: retries, backoff, circuit breaker, splitting, dead letters. A
+destination must bound its own waiting: a `send` without a timeout can block a worker forever.
 
-Every error says whether the fate of what was sent is *unclear*: the destination may have applied it (a timeout, a
-connection that broke before the answer). Such a record is sent again as it is, never cut differently.
+Every error states whether the outcome is *unknown*: the destination may have applied the data (a timeout, or a
+connection lost before the response). Such a record is sent again unchanged, never split differently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.spool.record import NewRecord, Record
 
 
 class SendError(HeadraceError):
-    """A destination did not take a record."""
+    """The destination did not accept a record."""
 
     kind: ClassVar[str] = "retryable"  # the label `error_type` in metrics
 
@@ -38,12 +38,12 @@ class SendError(HeadraceError):
 
     @property
     def means_down(self) -> bool:
-        """Whether it says that the destination is down, which is what the breaker counts."""
+        """Whether the error means that the destination is down, which is what the circuit breaker counts."""
         return False
 
 
 class Retryable(SendError):
-    """The destination could not take the record now. It is kept and sent again."""
+    """The destination could not accept the record now. The record is kept and sent again."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Retryable(SendError):
         unclear: bool = False,
         retry_after_s: float | None = None,
         kind: str | None = None,
-        refused: bool = False,  # it answered and asks for patience (429): busy, not down
+        refused: bool = False,  # the destination responded and asked to wait (429): busy, not down
     ) -> None:
         super().__init__(message, unclear=unclear, retry_after_s=retry_after_s, kind=kind)
         self._refused = refused
@@ -63,28 +63,28 @@ class Retryable(SendError):
 
 
 class Permanent(SendError):
-    """The record itself is bad: it will never be taken, and goes to the dead letters."""
+    """The record itself is invalid: it will never be accepted and moves to the dead letters."""
 
     kind = "permanent"
 
 
 class TooLarge(SendError):
-    """The destination refused the record for its size, before it read it (a clean 413)."""
+    """The destination refused the record because of its size, without applying it (a plain 413)."""
 
     kind = "too_large"
 
 
 class Auth(SendError):
-    """The destination does not accept our credentials. Nothing is wrong with the record: it is kept and sent again."""
+    """The destination rejected the credentials. The record is fine: it is kept and sent again."""
 
     kind = "auth"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What goes over in one request and is applied as a whole; `token` is how the destination knows it again."""
+    """The content of one request, applied atomically. `token` lets the destination recognise a repetition."""
 
-    body: Any  # the destination's own
+    body: Any  # in the destination's own format
     token: str
     bytes: int
 
@@ -92,26 +92,28 @@ class Batch:
 class Destination(Protocol):
     @property
     def name(self) -> str:
-        """For logs and the label `destination` of metrics."""
+        """Name in logs and in the metric label `destination`."""
         ...
 
     @property
     def window_blocks(self) -> int | None:
-        """Among how many of its newest blocks a repeated token is recognised (a batch is one); None: it never is."""
+        """Number of newest blocks among which the destination recognises a repeated token (a batch is one block); None
+        if it does not deduplicate."""
         ...
 
     def prepare(self, record: Record) -> Sequence[Batch]:
-        """The record in batches. The same record must give the same batches with the same tokens, in any process: a
-        retry is only recognised if it is the same. Nothing to send is an empty sequence."""
+        """Return the record as batches; an empty sequence if there is nothing to send. The same record must give the
+        same batches with the same tokens in any process, or a retry is not recognised."""
         ...
 
     def send(self, batch: Batch) -> None:
-        """Returns when the destination has it for good."""
+        """Send a batch; return when the destination has stored it durably. Raises SendError."""
         ...
 
     def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
-        """The record as several, because batch number `refused` was too large: the other batches as they are, with
-        their own tokens (some may have been applied), and this one cut. Empty if it cannot be cut further."""
+        """Return records that replace this one, because batch number `refused` was too large: the other batches
+        unchanged, with their own tokens (some may have been applied), and this batch split. Empty if it cannot be split
+        further."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,5 @@
-"""One process per directory: `spool.lock` is locked as long as the spool is open, and goes free however it ends."""
+"""Lock of a spool directory: `spool.lock` is locked while a process has the spool open, and released however it
+ends."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from headrace.errors import SpoolBusy
 from headrace.spool.files import Files, read_all
 
 LOCK = "spool.lock"
-TRIES, PAUSE_S = 5, 0.05  # somebody who only looks holds the lock for a moment
+TRIES, PAUSE_S = 5, 0.05  # an inspecting process holds the lock only briefly
 
 
 def take_lock(files: Files, folder: Path) -> int:
-    """The handle to close when done. Raises SpoolBusy."""
+    """Lock the directory; return the handle to close when done. Raises SpoolBusy."""
     for left in reversed(range(TRIES)):
         try:
             handle = files.lock(folder / LOCK)
@@ -26,7 +27,7 @@ def take_lock(files: Files, folder: Path) -> int:
             _tell_holder(files, handle)
             return handle
     raise SpoolBusy(
-        f"Process {holder(files, folder) or 'unknown'} has the spool {folder} open. Nothing was touched; stop that"
+        f"Process {holder(files, folder) or 'unknown'} has the spool {folder} open. Nothing was changed; stop that"
         " process, or use another directory."
     )
 
@@ -36,11 +37,11 @@ def _tell_holder(files: Files, handle: int) -> None:
         files.truncate(handle, 0)
         files.write(handle, f"{os.getpid()}\n".encode())
     except OSError:
-        pass  # the lock is held all the same; only its message will say less
+        pass  # the lock is held anyway; only the message of SpoolBusy says less
 
 
 def holder(files: Files, folder: Path) -> str:
-    """The process id of whoever has it, or had it last."""
+    """Return the id of the process that holds the lock, or held it last; empty if unknown."""
     return read_all(files, folder / LOCK).decode("ascii", "replace").strip()
 
 

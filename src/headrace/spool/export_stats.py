@@ -1,4 +1,4 @@
-"""What an exporter counts, beside what it does: the figures behind `headrace_export_*`."""
+"""Counters and statistics of an exporter: the values behind the metrics `headrace_export_*`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ExporterStats:
     sent_bytes: int
     retries: int
     retry_successes: int
-    failures: Mapping[str, int]  # by kind of error, first tries included
+    failures: Mapping[str, int]  # by kind of error, including first attempts
     retry_failures: Mapping[str, int]
     rejected: Mapping[str, int]  # dead letters, by kind of error
     splits: int
     released: int
-    errors: int  # of our own: each is a bug or a broken disk, with a traceback in the log
+    errors: int  # internal errors: each is a bug or a broken disk, with a traceback in the log
     preparers: int
     workers: int
     senders: int
@@ -39,13 +39,13 @@ class ExporterStats:
     passed_blocks: int
     backoff_s: float
     latency_s: float | None
-    latency_counts: tuple[int, ...]  # per bound of LATENCY_BOUNDS_S, then those beyond
+    latency_counts: tuple[int, ...]  # per bound of LATENCY_BOUNDS_S, then one for longer requests
     latency_sum_s: float
     breaker: BreakerStats
 
 
 class Tally:
-    """Counters under one lock. Read as a whole, so that a scrape never sees half of an event."""
+    """Counters of an exporter, under one lock. They are read together, so that a scrape never sees half of an event."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -64,6 +64,7 @@ class Tally:
 
     @contextmanager
     def active(self, what: str) -> Generator[None]:
+        """Count a thread as active inside the context."""
         self.add(what)
         try:
             yield
@@ -78,7 +79,7 @@ class Tally:
             self.service.add(service_s)
 
     def answered(self, seconds: float) -> None:
-        """One request was answered, well or badly."""
+        """Record the duration of a request, successful or not."""
         with self.lock:
             self.latency.add(seconds)
             self.latency_counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1

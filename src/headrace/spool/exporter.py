@@ -1,19 +1,19 @@
-"""The exporter: carries the records of a spool to one destination, and survives what the destination does not.
+"""Send the records of a spool to one destination, through failures of the destination and of this process.
 
-Everything goes through the spool (always-queue): nobody who puts a record waits for a destination. Preparers lease
-records and make them ready, senders send them, and a bounded channel lies between; `flow` says who may do what.
+All data goes through the spool, so a put never waits for a destination. Preparers lease records and prepare them,
+senders send them, with a bounded channel between; `FlowControl` decides when each may proceed.
 
-Promises:
-- A record is leased, never popped. It leaves the spool when the destination has it (ack), when it is bad (dead
-  letter), or when it is cut into others (replace). Whatever else happens, an error of ours included, it comes again.
-- The breaker gates before a record is taken.
-- A record whose fate is unclear is sent again as it was, and not much is sent past it (`fates`).
-- `stop` loses nothing: what is prepared and unsent goes back without an attempt counted. Sends under way may finish
-  until the deadline; what is still out then stays leased, and comes again when the spool is opened.
+Guarantees:
+- A record is leased, never popped. It leaves the spool when the destination has stored it (ack), when it is invalid
+(dead letter), or when it was split (replace). After anything else, including internal errors, it is sent again.
+- The circuit breaker is checked before a record is leased.
+- A record whose outcome is unknown is sent again unchanged, and few others are sent past it (`UnknownOutcomes`).
+- `stop` loses nothing: prepared records go back without counting an attempt. Sends in progress may finish until the
+deadline; a record still being sent then stays leased and is delivered again when the spool is opened.
 
-Order: with one worker, records arrive as they were put, an outage included; one that never gets through then holds up
-all the others, until its attempts are used up. With more workers records go side by side, and one that failed is passed
-by others until its delay is over.
+Order: with one worker, records arrive in the order they were put, also after an outage; a record that keeps failing
+then blocks all others until its attempts are used up. With more workers records are sent in parallel, and a failed
+record is overtaken by others until its delay has passed.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ class ExporterOptions:
 
     @property
     def senders(self) -> int:
-        """Threads there are; those that are not wanted wait."""
+        """Number of sender threads; those above the current number of workers wait."""
         return self.bounds.most if self.adaptive else self.workers
 
     @property
     def takers(self) -> int:
-        """Threads that take and prepare records: two could overtake each other, and one worker keeps the order."""
+        """Number of threads that lease and prepare records; one with a single sender, because two could reorder
+        records."""
         return 1 if self.senders == 1 else self.preparers
 
 
@@ -115,7 +116,7 @@ class Exporter:
         loops: list[tuple[str, Callable[[], None]]] = [("adapt", self._adapt_forever)]
         loops += [(f"prepare-{n}", self._prepare_forever) for n in range(self._options.takers)]
         loops += [(f"send-{n}", partial(self._send_forever, n)) for n in range(self._options.senders)]
-        # Daemons: a send that hangs must not keep the process, its record is safe in the spool.
+        # Daemon threads: a hanging send must not keep the process alive, and its record is safe in the spool.
         self._threads = [
             threading.Thread(target=loop, name=f"export-{name}-{what}", daemon=True) for what, loop in loops
         ]
@@ -123,7 +124,7 @@ class Exporter:
             thread.start()
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Returns whether everything came to an end in time; if not, a record is still out and stays leased."""
+        """Stop all threads. Return False if a send did not finish in time; its record stays leased."""
         self._flow.stop()
         self._stopped.set()
         deadline = time.monotonic() + timeout_s
@@ -134,14 +135,18 @@ class Exporter:
         alive = [thread.name for thread in self._threads if thread.is_alive()]
         if alive:
             self._abandoned = True
-            log.warning("stopped with sends under way: %s", ", ".join(alive), extra={"action": "export_stop_late"})
+            log.warning(
+                "stopped before these sends finished: %s; unacknowledged records are sent again at the next start",
+                ", ".join(alive),
+                extra={"action": "export_stop_late"},
+            )
         return not alive
 
     @property
     def problem(self) -> str | None:
-        """Return why the destination counts as unhealthy; None while it does not."""
+        """Why the destination counts as unhealthy; None while it is healthy."""
         failures = self._health.failures_in_a_row
-        return f"{failures} sends in a row failed. {self._last_error}" if failures >= UNHEALTHY_AFTER else None
+        return f"{failures} consecutive sends failed. {self._last_error}" if failures >= UNHEALTHY_AFTER else None
 
     def stats(self) -> ExporterStats:
         return self._tally.stats(
@@ -161,24 +166,24 @@ class Exporter:
 
     def _prepare_forever(self) -> None:
         while self._flow.wait_to_take():
-            handed = False
+            submitted = False
             try:
                 recalls = self._flow.recalls
                 record = self._spool.lease(timeout=IDLE_S)
-                handed = record is not None and self._take(record, recalls)
+                submitted = record is not None and self._take(record, recalls)
             except Exception:
-                self._our_error("a record could not be leased")
-                self._stopped.wait(IDLE_S)  # a disk that cannot be read is not asked all the time
+                self._our_error("could not lease a record")
+                self._stopped.wait(IDLE_S)  # do not retry an unreadable disk in a tight loop
             finally:
-                if not handed:
+                if not submitted:
                     self._flow.give_up()
 
     def _take(self, record: Record, recalls: int) -> bool:
-        """Whether the record went to the senders."""
+        """Prepare a leased record and submit it to the senders. Return False if it was finished or released instead."""
         try:
             return self._try_take(record, recalls)
         except Exception:
-            self._rescue(record, "a record could not be taken")
+            self._rescue(record, "could not process a leased record")
             return False
 
     def _try_take(self, record: Record, recalls: int) -> bool:
@@ -205,7 +210,7 @@ class Exporter:
         return True
 
     def _wait_for_unclear(self) -> None:
-        """What everybody waits for is still delayed or under way, unless the spool has dropped it or given it up."""
+        """Stop tracking records that the spool no longer holds, then wait one tick for the other unknown outcomes."""
         for record_id in self._fates.unclear_ids():
             if not self._spool.holds(record_id):
                 self._forget(record_id)
@@ -220,9 +225,9 @@ class Exporter:
             self._bury(record, error)
             return None
         except Exception as error:
-            # Memory ran out, or a bug: not the record's fault for certain, so it is kept. Nobody else waits for it,
-            # unless the order counts.
-            self._our_error("a record could not be prepared")
+            # Out of memory, or a bug: the record may be fine, so it is kept. Other records do not wait for it, unless
+            # order is kept.
+            self._our_error("could not prepare a record")
             self._tally.failed("prepare", record.attempts > 0)
             self._wait_its_turn(record, self._options.backoff.delay_s(record.attempts + 1, self._draw()), repr(error))
             return None
@@ -235,8 +240,8 @@ class Exporter:
             try:
                 self._send_when_allowed(item)
             except Exception:
-                self._fates.inherit(item.record.id)  # it may have been sent
-                self._rescue(item.record, "the outcome of a send could not be noted")
+                self._fates.inherit(item.record.id)  # its outcome is unknown
+                self._rescue(item.record, "could not record the outcome of a send")
 
     def _send_when_allowed(self, item: Item) -> None:
         permit = self._flow.wait_to_send()
@@ -270,15 +275,16 @@ class Exporter:
         self._settle(record, self._spool.ack)
         self._tally.sent(len(record.payload), record.attempts > 0, item.prepare_s + self._clock() - began)
         if self._health.succeeded():
-            log.info("%s is well again", self._destination.name, extra={"action": "export_healthy"})
+            log.info("%s is healthy again", self._destination.name, extra={"action": "export_healthy"})
 
     def _send_batches(self, item: Item, mark: int) -> tuple[int, SendError] | None:
-        """Which batch failed and how; None: all are taken."""
+        """Send the batches in order. Return the number of the batch that failed and its error; None if all were
+        sent."""
         for number, batch in enumerate(item.batches):
             try:
                 self._send_batch(batch)
             except SendError as error:
-                # What went before is applied and will be repeated, so it must stay in the window too.
+                # The earlier batches are applied and will be repeated, so they must stay in the window too.
                 maybe_applied = range(number + 1 if error.unclear else number)
                 for each in maybe_applied:
                     self._fates.unclear(item.record.id, mark, each)
@@ -291,8 +297,8 @@ class Exporter:
             self._destination.send(batch)
         except SendError:
             raise
-        except BaseException as error:  # also what would end this thread: the record must come to an outcome
-            self._our_error("a destination failed in a way it does not know")
+        except BaseException as error:  # also exceptions that would end this thread: the send needs an outcome
+            self._our_error("destination raised an unexpected error")
             raise Retryable(f"{type(error).__name__}: {error}", unclear=True, kind="unknown") from error
         finally:
             self._tally.answered(self._clock() - began)
@@ -315,19 +321,20 @@ class Exporter:
         rounds = self._health.failed(began, self._clock())
         if self._health.failures_in_a_row == UNHEALTHY_AFTER:
             log.warning(
-                "%s is unhealthy, %d failures in a row: %s", self._destination.name, UNHEALTHY_AFTER, error,
+                "%s is unhealthy after %d consecutive failures: %s", self._destination.name, UNHEALTHY_AFTER, error,
                 extra={"action": "export_unhealthy"},
             )  # fmt: skip
         draw, backoff = self._draw(), self._options.backoff
-        # The record waits by its own count, everybody by that of the destination: one record that always fails slows
-        # itself down, not the others. One draw for both, so that after an outage the first to fail is the first again.
+        # The record's delay grows with its own failures, the pause of all with those of the destination: one record
+        # that always fails slows down only itself. Both use the same draw, so that after an outage the first to fail is
+        # the first to be retried.
         delay_s = backoff.delay_s(record.attempts + 1, draw, error.retry_after_s)
         if was_probe and self._options.senders > 1:
-            # The next probe is to be another record: perhaps it is this one that cannot be taken.
+            # Probe with another record next time: the failure may be due to this one.
             delay_s = max(delay_s, 2 * self._options.breaker_reset_s)
         self._nack(record, delay_s, f"{error.label}: {error}")
         if self._keeps_order:
-            self._flow.pause(delay_s)  # the record's own delay may be longer: it was tried before we were started
+            self._flow.pause(delay_s)  # the record's delay may be longer: it may have failed before this start
         else:
             self._flow.pause(min(delay_s, backoff.delay_s(rounds, draw, error.retry_after_s)))
         self._keep_order()
@@ -335,31 +342,32 @@ class Exporter:
     def _split(self, item: Item, number: int, error: TooLarge) -> None:
         record = item.record
         if not self._fates.may_split(record.id, number):
-            self._bury(record, TooLarge(f"{error} An earlier try may have been applied, so it was not cut."))
+            self._bury(record, TooLarge(f"{error} Not split, because an earlier attempt may have been applied."))
             return
         pieces = self._destination.split(record, item.batches, number)
         if not pieces:
-            self._bury(record, TooLarge(f"{error} It cannot be cut any further."))
+            self._bury(record, TooLarge(f"{error} It cannot be split further."))
             return
         self._settle(record, lambda record_id: self._spool.replace(record_id, pieces))
         self._tally.add("splits")
         self._keep_order()
         log.info(
-            "a record that was too large is now %d", len(pieces), extra={"action": "export_split", "id": record.id}
+            "split an oversized record into %d records", len(pieces), extra={"action": "export_split", "id": record.id}
         )
 
     def _bury(self, record: Record, error: SendError) -> None:
         self._settle(record, lambda record_id: self._spool.reject(record_id, f"{error.label}: {error}"))
         self._tally.reject(error.label)
-        log.warning("a record is dead: %s", error, extra={"action": "export_dead", "id": record.id})
+        log.warning("moved a record to dead/: %s", error, extra={"action": "export_dead", "id": record.id})
 
     @property
     def _keeps_order(self) -> bool:
-        """One sender, so nothing passes a record that has to wait."""
+        """Whether records are sent strictly in order, which a single sender guarantees."""
         return self._options.senders == 1
 
     def _keep_order(self) -> None:
-        """The record that just came back to the spool goes before those that are prepared already."""
+        """With a single sender, release the prepared records so that the record just returned to the spool is sent
+        first."""
         if self._keeps_order:
             for item in self._flow.recall():
                 self._put_back(item)
@@ -380,17 +388,18 @@ class Exporter:
         self._spool.nack(record.id, delay=delay_s, reason=reason)
         self._tally.add("retries")
         if not self._spool.holds(record.id):
-            self._forget(record.id)  # that was its last attempt
+            self._forget(record.id)  # the last attempt was used up
 
     def _settle(self, record: Record, end: Callable[[int], object]) -> None:
-        """The record leaves the spool; only then is its fate nobody's concern any more."""
+        """Remove the record from the spool by calling `end` (ack, reject or replace), then stop tracking its
+        outcome."""
         end(record.id)
         self._forget(record.id)
 
     def _rescue(self, record: Record, what: str) -> None:
-        """Something failed that is not the destination: the disk, or we. The record is not to stay leased for ever."""
+        """Nack a record after an internal error (a disk failure or a bug), so that it does not stay leased."""
         if self._abandoned:
-            return  # stopped late: sent or not, the record is still in the spool and comes again
+            return  # stopped with this send in progress: the record is still in the spool and is sent again
         self._our_error(what)
         try:
             self._spool.nack(record.id, delay=self._options.backoff.longest_s, reason=what)
@@ -398,7 +407,7 @@ class Exporter:
                 self._flow.pause(self._options.backoff.longest_s)
                 self._keep_order()
         except SpoolError:
-            pass  # it had come to its end already, or the spool is closed
+            pass  # the record was finished already, or the spool is closed
 
     def _forget(self, record_id: int) -> None:
         self._fates.settled(record_id)
@@ -411,10 +420,10 @@ class Exporter:
             try:
                 self.adapt()
             except Exception:
-                self._our_error("the number of workers could not be chosen")
+                self._our_error("could not adjust the number of workers")
 
     def adapt(self) -> int:
-        """Choose the number of workers anew, and return it."""
+        """Recompute the number of workers and return it."""
         stats = self._spool.stats()
         arrivals_per_s = self._arrivals.look(self._clock(), stats.pushed)
         if not self._options.adaptive:
@@ -428,10 +437,14 @@ class Exporter:
 
     def _breaker_changed(self, before: BreakerState, after: BreakerState) -> None:
         log.warning(
-            "the breaker of %s is %s, was %s", self._destination.name, after, before, extra={"action": "breaker"}
+            "circuit breaker of %s is now %s (was %s)",
+            self._destination.name,
+            after,
+            before,
+            extra={"action": "breaker"},
         )
         if after is BreakerState.CLOSED:
-            # Burst: what piled up goes out at once, what had failed included, by all the workers there may be.
+            # After recovery, send the backlog at once with all workers, including records whose delay has not passed.
             self._burst = self._options.adaptive
             if self._burst:
                 self._flow.set_workers(self._options.bounds.most)

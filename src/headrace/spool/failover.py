@@ -1,11 +1,11 @@
-"""Memory for records whose disk cannot be written, for those who would rather lose a record than wait.
+"""In-memory buffer for non-durable puts while the spool's disk cannot be written.
 
-Only puts that are not durable may use it. A durable put goes to the disk or raises: whoever asked for durability must
-not be told "accepted" by a process that may die with the record.
+A durable put goes to the disk or raises: the caller must not be told "accepted" by a process that may die with the
+record. Only other puts may use the buffer, for callers that prefer losing a record to waiting.
 
-Bounded by records and bytes; the oldest make room for new ones, and each one that is lost is counted with its reason.
-What waits here goes back into the spool, a few at a time, as soon as the disk takes it; behind records that were put
-meanwhile, so order is not kept across an outage of the disk.
+The buffer is bounded by records and bytes; the oldest records are evicted for new ones, and every loss is counted by
+reason. Buffered records return to the spool a few at a time as soon as the disk accepts them. They then follow records
+that were put meanwhile, so order is not kept across a disk outage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.spool.spool import Spool
 log = logging.getLogger(__name__)
 
 DRAIN_EVERY_S = 5.0
-DRAIN_RECORDS = 10  # at once: a disk that has just come back is not met with everything
+DRAIN_RECORDS = 10  # per round, so that a disk that has just recovered is not flooded
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FailoverStats:
 
 
 class Failover:
-    """Puts into a spool, or, where that is allowed, into memory."""
+    """Puts into a spool, or into memory if the disk fails and the put is not durable."""
 
     def __init__(self, spool: Spool, max_records: int = 1000, max_bytes: int = 256 * 2**20) -> None:
         self._spool = spool
@@ -58,23 +58,23 @@ class Failover:
         marks: Mapping[str, str] = NO_PAIRS,
         durable: bool = True,
     ) -> int | None:
-        """The record's id; None if it waits in memory for the disk."""
+        """Put a record. Return its id; None if it is buffered in memory."""
         if durable:
             return self._spool.put(payload, token=token, meta=meta, marks=marks, durable=True)
         if marks:
-            # A mark says "everything up to here is safe", and only the disk makes it so.
-            raise ValueError("marks need a durable put")
+            # A mark states that everything up to it is safe, which only the disk guarantees.
+            raise ValueError("marks require a durable put")
         try:
             return self._spool.put(payload, token=token, meta=meta, durable=False)
         except (SpoolDiskFull, SpoolWriteFailed) as error:
             if len(payload) > self._max_bytes:
                 raise
             self._keep(NewRecord(payload, token, meta))
-            log.warning("a record waits in memory: %s", error, extra={"action": "failover"})
+            log.warning("keeping a record in memory until the disk recovers: %s", error, extra={"action": "failover"})
             return None
 
     def drain_once(self) -> int:
-        """Give back what the spool takes now; how many that were."""
+        """Move up to DRAIN_RECORDS buffered records into the spool. Return how many it accepted."""
         for drained in range(DRAIN_RECORDS):
             if not self._give_back_one():
                 return drained
@@ -85,7 +85,7 @@ class Failover:
             self.drain_once()
 
     def close(self) -> int:
-        """One last try for everything; what still does not fit is lost. How many that are."""
+        """Try once more to move every record into the spool. Return the number of records lost."""
         while self._give_back_one():
             pass
         with self._lock:
@@ -134,4 +134,4 @@ class Failover:
             self._bytes -= len(self._waiting.popleft().payload)
         if count:
             self._lost[reason] += count
-            log.error("records were lost: %d %s", count, reason, extra={"action": "data_loss"})
+            log.error("lost %d records from failover memory (%s)", count, reason, extra={"action": "data_loss"})

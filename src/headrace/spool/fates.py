@@ -1,15 +1,16 @@
-"""Records that a destination may have applied already, although nobody was told.
+"""Track records whose send outcome is unknown: the destination may have applied them.
 
-A destination knows a repetition by its token, but only among the newest blocks it took, its window. So
-while the fate of a record is unknown, only so much may be sent past it that its repetition is still recognised: a
-quarter of the window, because an insert into several partitions fills several places.
+A destination recognises a repeated token only among its newest blocks (its deduplication window). At most a quarter of
+the window may be sent past a record with an unknown outcome, because an insert into several partitions uses several
+places of the window.
 
-Counts are of blocks, in two steps: *taken* when a record is prepared, so that not more is prepared than may be sent,
-and *started* when its send begins, because a fate may have become unclear in between. A record of unclear fate counts
-from the start of the send that became unclear. While a send is under way its fate is not known either: it counts too.
+Blocks are counted in two steps: *reserved* when a record is prepared, so that no more is prepared than may be sent, and
+*started* when its send begins, because another outcome may have become unknown in between. A record counts from the
+start of the send whose outcome is unknown. A send in progress has no outcome yet, so it counts too.
 
-What an earlier process had tried is unclear too, and that process may have sent past it already. How far is not known,
-so such a record may be passed by less: a dozen restarts in a row then still stay within the window. No clock, no I/O.
+Records that an earlier process tried to send have an unknown outcome, and that process may have sent others past them.
+How many is not known, so fewer blocks may pass such a record: a dozen consecutive restarts then stay within the window.
+No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ import math
 import threading
 from dataclasses import dataclass
 
-SHARE_OF_WINDOW = 4  # one part in so many
-SHARE_IF_INHERITED = 4  # and of that again
+SHARE_OF_WINDOW = 4  # one quarter of the deduplication window
+SHARE_IF_INHERITED = 4  # one quarter of that share, for records of an earlier process
 EVERY_BLOCK = -1
 
 
 @dataclass
 class _Unclear:
-    mark: float  # blocks started before the send that became unclear
-    blocks: set[int]  # which of its own may have been applied
+    mark: float  # blocks started before the send whose outcome is unknown
+    blocks: set[int]  # which of its own blocks may have been applied
 
 
 class Inheritance:
-    """Which records an earlier process may have sent: those that were leased before, and not by this one. The spool's
-    journal knows; only a power loss can make it forget the leases of its last moment."""
+    """Records that an earlier process may have sent: leased before, but not by this process. Only a power loss can
+    remove the last leases from the spool's journal."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: set[int] = set()  # tried by this process, which knows how it went
+        self._known: set[int] = set()  # tried by this process, so their outcome is tracked
 
     def includes(self, record_id: int) -> bool:
-        """Asked for a record that was tried before."""
+        """Return True if a record that was leased before may have been sent by an earlier process."""
         with self._lock:
             return record_id not in self._known
 
     def remember(self, record_id: int) -> None:
+        """Record that this process has tried the record itself."""
         with self._lock:
             self._known.add(record_id)
 
@@ -53,25 +55,25 @@ class Inheritance:
 
 class Fates:
     def __init__(self, window_blocks: int | None) -> None:
-        # Where no repetition is ever recognised, there is nothing to be gained by waiting.
+        # A destination that never recognises a repetition gains nothing from waiting.
         self._allowed = math.inf if window_blocks is None else window_blocks // SHARE_OF_WINDOW
         self._lock = threading.Lock()
         self._unclear: dict[int, _Unclear] = {}
-        self._sending: dict[int, int] = {}  # marks of sends under way
+        self._sending: dict[int, int] = {}  # value of `_started` when each send in progress began
         self._taken = 0
         self._started = 0
 
     def inherit(self, record_id: int) -> None:
-        """A record that an earlier process may have sent."""
+        """Track a record that may have been sent: by an earlier process, or by this one without recording the
+        outcome."""
         with self._lock:
             used_up = 0 if math.isinf(self._allowed) else self._allowed - self._allowed // SHARE_IF_INHERITED
             self._unclear.setdefault(record_id, _Unclear(self._started - used_up, {EVERY_BLOCK}))
 
     def take(self, record_id: int, blocks: int) -> bool:
-        """Promise a prepared record its place; False if it would pass a record of unclear fate too far.
-
-        A record of unclear fate is always let through: its settling is what everybody waits for.
-        """
+        """Reserve room for a prepared record. Return False if sending it could push a record with unknown outcome out
+        of the deduplication window. A record whose own outcome is unknown always gets room, because the others wait for
+        it."""
         with self._lock:
             if record_id not in self._unclear and not self._room(blocks):
                 return False
@@ -79,13 +81,13 @@ class Fates:
             return True
 
     def put_back(self, blocks: int) -> None:
-        """What was taken is not sent after all."""
+        """Return the room of a prepared record that is not sent."""
         with self._lock:
             self._taken -= blocks
 
     def start(self, record_id: int, blocks: int) -> int | None:
-        """A send begins; returns the mark to give to `unclear` if it ends so. None: it must not begin, because it would
-        pass a record too far whose fate has become unclear since this one was taken."""
+        """Register the start of a send. Return the mark to pass to `mark_unknown`, or None if the send must not begin:
+        another outcome became unknown since the reservation, and this send would pass that record too far."""
         with self._lock:
             mark = self._started
             if record_id not in self._unclear and mark + blocks - self._oldest_mark() > self._allowed:
@@ -95,19 +97,20 @@ class Fates:
             return mark
 
     def end(self, record_id: int) -> None:
-        """The send is over, however it went."""
+        """Register the end of a send, whatever its result."""
         with self._lock:
             self._sending.pop(record_id, None)
 
     def unclear(self, record_id: int, mark: float, block: int) -> None:
-        """This block of it may have been applied. The earliest mark counts: which try was applied is unknown."""
+        """Record that a block of the record may have been applied. The earliest mark is kept, because any of the
+        attempts may have been the one that was applied."""
         with self._lock:
             found = self._unclear.setdefault(record_id, _Unclear(mark, set()))
             found.mark = min(found.mark, mark)
             found.blocks.add(block)
 
     def settled(self, record_id: int) -> None:
-        """Applied for certain, or given up: it will not be sent again."""
+        """Stop tracking a record that was applied or given up; it will not be sent again."""
         with self._lock:
             self._unclear.pop(record_id, None)
 
@@ -116,13 +119,13 @@ class Fates:
             return list(self._unclear)
 
     def may_split(self, record_id: int, block: int) -> bool:
-        """Only a block that was certainly never applied may be cut into others."""
+        """Return True if the block was certainly never applied, so it may be split."""
         with self._lock:
             found = self._unclear.get(record_id)
             return found is None or not found.blocks & {block, EVERY_BLOCK}
 
     def open(self) -> bool:
-        """Whether there is room for any record at all."""
+        """Return True if there is room for at least one block."""
         with self._lock:
             return self._room(1)
 
@@ -131,12 +134,12 @@ class Fates:
             return len(self._unclear)
 
     def passed(self) -> int:
-        """Blocks sent, or about to be, past the oldest record whose fate is unknown."""
+        """Return the number of blocks sent or reserved past the oldest record with an unknown outcome."""
         with self._lock:
             return int(self._passed())
 
     def _room(self, blocks: int) -> bool:
-        # A record that is larger than the allowance goes alone.
+        # A record larger than the allowance is sent alone.
         return not (self._unclear or self._sending) or self._passed() + blocks <= self._allowed
 
     def _passed(self) -> float:

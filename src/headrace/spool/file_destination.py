@@ -1,7 +1,8 @@
-"""A file of JSON lines as the destination: to see what would be sent, and to save a spool whose destination is gone.
+"""Destination that appends to a JSON-lines file: to see what would be sent, or to save a spool whose destination is
+gone.
 
-One line per record. The payload is text where it is UTF-8, else base64. A line is on disk before the record is acked;
-a process killed in between writes it again, so the same `id` may appear twice.
+Each record is one line. The payload is text if it is valid UTF-8, otherwise base64. A line is on disk before the record
+is acknowledged; a process killed in between writes it again, so the same `id` may appear twice.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ class FileDestination:
                 os.fsync(self._file.fileno())
             except OSError as error:
                 self._take_back(start)
-                raise Retryable(f"{self._file.name} cannot be written: {error}.", kind="disk") from error
+                raise Retryable(f"Could not write to {self._file.name}: {error}.", kind="disk") from error
 
     def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
-        return ()  # a file refuses nothing for its size
+        return ()  # a file has no size limit per record
 
     def close(self) -> None:
         with self._lock:
             self._file.close()
 
     def _take_back(self, start: int) -> None:
-        """Half a line would spoil the next one too."""
+        """Truncate a partial line, so that it does not corrupt the next one."""
         try:
             os.ftruncate(self._file.fileno(), start)
         except OSError:
-            pass  # the retry begins in the middle of a line; a reader sees one bad line
+            pass  # the retry continues a partial line, so a reader sees one bad line
 
 
 def _document(record: Record) -> dict[str, object]:

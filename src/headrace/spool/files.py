@@ -1,7 +1,7 @@
-"""The seam between the spool and the file system: every call that can fail, block or be lost goes through here.
+"""File system interface of the spool: every call that can fail, block or lose data goes through it.
 
-Tests put another `Files` in its place: one that runs full, fails an fsync, or forgets after a "power loss" what was
-never synced. Paths are absolute; handles are numbers that only the same `Files` understands.
+Tests substitute another `Files`: one that runs full, fails an fsync, or loses unsynced data at a simulated power loss.
+Paths are absolute; handles are numbers that only the same `Files` accepts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Files(Protocol):
 
 
 class SystemFiles:
-    """The real thing."""
+    """`Files` on the local file system."""
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class SystemFiles:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
-        """Less than `length` only at the end of the file."""
+        """Read `length` bytes at `offset`; fewer only at the end of the file."""
         data = os.pread(handle, length, offset)
         if not data or len(data) == length:
             return data
@@ -74,7 +74,7 @@ class SystemFiles:
         return b"".join(pieces)
 
     def write(self, handle: int, data: bytes) -> None:
-        """All of it, or an error; then some of it may be in the file."""
+        """Write all of `data`, or raise; part of it may then be in the file."""
         written = os.write(handle, data)
         while written < len(data):
             written += os.write(handle, memoryview(data)[written:])
@@ -102,7 +102,7 @@ class SystemFiles:
             os.close(handle)
 
     def lock(self, path: Path) -> int:
-        """Held until the handle is closed or the process ends, however it ends. Raises BlockingIOError."""
+        """Lock a file until the handle is closed or the process ends. Raises BlockingIOError."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,6 +112,7 @@ class SystemFiles:
         return handle
 
     def available(self, path: Path) -> int | None:
+        """Return the free disk space in bytes; None if unknown."""
         try:
             return shutil.disk_usage(path).free
         except OSError:
@@ -119,7 +120,7 @@ class SystemFiles:
 
 
 def read_all(files: Files, path: Path) -> bytes:
-    """A small file, or nothing if there is none."""
+    """Return the content of a small file; empty if it does not exist."""
     try:
         handle = files.open_read(path)
     except FileNotFoundError:
@@ -131,13 +132,13 @@ def read_all(files: Files, path: Path) -> bytes:
 
 
 def write_atomically(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Afterwards the file has its old content or all of the new one, also after a crash in the middle. With `sync`, the
-    new one, and nobody can lose it any more."""
+    """Write a file so that, after a crash, it has either its old content or all of the new. With `sync`, the new
+    content is durable when this returns."""
     draft = path.with_name(path.name + ".tmp")
     handle = files.create(draft)
     try:
         files.write(handle, data)
-        files.sync(handle)  # always: a rename may reach the disk before the data does
+        files.sync(handle)  # always: the rename may reach the disk before the data does
     except BaseException:
         files.close(handle)
         discard(files, draft)
@@ -149,11 +150,11 @@ def write_atomically(files: Files, path: Path, data: bytes, *, sync: bool = True
 
 
 def discard(files: Files, path: Path) -> None:
-    """Remove what nobody needs; if that fails, it stays."""
+    """Remove a file that is no longer needed, ignoring errors."""
     try:
         files.remove(path)
     except OSError:
-        pass  # found again, and tried again, at the next open
+        pass  # retried at the next open
 
 
 def is_no_space(error: BaseException) -> bool:
@@ -161,10 +162,10 @@ def is_no_space(error: BaseException) -> bool:
 
 
 def write_error(error: OSError) -> SpoolError:
-    """As the caller sees it."""
+    """Return the error to raise for a failed write: SpoolDiskFull if no space is left, else SpoolWriteFailed."""
     if is_no_space(error):
         return SpoolDiskFull()
     return SpoolWriteFailed(
-        f"The spool's disk failed: {error}. The record was not accepted; what was accepted before is kept. Look at the"
-        " disk, then put it again."
+        f"Writing to the spool's disk failed: {error}. The record was not accepted; earlier records are kept. Check the"
+        " disk, then put the record again."
     )

@@ -1,17 +1,17 @@
-"""Who may do what now: the gates between a spool, the preparers and the senders of an exporter.
+"""Admission of preparers and senders of an exporter: channel size, send limits, pauses and the circuit breaker.
 
-A preparer asks *before* it takes a record from the spool, so that nothing is taken that cannot be sent:
+A preparer waits for a slot *before* it leases a record, so that no record is leased that cannot be sent:
 
-- while all is well, up to `channel_size` records are in hand (prepared, being prepared, or held by a sender that waits
-  for its permit);
-- while the breaker is open, or the destination asked for a pause, none are taken; when it is time for the probe, one;
-- while a record of unclear fate must not be passed any further, only those of unclear fate go on; once another one was
-  met, the spool is asked for one at a time.
+- normally, up to `channel_size` records hold a slot (prepared, being prepared, or held by a sender that waits for its
+permit);
+- while the breaker is open or the exporter pauses, none are leased; when a probe is due, one is;
+- while a record with an unknown outcome must not be passed any further, only such records proceed; once another one was
+leased and had to go back, records are leased one at a time.
 
-A sender asks again before it sends, because much can happen while an item waits: at most `max_sends` of this exporter
-and as many of all exporters of the process as `SendLimit` allows are under way. Senders beyond `workers` get no items,
-which is how the pool grows and shrinks. Waits are short and repeated where they end by time, because time is the clock
-of the breaker and not of this module.
+A sender is checked again before it sends, because conditions may have changed: at most `max_sends` sends of this
+exporter are in progress, and as many of all exporters of the process as `SendLimit` allows. Senders beyond `workers`
+get no records, which is how the pool grows and shrinks. Waits that end by time are short and repeated, because the
+clock is the one of the breaker.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headrace.spool.destination import Batch
 from headrace.spool.fates import Fates
 from headrace.spool.record import Record
 
-TICK_S = 0.05  # between looks at a clock
-IDLE_S = 0.2  # between looks at nothing in particular
+TICK_S = 0.05  # interval of waits that end by time
+IDLE_S = 0.2  # interval of waits that end by notification
 
 
 class SendLimit:
-    """Sends under way in the whole process; shared by its exporters."""
+    """Limit of sends in progress in the whole process; shared by its exporters."""
 
     def __init__(self, most: int) -> None:
         self._free = threading.BoundedSemaphore(most)
@@ -72,12 +72,12 @@ class Flow:
         self._paused_until = float("-inf")
         self._stopping = False
         self._recalls = 0
-        self._turned_back = False  # the last record that was taken had to go back
+        self._turned_back = False  # the last leased record had to go back
 
     # --- for preparers ---------------------------------------------------------------------------
 
     def wait_to_take(self) -> bool:
-        """Waits for leave to take one record, and reserves its place; False when it is time to stop."""
+        """Wait until a record may be leased, and reserve a slot for it. Return False when stopping."""
         turned_away = False
         with self._changed:
             while not self._stopping:
@@ -91,18 +91,20 @@ class Flow:
             return False
 
     def still_open(self) -> bool:
-        """Asked again once a record was taken: a wait for one may have been long."""
+        """Return True if a record that was just leased may be prepared. Checked after leasing, because the wait for a
+        record may have been long."""
         with self._changed:
             return not self._stopping and not self._paused() and self._breaker.ready()
 
     def give_up(self) -> None:
-        """The place is not needed: there was no record, or it went back."""
+        """Release a slot that is not needed: there was no record, or it went back."""
         with self._changed:
             self._in_hand -= 1
             self._changed.notify_all()
 
     def turn_back(self) -> None:
-        """A record had to go back because it would have passed another one too far."""
+        """Lease one record at a time from now on, because the last one had to go back: it would have passed a record
+        with an unknown outcome too far."""
         with self._changed:
             self._turned_back = True
 
@@ -112,7 +114,8 @@ class Flow:
             return self._recalls
 
     def hand_over(self, item: Item, recalls: int) -> bool:
-        """To the senders; False if there was a recall since `recalls` was read, before the record was taken."""
+        """Pass a prepared record to the senders. Return False if there was a recall since `recalls` was read, before
+        leasing."""
         with self._changed:
             if recalls != self._recalls:
                 return False
@@ -124,7 +127,7 @@ class Flow:
     # --- for senders -----------------------------------------------------------------------------
 
     def next_item(self, number: int) -> Item | None:
-        """Waits for an item for this sender; None when it is time to stop."""
+        """Wait for a prepared record for sender `number`; None when stopping."""
         with self._changed:
             while not self._stopping:
                 if self._channel and number < self._workers:
@@ -133,8 +136,8 @@ class Flow:
             return None
 
     def wait_to_send(self) -> Permit | None:
-        """Waits until an item may be sent; None when it is time to stop. Its place in hand is free from then on.
-        Say `sent` when it is over, however it went."""
+        """Wait until a record may be sent, and return the permit; None when stopping. Frees the record's slot. Call
+        `finish_send` when the send is over, whatever its result."""
         with self._changed:
             while not self._stopping:
                 if permit := self._try_send():
@@ -159,7 +162,7 @@ class Flow:
     # --- for the exporter ------------------------------------------------------------------------
 
     def pause(self, seconds: float) -> None:
-        """Nothing is taken or sent for this long; a longer pause that is under way stays."""
+        """Lease and send nothing for this many seconds; a longer pause in progress stays."""
         with self._changed:
             self._paused_until = max(self._paused_until, self._clock() + seconds)
 
@@ -194,8 +197,8 @@ class Flow:
             return self._stopping
 
     def recall(self) -> list[Item]:
-        """Everything that is prepared and not with a sender, to be given back to the spool, which knows the order. What
-        is being prepared now is not handed over any more."""
+        """Take back all prepared records that no sender has, to return them to the spool, which keeps the order.
+        Records being prepared now are not accepted by `submit` any more."""
         with self._changed:
             items = list(self._channel)
             self._channel.clear()

@@ -1,7 +1,7 @@
-"""Is the destination well? Failures in a row, and how far the backoff has grown.
+"""Health of a destination: consecutive failures, and how far the backoff has grown.
 
-Senders work side by side, so one outage fails several sends at once. They all count as failures, but the backoff grows
-once per round: a send that began before the last failure was known tells nothing new about how long to wait.
+Senders work in parallel, so one outage fails several sends at once. All of them count as failures, but the backoff
+grows once per round: a send that began before the last failure was recorded says nothing new about how long to wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Health:
             return self._in_a_row
 
     def failed(self, began_at: float, now: float) -> int:
-        """Returns how many rounds in a row have failed, this one included."""
+        """Record a failure. Return the number of consecutive failed rounds, including this one."""
         with self._lock:
             self._in_a_row += 1
             if began_at >= self._failed_at:
@@ -38,8 +38,8 @@ class Health:
             return self._rounds
 
     def succeeded(self) -> bool:
-        """Whether it was ill until now."""
+        """Record a success. Return True if the destination was unhealthy before."""
         with self._lock:
-            was_ill = self._in_a_row >= UNHEALTHY_AFTER
+            was_unhealthy = self._in_a_row >= UNHEALTHY_AFTER
             self._in_a_row = self._rounds = 0
-            return was_ill
+            return was_unhealthy

@@ -1,5 +1,5 @@
-"""A look at a spool's directory from outside: cold, or while another process works with it. Takes no lock, writes
-nothing. On a live directory the answer is a moment's view, and its last write may look unfinished."""
+"""Read a spool directory from outside, also while another process has it open. Takes no lock and writes nothing. On a
+live directory the result is a snapshot, in which the last write may look incomplete."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ class SegmentInfo:
     file_bytes: int
     journal_bytes: int
     records: int  # readable
-    pending: int  # of these, without an end
+    pending: int  # of these, not finished
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that `verify` found; `problem` ones cost or cost already, `note` ones do not."""
+    """A finding of `verify_spool`: a `problem` has lost or may lose data, a `note` has not."""
 
     grade: Literal["problem", "note"]
     segment: str
     text: str
-    records: int = 0  # lost by it
+    records: int = 0  # number of records lost
 
 
 @dataclass(frozen=True)
 class Inspection:
     path: Path
-    in_use: bool  # another process, or this one, has it open
+    in_use: bool  # opened by this or another process
     holder: str  # its process id, if known
     segments: list[SegmentInfo]
     pending: int
-    pending_bytes: int  # as they were put
+    pending_bytes: int  # as put, uncompressed
     disk_bytes: int
     oldest_put_at: float | None
     newest_id: int
     marks: Pairs
-    attempts: dict[int, int]  # of pending records that were leased before
+    attempts: dict[int, int]  # of pending records that were leased before, by id
     quarantined: int
     dead: int
     findings: list[Finding] = field(default_factory=list[Finding])
 
 
 def inspect(path: Path, *, files: Files | None = None, progress: Progress | None = None) -> Inspection:
-    """What is in there. Reads everything: a gigabyte takes some seconds, hence `progress`."""
+    """Read all segments and journals of a spool. Takes some seconds per gigabyte, hence `progress`. Raises SpoolError
+    if there is no spool."""
     files = files or SystemFiles()
     path = path.absolute()
     if not path.is_dir() and not files.names(path):
@@ -85,7 +86,7 @@ def inspect(path: Path, *, files: Files | None = None, progress: Progress | None
 
 
 def verify(path: Path, *, files: Files | None = None, progress: Progress | None = None) -> list[Finding]:
-    """Every checksum, every number. Empty: all is well."""
+    """Check every checksum and sequence number. Return the findings; an empty list means the spool is intact."""
     return inspect(path, files=files, progress=progress).findings
 
 
@@ -124,16 +125,16 @@ def _findings(each: Surveyed) -> list[Finding]:
     name = each.segment.path.name
     result: list[Finding] = []
     if not each.header_held:
-        result.append(Finding("problem", name, "its header is damaged"))
+        result.append(Finding("problem", name, "header is damaged"))
     for first, last in each.missing:
         result.append(Finding("problem", name, f"records {first} to {last} are lost", last - first + 1))
     result += [
         Finding("problem", name, f"damaged bytes {hole.at} to {hole.end}: {hole.reason}") for hole, _ in each.lost_holes
     ]
     if each.torn is not None:
-        text = f"an unfinished write of {each.torn.end - each.torn.at} bytes at its end; the next open cuts it off"
+        text = f"incomplete write of {each.torn.end - each.torn.at} bytes at the end; the next open truncates it"
         result.append(Finding("note", name, text))
     if each.damaged_notes:
-        text = f"{each.damaged_notes} damaged notes in its journal; finished records may come again"
+        text = f"{each.damaged_notes} unreadable notes in the journal; finished records may be delivered again"
         result.append(Finding("problem", name, text))
     return result

@@ -1,9 +1,9 @@
-"""What became of a segment's records: a file of notes beside it, deleted with it.
+"""Journal of a segment: a file of notes about its records, deleted together with the segment.
 
-Records are never rewritten; that one was leased or finished is a note of 20 bytes at the end of the journal. Each note
-has its own checksum, mixed with the segment's salt, so a damaged one costs itself only: a lost "acked" brings a
-record again, never takes one away. A note reaches the system at once (kill -9 loses none) and the disk with the next
-`sync`. When there is no space, notes wait here and are written as soon as there is.
+Records are never rewritten; a lease or an end is a note of 20 bytes appended to the journal. Each note has its own
+checksum, mixed with the segment's salt, so damage costs only the damaged note: a lost "acked" note delivers a record
+again, and no damage removes a record. A note reaches the operating system at once (kill -9 loses none) and the disk
+with the next `sync`. While there is no disk space, notes wait in memory and are written as soon as there is some.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _crc = google_crc32c.extend
 
 
 class Kind(IntEnum):
-    """The number is part of the format. Kinds up to `REPLACED` end a record."""
+    """Kind of a note. The numbers are part of the file format. Kinds up to `REPLACED` finish a record."""
 
     ACKED = 1
     DROPPED = 2
     DEAD = 3
-    CORRUPT = 4  # counted and quarantined; not to be counted again
+    CORRUPT = 4  # counted and quarantined already
     REPLACED = 5
     LEASED = 16
-    RELEASED = 17  # a lease that does not count
+    RELEASED = 17  # undo a lease without counting an attempt
     DURABLE = 32  # every record up to this one was synced
     RESERVED = 33  # sequence numbers up to this one may have been handed out
-    GONE = 34  # these numbers lay in a segment that was finished and deleted
+    GONE = 34  # these numbers were in a segment that was finished and deleted
     SALT = 64  # the first note: the segment's salt, under a checksum without salt
 
 
-# For those who need them with every record: to look a member up takes Python 3.11 as long as to pack a note.
+# Constants for the hot path: looking up an enum member takes Python 3.11 as long as packing a note.
 ACKED, LEASED = Kind.ACKED, Kind.LEASED
 
 ENDS = frozenset((Kind.ACKED, Kind.DROPPED, Kind.DEAD, Kind.CORRUPT, Kind.REPLACED))
@@ -52,7 +52,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class Note(NamedTuple):
-    """About so many sequence numbers from `sequence` on."""
+    """A note about `run` consecutive sequence numbers from `sequence` on."""
 
     kind: Kind
     sequence: int
@@ -65,24 +65,24 @@ def encode_note(salt: int, kind: int, sequence: int, count: int = 1) -> bytes:
 
 
 def decode_notes(salt: int, data: bytes) -> Iterator[Note | None]:
-    """None for a note that cannot be believed. An unfinished one at the end is none at all."""
+    """Decode notes; None for each unreadable one. An incomplete note at the end is ignored."""
     for at in range(0, len(data) - NOTE_BYTES + 1, NOTE_BYTES):
         piece = data[at : at + _NOTE.size]
         kind, count, sequence = _NOTE.unpack(piece)
         if _CHECK.unpack_from(data, at + _NOTE.size)[0] == _crc(salt, piece) and kind in _KINDS:
             yield Note(_KINDS[kind], sequence, count)
-        elif data[at : at + NOTE_BYTES] != _EMPTY:  # zeros: a block the file system never filled
+        elif data[at : at + NOTE_BYTES] != _EMPTY:  # zeros: a block that the file system never filled
             yield None
 
 
 def salt_of(data: bytes) -> int | None:
-    """The salt by the journal's own word, for a segment that can no longer tell it."""
+    """Return the salt stored in the journal's first note, or None. Used when the segment's header is unreadable."""
     first = next(decode_notes(0, data[:NOTE_BYTES]), None)
     return first.sequence if first is not None and first.kind is Kind.SALT else None
 
 
 class Journal:
-    """Appends notes. Not thread-safe; the spool's lock is around it."""
+    """Appends notes to the file. Not thread-safe; callers hold the spool's lock."""
 
     def __init__(self, files: Files, path: Path, salt: int, size: int = 0) -> None:
         self.path = path
@@ -91,10 +91,10 @@ class Journal:
         self._files = files
         self._salt = salt
         self._handle: int | None = None
-        self._waiting: list[bytes] = []  # found no space
+        self._waiting: list[bytes] = []  # could not be written yet
 
     def create(self) -> None:
-        """An empty one, so that its name is synced together with the segment's."""
+        """Create the file, so that its name is synced together with the segment's."""
         self._handle = self._open()
 
     def note(self, kind: int, sequence: int, count: int = 1) -> None:
@@ -102,7 +102,8 @@ class Journal:
         self.write(data + _pack_check(_crc(self._salt, data)))
 
     def write(self, notes: bytes) -> None:
-        """Never raises for want of space: what the notes say is true in memory already."""
+        """Append encoded notes. Never raises: the state in memory is already changed, so notes that cannot be written
+        wait."""
         if self._waiting:
             notes = b"".join((*self._waiting, notes))
         try:
@@ -111,7 +112,7 @@ class Journal:
             self._files.write(self._handle, notes)
         except OSError:
             self._waiting = [notes]
-            self.close()  # opening it again cuts off what was written of them
+            self.close()  # reopening truncates a partial write
             return
         if self._waiting:
             self._waiting = []
@@ -126,7 +127,7 @@ class Journal:
         if self._waiting:
             self.write(b"")
         if self.dirty and self._handle is not None:
-            self.dirty = False  # notes that come meanwhile are for the next one
+            self.dirty = False  # later notes belong to the next sync
             try:
                 self._files.sync(self._handle)
             except OSError:
@@ -139,7 +140,7 @@ class Journal:
             self._handle = None
 
     def _open(self) -> int:
-        """An unfinished note, of a crash or of a write that failed, would shift all that follow: cut it off."""
+        """Open the file and truncate an incomplete note, which would shift all later ones."""
         handle = self._files.open_append(self.path)
         self.size -= self.size % NOTE_BYTES
         try:
@@ -154,7 +155,7 @@ class Journal:
 
 
 def read_notes(salt: int, data: bytes) -> tuple[list[Note], int]:
-    """The notes, and how many were damaged."""
+    """Return the readable notes, and the number of unreadable ones."""
     has_salt = salt_of(data) is not None
     found = list(decode_notes(salt, data[NOTE_BYTES:] if has_salt else data))
     notes = [note for note in found if note is not None]

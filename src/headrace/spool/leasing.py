@@ -1,9 +1,10 @@
-"""From `lease` to an end: handing records out, and what those who have them say.
+"""Lease, ack, nack, release and reject records.
 
-A lease is noted before the record is handed out. Neighbours on disk are read and checked together, also for those who
-lease one by one: what was read ahead waits here, and counts only while it is next. A record that cannot be read any
-more is counted, quarantined, and costs nobody but itself. One that the system cannot read just now (a disk that is away
-for a moment, no more open files) is kept; only if its disk cannot give it for a minute is it damaged.
+A lease is noted in the journal before the record is returned. Consecutive records on disk are read and checked
+together, also when they are leased one by one: records read ahead are kept here, and used only while they are next. A
+corrupt record is counted and quarantined, and affects no other. A record that cannot be read temporarily (the disk is
+away for a moment, too many open files) is kept; it counts as corrupt only after its disk has failed to read it for
+READ_ERROR_TIMEOUT_S.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from headrace.spool.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
-AHEAD_RECORDS, AHEAD_BYTES = 64, 256 * 1024  # read, checked and decompressed at once, for those who lease one by one
-PATIENCE_S = 60.0  # how long a disk may fail to read a record that is then taken for damaged
+AHEAD_RECORDS, AHEAD_BYTES = 64, 256 * 1024  # read, checked and decompressed together
+PATIENCE_S = 60.0  # read errors (EIO) of a record for this long mean that it is corrupt
 
 
 class Ahead:
-    """Records of a segment that were read but not leased, the first one last."""
+    """Records of a segment that were read but not leased, in reverse order."""
 
     __slots__ = ("index", "is_next", "records", "segment")
 
     def __init__(self, segment: Segment, index: int, records: list[Record]) -> None:
         self.segment = segment
-        self.index = index  # of the first
+        self.index = index  # index of the next record
         self.records = records
-        self.is_next = False  # known to come before all that wait; then so does its neighbour when it is taken
+        self.is_next = False  # it is the next record of the spool; once it is leased, so is the one after it
 
 
 class Leasing:
@@ -50,9 +51,9 @@ class Leasing:
         self._state = state
         self._upkeep = upkeep
         self._ahead: Ahead | None = None
-        self._unread: dict[int, float] = {}  # records that the disk could not give, and since when
+        self._unread: dict[int, float] = {}  # records with read errors, and since when
 
-    # Handing out
+    # Leasing
 
     def lease(self, timeout: float | None) -> Record | None:
         state = self._state
@@ -64,12 +65,12 @@ class Leasing:
             if taken is not None:
                 record = self._as_record_or_release(*taken)
                 if record is None:
-                    continue  # damaged on disk since it was written; counted
+                    continue  # corrupt on disk, and counted
             if record is None or not (record.attempts and self._is_worn_out(record)):
                 return record
 
     def _lease_ahead(self, ahead: Ahead) -> Record | None:
-        """The next one, if it was read ahead."""
+        """Lease the next record if it was read ahead; None if it was not."""
         state, segment, index = self._state, ahead.segment, ahead.index
         if state.closed or (state.returned and state.returned.ready(time.monotonic()) is not None):
             return None
@@ -122,7 +123,7 @@ class Leasing:
         return records
 
     def _lease_run(self, most: int) -> list[Record]:
-        """Neighbours on disk, if they are next and none of them needs more than to be read."""
+        """Lease consecutive records on disk, if they are next and need nothing but reading; empty otherwise."""
         state = self._state
         with state.lock:
             if state.store is None or state.closed:
@@ -144,14 +145,15 @@ class Leasing:
             segment.journal.note(LEASED, first, count)
         with self._upkeep.reading:
             records = segment.read_run(index, tried)
-        if len(records) < count:  # one does not hold
+        if len(records) < count:  # at least one is corrupt or unreadable
             records = self._one_by_one(numbers, segment, tried)
         if state.options.max_attempts is not None:
             records = [record for record in records if not self._is_worn_out(record)]
         return records
 
     def _one_by_one(self, numbers: range, segment: Segment, tried: Iterable[int]) -> list[Record]:
-        """Those that hold. What comes after one that cannot be read now goes back."""
+        """Read leased records one by one and return the intact ones. If one cannot be read now, release those after
+        it."""
         records: list[Record] = []
         for number, times in zip(numbers, tried, strict=True):
             try:
@@ -167,13 +169,14 @@ class Leasing:
         return records
 
     def _is_worn_out(self, record: Record) -> bool:
+        """Move the record to dead/ and return True if its attempts are used up."""
         most = self._state.options.max_attempts
         if most is None or record.attempts < most:
             return False
-        self._bury(record, f"leased {record.attempts} times without an end")
+        self._bury(record, f"leased {record.attempts} times without being acknowledged (max_attempts)")
         return True
 
-    # Reading, and what cannot be read
+    # Reading, and read errors
 
     def _as_record_or_release(
         self, sequence: int, segment: Segment | None, block: Block | None, attempts: int
@@ -185,7 +188,8 @@ class Leasing:
             raise
 
     def _as_record(self, sequence: int, segment: Segment | None, block: Block | None, attempts: int) -> Record | None:
-        """None: it is damaged. Raises SpoolReadFailed if that is not known."""
+        """Return a leased record; None if it is corrupt, in which case it is counted. Raises SpoolReadFailed if it
+        cannot be read now."""
         if block is not None:
             return Record(sequence, block.payload, block.token, block.meta, attempts, block.put_at)
         segment = cast(Segment, segment)
@@ -196,7 +200,7 @@ class Leasing:
         except OSError as error:
             if not self._is_gone(sequence, error):
                 with self._upkeep.reading:
-                    segment.stop_reading()  # a disk that came back is found by a new handle only
+                    segment.stop_reading()  # only a new handle works after the disk has come back
                 raise SpoolReadFailed(f"{SpoolReadFailed.__doc__} ({error})") from error
             self._lose(sequence, segment, index, str(error))
             return None
@@ -209,14 +213,15 @@ class Leasing:
         return records[0]
 
     def _is_gone(self, sequence: int, error: OSError) -> bool:
-        """A bad sector, and not a disk that hangs on a cable or a network, or a process with too many open files."""
+        """Return True if the record is lost: its file is missing, or reading it has failed with EIO for
+        READ_ERROR_TIMEOUT_S. Other errors, such as too many open files, may pass."""
         if error.errno != errno.EIO:
             return isinstance(error, FileNotFoundError)
         now = time.monotonic()
         return now - self._unread.setdefault(sequence, now) >= PATIENCE_S
 
     def _lose(self, sequence: int, segment: Segment, index: int, reason: str) -> None:
-        """Damaged since it was written."""
+        """Quarantine the bytes of a corrupt record and count it as lost."""
         self._unread.pop(sequence, None)
         state, store = self._state, cast(Store, self._state.store)
         start, end = segment.span(index)
@@ -225,25 +230,33 @@ class Leasing:
             quarantine(store.files, store.folder, segment, Hole(start, end, reason), (sequence, sequence))
             kept = 1
         except OSError as error:
-            log.warning("%s: cannot quarantine: %s", segment.path, error, extra={"action": "spool_quarantine"})
+            log.warning(
+                "%s: could not copy damaged bytes to quarantine/: %s",
+                segment.path,
+                error,
+                extra={"action": "spool_quarantine"},
+            )
         with state.lock:
             if segment.states[index] != DONE:
                 state.ledger.quarantined += kept
                 state.flight.pop(sequence, None)
                 state.returned.remove(sequence)
                 state.finish(sequence, segment, Kind.CORRUPT)
-        log.error("%s: record %d is damaged and lost", segment.path, sequence, extra={"action": "spool_corrupt"})
+        log.error(
+            "%s: lost record %d: its bytes are corrupt", segment.path, sequence, extra={"action": "spool_corrupt"}
+        )
         self._upkeep.sweep()
 
     def found_damage(self, segment: Segment, hole: Hole) -> None:
-        """By the reading back after a failed fsync."""
+        """Mark the records in an unreadable range as corrupt, except those in flight. Called for ranges found after a
+        failed fsync."""
         for index, offset in enumerate(segment.offsets):
             if hole.at <= offset < hole.end and segment.states[index] != DONE:
                 sequence = segment.sequence_at(index)
                 if sequence not in self._state.flight:
                     self._lose(sequence, segment, index, hole.reason)
 
-    # Ends
+    # Finishing
 
     def ack(self, id: int) -> None:
         state = self._state
@@ -278,7 +291,7 @@ class Leasing:
                 state.leases[id] = attempts
                 state.come_back(id, delay)
         if dies:
-            self.reject(id, reason or f"leased {attempts} times without an end")
+            self.reject(id, reason or f"leased {attempts} times without being acknowledged (max_attempts)")
 
     def release(self, id: int) -> None:
         state = self._state
@@ -311,4 +324,4 @@ class Leasing:
             state.finish(record.id, state.land(record.id), Kind.DEAD)
             state.ledger.last_error = reason
         self._upkeep.sweep()
-        log.error("record %d is dead: %s", record.id, reason, extra={"action": "spool_dead"})
+        log.error("moved record %d to dead/: %s", record.id, reason, extra={"action": "spool_dead"})

@@ -1,4 +1,5 @@
-"""The counts, kept so that `pushed = acked + dropped + corrupt + dead + size` at every moment. Not thread-safe."""
+"""Counters of a spool, kept so that `pushed = acked + dropped + corrupt + dead + size` always holds. Not
+thread-safe."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ class Ledger:
         self.last_error = ""
 
     def found(self, count: int, charge: int) -> None:
-        """Was there at open."""
+        """Count records found on disk at open."""
         self.size += count
         self.bytes += charge
         self.pushed += count
         self.recovered += count
 
     def lost_before(self, count: int) -> None:
-        """Was put by an earlier process, and found damaged at open."""
+        """Count records of an earlier process that were found corrupt at open."""
         self.pushed += count
         self.corrupt += count
 
@@ -48,7 +49,7 @@ class Ledger:
         self.pushed += count
 
     def turn_away(self, count: int, reason: str) -> None:
-        """Dropped at the door."""
+        """Count new records that were dropped instead of accepted."""
         self.pushed += count
         self.dropped[reason] += count
 
@@ -70,12 +71,12 @@ class Ledger:
         self.acked += count
 
     def replace(self, charge: int, parts: int, parts_charge: int) -> None:
-        """One record leaves, several take its place: nothing was pushed but the difference."""
+        """Count a record replaced by `parts` others: only the difference counts as pushed."""
         self.size += parts - 1
         self.bytes += parts_charge - charge
         self.pushed += parts - 1
         self.replaced += 1
 
     def counts(self) -> dict[str, Any]:
-        """By the names of `SpoolStats`."""
+        """Return all counters, named as the fields of `SpoolStats`."""
         return {**vars(self), "dropped": dict(self.dropped)}

@@ -1,6 +1,6 @@
-"""The memory layer: records that are not on disk yet, and those that are but need no reading.
+"""Memory layer of a spool: records that are not on disk yet, and recently written ones that need no reading.
 
-Numbers are in order, and everything here is younger than what is on disk alone. Not thread-safe.
+Sequence numbers are ordered, and every record here is younger than those that are only on disk. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.spool.segment import Segment
 
 
 class Block:
-    """A record in memory."""
+    """A record in memory, written to disk or not."""
 
     __slots__ = (
         "charge",
@@ -38,11 +38,11 @@ class Block:
         self.meta = meta
         self.marks = marks
         self.put_at = put_at
-        self.durable = durable  # somebody waits for it to be on disk; it is not leased before
+        self.durable = durable  # a caller waits until it is on disk; it is not leased before
         self.part: Part | None = None
         self.place: int | None = None
-        self.end = 0  # the journal's kind, once it is finished
-        self.home: Segment | None = None  # while it is being written: notes about it go there already
+        self.end = 0  # NoteKind of its end, once it is finished
+        self.home: Segment | None = None  # set while it is being written: notes about it go there already
         self.extras = pack_extras(token, meta, marks) if token or meta or marks else b""
         self.charge = HEADER_BYTES + len(self.extras) + len(payload)
 
@@ -63,9 +63,9 @@ class Memory:
     def __init__(self, max_blocks: int, max_bytes: int) -> None:
         self.blocks: dict[int, Block] = {}  # not on disk, unfinished, in order
         self.bytes = 0
-        self.fresh: deque[int] = deque()  # of these, the ones never leased; may hold some that are finished
+        self.fresh: deque[int] = deque()  # of these, those never leased; may contain finished ones
         self.recent: OrderedDict[int, Block] = OrderedDict()  # on disk as well, unfinished, in order
-        self.void_marks: dict[int, Pairs] = {}  # of records that were finished before they were written
+        self.void_marks: dict[int, Pairs] = {}  # marks of records that were finished before they were written
         self._recent_bytes = 0
         self._max_blocks = max_blocks
         self._max_bytes = max_bytes
@@ -86,7 +86,7 @@ class Memory:
         return self.blocks.get(sequence) or self.recent.get(sequence)
 
     def finish(self, sequence: int, kind: int) -> Block:
-        """It ends before it is written: on disk its number will be void, but its marks are kept."""
+        """Finish a record before it is written: on disk its number will be void, but its marks are kept."""
         block = self.blocks.pop(sequence)
         self.bytes -= block.charge
         block.end = kind
@@ -102,7 +102,7 @@ class Memory:
             self._recent_bytes -= block.charge
 
     def chunk(self, room: int) -> list[Block]:
-        """The oldest blocks that fit, one at least. The parts of one record are never torn apart."""
+        """Return the oldest records that fit into `room` bytes, at least one. The parts of one record stay together."""
         if self.bytes <= room:
             return list(self.blocks.values())
         taken: list[Block] = []
@@ -115,7 +115,7 @@ class Memory:
         return taken
 
     def written(self, blocks: Iterable[Block], last: int) -> None:
-        """These are on disk now. They stay at hand as long as there is room, the newest longest."""
+        """Move written records to `recent`, which keeps the newest within its limits."""
         if next(reversed(self.blocks), 0) <= last:
             self.recent.update(self.blocks)
             self._recent_bytes += self.bytes

@@ -1,7 +1,7 @@
-"""`spool.meta`: a hint for people and tools, and one more witness of the highest sequence number.
+"""`spool.meta`: a summary for people and tools, and a hint of the highest sequence number.
 
-Files are the truth. Whatever this one says, or whether it is there at all, changes no record; a higher sequence number
-in it only makes the next one higher still.
+The segments and journals are authoritative. Nothing in this file, nor its absence, changes a record; a higher sequence
+number in it only raises the next one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def write_meta(files: Files, folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_meta(files: Files, folder: Path) -> dict[str, Any]:
-    """Empty if there is none or it cannot be believed."""
+    """Return the metadata; empty if the file is missing or invalid."""
     try:
         outer: Any = json.loads(read_all(files, folder / NAME))
         text: Any = outer["meta"]

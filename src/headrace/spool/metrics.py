@@ -1,8 +1,9 @@
-"""Spool and exporter for Prometheus: `headrace_spool_*` and `headrace_export_*`.
+"""Prometheus metrics of a spool, its exporter, circuit breaker and failover: `headrace_spool_*` and
+`headrace_export_*`.
 
 Every metric is declared once, below; docs/reference/spool-metrics.md repeats the declarations and a test compares them.
-Nothing is counted here: figures are read from one consistent answer of each part when somebody scrapes, and no scrape
-waits for a destination.
+Nothing is counted here: at a scrape, each component returns one consistent snapshot, and no scrape waits for a
+destination.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headrace.spool.spool import Spool
 @dataclass(frozen=True)
 class Histogram:
     bounds: tuple[float, ...]
-    counts: tuple[int, ...]  # per bucket, one more than bounds
+    counts: tuple[int, ...]  # per bucket; one more than bounds
     sum: float
 
 
@@ -44,12 +45,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Declared:
-    """One metric. All have the label `spool`, those of an exporter `destination` too."""
+    """Declaration of a metric. All have the label `spool`, those of an exporter also `destination`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     help: str
-    read: Callable[[Reading], Samples | Histogram | None]  # None: unknown, so no series rather than a zero
+    read: Callable[[Reading], Samples | Histogram | None]  # None: unknown, so no series instead of a zero
     labels: tuple[str, ...] = ()
     of: Literal["spool", "export", "failover"] = "spool"
 
@@ -93,12 +94,12 @@ def _failover(name: str, kind: Kind, help: str, attribute: str) -> Declared:
 
 
 def _exporter(found: Reading) -> ExporterStats:
-    assert found.export is not None, "asked only where there is one"
+    assert found.export is not None, "read only if there is an exporter"
     return found.export
 
 
 def _memory(found: Reading) -> FailoverStats:
-    assert found.failover is not None, "asked only where there is one"
+    assert found.failover is not None, "read only if there is a failover"
     return found.failover
 
 
@@ -134,116 +135,121 @@ def _busy(export: ExporterStats) -> float:
 
 
 def _lost(memory: FailoverStats) -> list[Sample]:
-    """With the zeros: an alert on a rate needs to see the first loss too."""
+    """Return losses by reason, including zeros: an alert on a rate needs to see the first loss too."""
     return _by({"evicted": 0, "shutdown": 0, **memory.lost})
 
 
 METRICS: tuple[Declared, ...] = (
     # State of the spool
-    _spool("records", "gauge", "Records that wait or are in flight.", "size"),
-    _spool("bytes", "gauge", "Bytes of these records.", "bytes"),
-    _spool("max_records", "gauge", "Most records the spool takes.", "max_size"),
-    _spool("max_bytes", "gauge", "Most bytes the spool takes.", "max_bytes"),
-    _spool("utilization_ratio", "gauge", "How full it is by records or bytes, whichever is more.", _utilization),
-    _spool("in_flight_records", "gauge", "Records that are leased to an exporter.", "in_flight"),
-    _spool("delayed_records", "gauge", "Records that failed and whose delay is not over.", "delayed"),
+    _spool("records", "gauge", "Records waiting or in flight.", "size"),
+    _spool("bytes", "gauge", "Bytes of records waiting or in flight.", "bytes"),
+    _spool("max_records", "gauge", "Maximum number of records in the spool.", "max_size"),
+    _spool("max_bytes", "gauge", "Maximum bytes of records in the spool.", "max_bytes"),
+    _spool("utilization_ratio", "gauge", "Larger of records/max_records and bytes/max_bytes.", _utilization),
+    _spool("in_flight_records", "gauge", "Records leased to the exporter.", "in_flight"),
+    _spool("delayed_records", "gauge", "Failed records whose delay has not passed.", "delayed"),
     _spool(
         "oldest_put_timestamp_seconds",
         "gauge",
-        "When the oldest record was put; no series while there is none.",
+        "Unix time at which the oldest record was put; no series if the spool is empty.",
         "oldest_put_at",
     ),
-    _spool("inmemory_blocks", "gauge", "Records that are in memory alone.", "inmemory_blocks"),
-    _spool("inmemory_bytes", "gauge", "Bytes of these records.", "inmemory_bytes"),
-    _spool("disk_bytes", "gauge", "Bytes of the spool's files, finished records in them included.", "disk_bytes"),
+    _spool("inmemory_blocks", "gauge", "Records held only in memory.", "inmemory_blocks"),
+    _spool("inmemory_bytes", "gauge", "Bytes of records held only in memory.", "inmemory_bytes"),
+    _spool("disk_bytes", "gauge", "Bytes of segments and journals, including finished records.", "disk_bytes"),
     _spool(
-        "quarantine_bytes", "gauge", "Bytes of damaged pieces in quarantine/; nobody deletes them.", "quarantine_bytes"
+        "quarantine_bytes",
+        "gauge",
+        "Bytes of damaged data in quarantine/; never deleted automatically.",
+        "quarantine_bytes",
     ),
-    _spool("dead_bytes", "gauge", "Bytes of dead letters in dead/; nobody deletes them.", "dead_bytes"),
+    _spool("dead_bytes", "gauge", "Bytes of dead letters in dead/; never deleted automatically.", "dead_bytes"),
     _spool(
         "disk_available_bytes",
         "gauge",
-        "Free space where the spool is; no series if it cannot be told.",
+        "Free disk space at the spool's directory; no series if unknown.",
         "disk_available",
     ),
     _spool("segments", "gauge", "Segment files.", "segments"),
-    # What happened to records. pushed = acked + dropped + corrupt + dead + records, at any moment.
-    _spool("pushed_total", "counter", "Records accepted, with those found on disk at start.", "pushed"),
-    _spool("recovered_total", "counter", "Of these, records found on disk at start.", "recovered"),
-    _spool("acked_total", "counter", "Records that reached their destination.", "acked"),
+    # Records. pushed = acked + dropped + corrupt + dead + records always holds.
+    _spool("pushed_total", "counter", "Records accepted, including those found on disk at start.", "pushed"),
+    _spool("recovered_total", "counter", "Records found on disk at start.", "recovered"),
+    _spool("acked_total", "counter", "Records acknowledged: the destination has stored them.", "acked"),
     Declared(
         "headrace_spool_dropped_total",
         "counter",
-        "Records lost to a limit, by reason.",
+        "Records dropped because of a limit or a full disk, by reason.",
         lambda found: _by(found.spool.dropped),
         ("reason",),
     ),
-    _spool("corrupt_total", "counter", "Records that damage on disk took.", "corrupt"),
+    _spool("corrupt_total", "counter", "Records lost to corruption on disk.", "corrupt"),
     _spool("dead_total", "counter", "Records moved to the dead letters.", "dead"),
     _spool(
         "unaccounted_records",
         "gauge",
-        "Records pushed that are neither there nor accounted for; anything but 0 is a bug.",
+        "Records pushed that are neither in the spool nor accounted for; any value but 0 is a bug.",
         _unaccounted,
     ),
-    _spool("refused_total", "counter", "Puts that were refused; those records were never accepted.", "refused"),
-    _spool("replaced_total", "counter", "Records that were cut into smaller ones.", "replaced"),
-    _spool("retries_total", "counter", "Leases of a record that had been leased before.", "retries"),
+    _spool("refused_total", "counter", "Records refused by put; they were never accepted.", "refused"),
+    _spool("replaced_total", "counter", "Records split into smaller ones.", "replaced"),
+    _spool("retries_total", "counter", "Leases of a record that was leased before.", "retries"),
     # Files
-    _spool("quarantined_total", "counter", "Files put aside because they could not be read.", "quarantined"),
-    _spool("torn_total", "counter", "Unfinished writes found at the end of a segment and cut off.", "torn"),
-    _spool("damaged_notes_total", "counter", "Journal entries that could not be read.", "damaged_notes"),
-    _spool("disk_full_total", "counter", "Writes that found no space.", "disk_full"),
+    _spool("quarantined_total", "counter", "Damaged ranges copied to quarantine/.", "quarantined"),
+    _spool("torn_total", "counter", "Incomplete writes truncated at the end of a segment.", "torn"),
+    _spool("damaged_notes_total", "counter", "Unreadable journal notes.", "damaged_notes"),
+    _spool("disk_full_total", "counter", "Writes that failed because the disk was full.", "disk_full"),
     _spool("write_errors_total", "counter", "Writes and fsyncs that failed for another reason.", "write_errors"),
-    _spool("meta_syncs_total", "counter", "Writes of the metadata.", "meta_syncs"),
-    _spool("segment_rotations_total", "counter", "Segments that were full.", "rotations"),
-    _spool("inmemory_flushes_total", "counter", "Writes of records in memory to disk.", "flushes"),
+    _spool("meta_syncs_total", "counter", "Writes of the metadata file.", "meta_syncs"),
+    _spool("segment_rotations_total", "counter", "Switches to a new segment.", "rotations"),
+    _spool("inmemory_flushes_total", "counter", "Writes of batches of records from memory to disk.", "flushes"),
     Declared(
         "headrace_spool_fsync_duration_seconds",
         "histogram",
-        "How long an fsync took.",
+        "Duration of fsyncs.",
         lambda found: _fsyncs(found.spool),
     ),
-    _spool("fsync_max_seconds", "gauge", "The longest fsync since start.", "fsync_max_seconds"),
-    # The exporter
-    _export("healthy", "gauge", "0 after three failures in a row, until a success.", "healthy"),
-    _export("sent_records_total", "counter", "Records the destination has taken.", "sent"),
-    _export("sent_bytes_total", "counter", "Bytes of these records.", "sent_bytes"),
-    _by_error("failures_total", "Sends that failed, first tries and retries.", "failures"),
-    _export("retries_total", "counter", "Records given back to be sent again.", "retries"),
-    _export("retry_successes_total", "counter", "Records sent that had failed before.", "retry_successes"),
-    _by_error("retry_failures_total", "Sends that failed of records that had failed before.", "retry_failures"),
-    _by_error("dead_letters_total", "Records given up as bad.", "rejected"),
-    _export("splits_total", "counter", "Records cut because the destination refused their size.", "splits"),
-    _export("released_total", "counter", "Prepared records that went back unsent at a stop.", "released"),
-    _export("errors_total", "counter", "Errors of our own, each with a traceback in the log.", "errors"),
-    _export("workers", "gauge", "Workers that may send now.", "workers"),
-    _export("max_workers", "gauge", "Workers there are.", "senders"),
-    _export("workers_active", "gauge", "Threads busy with a record, preparing or sending.", _busy),
-    _export("preparers_active", "gauge", "Threads that prepare a record.", "preparers_active"),
-    _export("senders_active", "gauge", "Threads that send a record.", "senders_active"),
-    _export("sends_in_flight", "gauge", "Records being sent now.", "sending"),
+    _spool("fsync_max_seconds", "gauge", "Longest fsync since start.", "fsync_max_seconds"),
+    # Exporter
+    _export("healthy", "gauge", "0 after three consecutive failures, until a success; otherwise 1.", "healthy"),
+    _export("sent_records_total", "counter", "Records delivered to the destination.", "sent"),
+    _export("sent_bytes_total", "counter", "Bytes of delivered records.", "sent_bytes"),
+    _by_error("failures_total", "Failed sends, including retries, by error type.", "failures"),
+    _export("retries_total", "counter", "Records returned to the spool to be sent again.", "retries"),
+    _export("retry_successes_total", "counter", "Records delivered after earlier failures.", "retry_successes"),
+    _by_error(
+        "retry_failures_total", "Failed sends of records that had failed before, by error type.", "retry_failures"
+    ),
+    _by_error("dead_letters_total", "Records moved to the dead letters, by error type.", "rejected"),
+    _export("splits_total", "counter", "Records split because the destination refused their size.", "splits"),
+    _export("released_total", "counter", "Prepared records returned to the spool unsent.", "released"),
+    _export("errors_total", "counter", "Internal errors, each with a traceback in the log.", "errors"),
+    _export("workers", "gauge", "Workers currently allowed to send.", "workers"),
+    _export("max_workers", "gauge", "Sender threads, including those not allowed to send now.", "senders"),
+    _export("workers_active", "gauge", "Threads preparing or sending a record.", _busy),
+    _export("preparers_active", "gauge", "Threads preparing a record.", "preparers_active"),
+    _export("senders_active", "gauge", "Threads sending a record.", "senders_active"),
+    _export("sends_in_flight", "gauge", "Records being sent.", "sending"),
     _export(
         "send_latency_ewma_seconds",
         "gauge",
-        "Average time to an answer, recent ones counting more; no series before the first.",
+        "Exponentially weighted average duration of a request; no series before the first.",
         "latency_s",
     ),
     Declared(
         "headrace_export_send_duration_seconds",
         "histogram",
-        "Time to an answer, good or bad.",
+        "Duration of requests, successful or not.",
         lambda found: _latencies(_exporter(found)),
         of="export",
     ),
-    _export("backoff_seconds", "gauge", "Rest of the pause after a failure; 0 = none.", "backoff_s"),
-    _export("unclear_records", "gauge", "Records that the destination may have taken without telling.", "unclear"),
-    _export("passed_blocks", "gauge", "Blocks sent past the oldest of these.", "passed_blocks"),
-    # The breaker
+    _export("backoff_seconds", "gauge", "Remaining backoff after a failure; 0 if none.", "backoff_s"),
+    _export("unclear_records", "gauge", "Records whose send outcome is unknown.", "unclear"),
+    _export("passed_blocks", "gauge", "Blocks sent after the oldest record with an unknown outcome.", "passed_blocks"),
+    # Circuit breaker
     Declared(
         "headrace_export_breaker_state",
         "gauge",
-        "1 for the state the breaker is in.",
+        "1 for the circuit breaker's current state, 0 for the others.",
         lambda found: _state(_exporter(found)),
         ("state",),
         of="export",
@@ -251,42 +257,42 @@ METRICS: tuple[Declared, ...] = (
     Declared(
         "headrace_export_breaker_transitions_total",
         "counter",
-        "Changes of the breaker's state.",
+        "State changes of the circuit breaker.",
         lambda found: _transitions(_exporter(found)),
         ("from", "to"),
         of="export",
     ),
-    _export("breaker_opened_total", "counter", "Times the breaker opened.", "breaker.opened"),
+    _export("breaker_opened_total", "counter", "Times the circuit breaker opened.", "breaker.opened"),
     _export(
         "breaker_rejected_total",
         "counter",
-        "Times a worker that wanted a record was turned away by the breaker.",
+        "Attempts to lease or send that the circuit breaker rejected.",
         "breaker.rejected",
     ),
-    # The memory failover
-    _failover("failover_records", "gauge", "Records in memory that wait for the disk.", "records"),
-    _failover("failover_bytes", "gauge", "Bytes of these records.", "bytes"),
+    # Memory failover
+    _failover("failover_records", "gauge", "Records in failover memory, waiting for the disk.", "records"),
+    _failover("failover_bytes", "gauge", "Bytes of records in failover memory.", "bytes"),
     _failover(
         "failover_accepted_total",
         "counter",
-        "Records taken into memory because the disk could not be written.",
+        "Records accepted into failover memory because the disk could not be written.",
         "accepted",
     ),
-    _failover("failover_drained_total", "counter", "Of these, records that went back into the spool.", "drained"),
+    _failover("failover_drained_total", "counter", "Records moved from failover memory into the spool.", "drained"),
     Declared(
         "headrace_export_data_loss_total",
         "counter",
-        "Of these, records that were lost, by reason.",
+        "Records lost from failover memory, by reason.",
         lambda found: _lost(_memory(found)),
         ("reason",),
         of="failover",
     ),
 )
-"""In the order of the page."""
+"""All metrics, in the order of docs/reference/spool-metrics.md."""
 
 
 class SpoolCollector(Collector):
-    """For `CollectorRegistry.register`. `name` tells the spools of a process apart."""
+    """Collector for `CollectorRegistry.register`. `name` distinguishes the spools of a process."""
 
     def __init__(
         self, name: str, spool: Spool, exporter: Exporter | None = None, failover: Failover | None = None
@@ -297,7 +303,7 @@ class SpoolCollector(Collector):
         self._failover = failover
 
     def describe(self) -> Iterator[Metric]:
-        """Without reading anything: a registry asks when the collector is registered."""
+        """Return the families without values; called when the collector is registered."""
         return (_family(declared) for declared in METRICS)
 
     def collect(self) -> Iterator[Metric]:
@@ -306,9 +312,9 @@ class SpoolCollector(Collector):
             self._exporter.stats() if self._exporter else None,
             self._failover.stats() if self._failover else None,
         )
-        there = {"spool": True, "export": reading.export is not None, "failover": reading.failover is not None}
+        present = {"spool": True, "export": reading.export is not None, "failover": reading.failover is not None}
         for declared in METRICS:
-            if there[declared.of]:
+            if present[declared.of]:
                 yield self._filled(declared, reading)
 
     def _filled(self, declared: Declared, reading: Reading) -> Metric:

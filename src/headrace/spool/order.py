@@ -1,7 +1,7 @@
-"""Who is next among the records that came back: nacked ones, and parts that took another record's place.
+"""Records that wait outside their segment's order: nacked records, and parts that replace a record.
 
-A record keeps its place in the order, whatever happened to it: once its delay is over it goes before everything
-younger. Until then it blocks nobody. Takes `now`, reads no clock. Not thread-safe.
+A record keeps its position: once its delay has passed it precedes everything younger, and until then it blocks nothing.
+Takes `now`; reads no clock. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 Place = tuple[int, int]
-"""Where a record stands: its place, and its own number among those that share the place."""
+"""Position of a record in the order: its place, then its sequence number among records of the same place."""
 
 
 class Returned:
     def __init__(self) -> None:
-        self._due: dict[int, float] = {}  # every record that waits here, by number
+        self._due: dict[int, float] = {}  # when each record is due, by sequence number; 0 if ready
         self._ready: list[Place] = []
         self._delayed: list[tuple[float, int, int]] = []
-        self._all: list[Place] = []  # for `oldest`; may hold some that have left
+        self._all: list[Place] = []  # for `find_oldest`; may contain removed records
 
     def __len__(self) -> int:
         return len(self._due)
@@ -39,7 +39,7 @@ class Returned:
         heappush(self._all, place)
 
     def ready(self, now: float) -> Place | None:
-        """The oldest whose delay is over."""
+        """Return the oldest record whose delay has passed, or None."""
         while self._delayed and self._delayed[0][0] <= now:
             due, place, sequence = heappop(self._delayed)
             if self._due.get(sequence) == due:
@@ -50,23 +50,23 @@ class Returned:
         return self._ready[0] if self._ready else None
 
     def oldest(self) -> Place | None:
-        """The oldest, delayed or not."""
+        """Return the oldest record, delayed or not, or None."""
         while self._all and self._all[0][1] not in self._due:
             heappop(self._all)
         return self._all[0] if self._all else None
 
     def remove(self, sequence: int) -> None:
-        """It was leased or has an end. Its heap entries go when they are met."""
+        """Remove a record that was leased or finished. Its heap entries are dropped lazily."""
         self._due.pop(sequence, None)
 
     def next_due(self) -> float | None:
-        """When to look again, if nothing is ready now."""
+        """Return when the next delayed record is due, or None."""
         while self._delayed and self._due.get(self._delayed[0][2]) != self._delayed[0][0]:
             heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else None
 
     def end_delays(self) -> None:
-        """Whatever waits for its time is ready."""
+        """Make all delayed records ready now."""
         for due, place, sequence in self._delayed:
             if self._due.get(sequence) == due:
                 self._due[sequence] = 0.0

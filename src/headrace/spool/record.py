@@ -1,8 +1,8 @@
-"""One record: what `lease` hands out, and how it lies in a segment.
+"""A record: as leased, and as stored in a segment.
 
-The bytes are described in docs/reference/spool-format.md, enough for a reader in another language; change both
-together. Promises: a length is believed only after the header's own checksum held, so no damage makes us allocate by a
-wild number; a body is returned only if the checksum over header and body holds. No I/O here.
+docs/reference/spool-format.md describes the bytes in enough detail for a reader in another language; change both
+together. Guarantees: a length is used only after the header's own checksum matched, so damage never causes a huge
+allocation; a body is returned only if the checksum over header and body matches. No I/O here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HEADER_BYTES = HEADER.size
 FIELDS = Struct("<IBBHQQQQIII")
 FIELDS_AT = HEADER_BYTES - FIELDS.size
 _pack_start, _pack_check, _pack_fields = Struct("<4sI").pack, Struct("<I").pack, FIELDS.pack
-_OF_RECORD = Struct("<8xIIxB2xQ16xQIII")  # the same header, without what only a scan needs
-_OF_RUN = Struct("<4sIIIBB2xQ8xQ8xIII")  # and without what a scan of plain records does not need
+_OF_RECORD = Struct("<8xIIxB2xQ16xQIII")  # the same header, with only the fields that decoding a record needs
+_OF_RUN = Struct("<4sIIIBB2xQ8xQ8xIII")  # the same header, with only the fields that scanning plain records needs
 HEADER_CHECK_AT, RECORD_CHECK_AT = 4, 8
-SMALLEST_TO_COMPRESS = 64  # below, snappy's own framing eats what it saves
+SMALLEST_TO_COMPRESS = 64  # below this size, snappy's framing costs more than it saves
 MAX_LENGTH = 2**32 - 1
 
 Pairs = Mapping[str, str]
@@ -43,20 +43,20 @@ squeeze, decompress = snappy.compress_raw, snappy.decompress_raw
 
 
 class Record(NamedTuple):
-    """A leased record. It comes back unless it is acked, rejected or replaced. (A tuple: a frozen dataclass takes three
-    times as long to make, which is a good part of what it takes to read a record.)"""
+    """A leased record. It is leased again unless it is acked, rejected or replaced. (A named tuple: creating a frozen
+    dataclass takes three times as long, a large part of the time to read a record.)"""
 
     id: int  # sequence number: strictly increasing over the life of the directory, never reused
     payload: bytes
-    token: str  # deduplication token; travels with the record
-    meta: Pairs  # small facts for the destination, such as table and part
-    attempts: int  # how often it was leased before, without an end; survives restarts
+    token: str  # deduplication token, passed to the destination
+    meta: Pairs  # small key-value data for the destination, such as the table
+    attempts: int  # earlier leases that were not acknowledged; survives restarts
     put_at: float  # unix time of the put
 
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """What `put_many` and `replace` take."""
+    """A record to be put or to replace another."""
 
     payload: bytes
     token: str = ""
@@ -64,7 +64,7 @@ class NewRecord:
 
 
 class Part(NamedTuple):
-    """One of the records that took another one's place."""
+    """Which part of a replaced record this record is."""
 
     replaced: int
     number: int
@@ -72,11 +72,11 @@ class Part(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A header whose checksum held."""
+    """A record header with a valid checksum."""
 
     flags: int
     sequence: int
-    place: int  # where it stands in the order: its own sequence, or that of the record it replaces a part of
+    place: int  # position in the order: its own sequence, or that of the record it replaces a part of
     durable: int  # every record up to this one was on disk when this one was written
     put_at_us: int
     extras: int
@@ -102,7 +102,7 @@ class Body(NamedTuple):
 
 
 class Unreadable(Exception):
-    """The bytes are not what was written. Never leaves this package."""
+    """The bytes differ from what was written. Never raised outside this package."""
 
 
 def encode(
@@ -116,7 +116,7 @@ def encode(
     flags: int = 0,
     compress: bool = True,
 ) -> bytes:
-    """The record as it is appended."""
+    """Return the encoded record."""
     pieces: list[bytes] = []
     encode_onto(pieces, salt, sequence, payload, put_at_us, durable, place, extras, flags, compress)
     return b"".join(pieces)
@@ -134,13 +134,14 @@ def encode_onto(
     flags: int,
     compress: bool,
 ) -> int:
-    """Add the record's bytes to the pieces; how many. Compressed only where that makes it smaller."""
+    """Append the encoded record to `pieces` and return its length. The payload is compressed only if that is
+    smaller."""
     stored = payload
     raw = length = len(payload)
     if compress and raw >= SMALLEST_TO_COMPRESS:
-        squeezed = squeeze(payload)
-        if len(squeezed) < raw:
-            stored = bytes(squeezed)
+        compressed = squeeze(payload)
+        if len(compressed) < raw:
+            stored = bytes(compressed)
             length = len(stored)
             flags |= SNAPPY
     if extras:
@@ -154,13 +155,14 @@ def encode_onto(
 
 
 def encode_void(salt: int, first: int, last: int, *, durable: int, marks: Pairs = NO_PAIRS) -> bytes:
-    """Says that the sequence numbers first … last hold nothing, so that their absence is no loss."""
+    """Encode a void record: the sequence numbers `first` to `last` hold nothing, so their absence is no loss."""
     extras = pack_extras("", NO_PAIRS, marks) if marks else b""
     return encode(salt, last, b"", place=first, put_at_us=0, durable=durable, extras=extras, flags=VOID)
 
 
 def decode_head(data: bytes, at: int, salt: int | None) -> Head | None:
-    """The header at this place, or None if none can be believed. Without a salt, any segment's header will do."""
+    """Return the record header at `at`, or None if there is no valid one. Without a salt, accept that of any
+    segment."""
     if len(data) - at < HEADER_BYTES or data[at : at + 4] != MAGIC:
         return None
     _, header_check, record_check, found_salt, version, flags, _, *rest = HEADER.unpack_from(data, at)
@@ -176,12 +178,12 @@ def salt_at(data: bytes, at: int) -> int:
 
 
 def body_holds(data: bytes, at: int, head: Head) -> bool:
-    """Whether header and body, all of them in `data`, are what was written."""
+    """Return True if the checksum over header and body matches. `data` must contain all of both."""
     return _crc(0, data[at + FIELDS_AT : at + head.length]) == head.record_check
 
 
 def decode_body(data: bytes, at: int, head: Head) -> Body:
-    """Payload and company; raises Unreadable rather than return anything else than what was put."""
+    """Return payload and extras. Raises UnreadableRecord if they differ from what was written."""
     if not body_holds(data, at, head):
         raise Unreadable("checksum")
     start = at + HEADER_BYTES + head.extras
@@ -194,7 +196,8 @@ def decode_body(data: bytes, at: int, head: Head) -> Body:
 
 
 def decode_record(data: bytes, at: int, end: int, salt: int, attempts: int) -> Record:
-    """A record whose place is known from the index: one checksum covers all of it, header included."""
+    """Return a record located by the index: one checksum covers all of it, including the header. Raises
+    UnreadableRecord."""
     found = decode_records(data, (at,), (end - at,), salt, (attempts,))
     if not found:
         raise Unreadable("checksum" if end <= len(data) else "ends beyond the file")
@@ -204,7 +207,7 @@ def decode_record(data: bytes, at: int, end: int, salt: int, attempts: int) -> R
 def decode_records(
     data: bytes, starts: Iterable[int], lengths: Iterable[int], salt: int, attempts: Iterable[int]
 ) -> list[Record]:
-    """Several at once, which is most of what makes reading them quick. Ends before the first that does not hold."""
+    """Return several records, which is much faster than one by one. Stops before the first invalid one."""
     records: list[Record] = []
     crc, unpack, new = _crc, _OF_RECORD.unpack_from, tuple.__new__
     size = len(data)
@@ -223,19 +226,19 @@ def decode_records(
                 token, meta, _, _ = unpack_extras(data[at + HEADER_BYTES : end - stored], bool(flags & PART))
         except Unreadable:
             break
-        # what Record(…) does, in half the time
+        # as SpoolRecord(…), in half the time
         records.append(new(Record, (sequence, payload, token, meta, tried, put_at_us / 1e6)))
     return records
 
 
 class Run(NamedTuple):
-    """Plain records that follow each other, in the bytes and in their numbers."""
+    """Plain records that are consecutive in the file and in their sequence numbers."""
 
     first: int
     offsets: array[int]
     lengths: array[int]  # in the file
-    raws: array[int]  # extras and payload, as they were put
-    durable: int  # the highest
+    raws: array[int]  # length of extras and payload, uncompressed
+    durable: int  # highest `durable` of these records
     end: int
 
     @property
@@ -244,8 +247,9 @@ class Run(NamedTuple):
 
 
 def scan_run(data: bytes, at: int, origin: int, salt: int, *, with_extras: bool) -> Run | None:
-    """As many records from here on as hold and need no closer look: with voids, parts, gaps, damage, the end of the
-    data, and extras unless told otherwise, it ends before them. `origin` is where the data begin in the file."""
+    """Decode consecutive plain records from `at`. Stop before the first void record, part, sequence gap, damaged record
+    or end of data, and before extras unless `with_extras`. Return None if there is none. `origin` is the file offset of
+    `data`."""
     plain = (0, SNAPPY, EXTRAS, EXTRAS | SNAPPY)
     offsets, lengths, raws = array("I"), array("I"), array("I")
     add_offset, add_length, add_raw = offsets.append, lengths.append, raws.append
@@ -279,10 +283,10 @@ def scan_run(data: bytes, at: int, origin: int, salt: int, *, with_extras: bool)
 
 
 def unsqueeze(stored: bytes, raw: int) -> bytes:
-    """Only for bytes whose checksum held: the length that snappy allocates is part of them."""
+    """Decompress bytes with a valid checksum; snappy allocates by a length stored in them. Raises UnreadableRecord."""
     try:
         payload = bytes(decompress(stored))
-    except Exception as error:  # cramjam's own class has no stable name
+    except Exception as error:  # cramjam's exception class has no stable name
         raise Unreadable("snappy") from error
     if len(payload) != raw:
         raise Unreadable("length")
@@ -313,7 +317,8 @@ def _add_text(pieces: list[bytes], text: str) -> None:
 
 
 def unpack_extras(data: bytes, has_part: bool) -> tuple[str, Pairs, Pairs, Part | None]:
-    """Their checksum held, so they are what some writer wrote; another writer's mistake is still no crash."""
+    """Return token, meta, marks and part. The checksum matched, but another writer may have encoded them wrongly:
+    raises UnreadableRecord."""
     try:
         part = Part(*_PART.unpack_from(data)) if has_part else None
         token, at = _take_text(data, _PART.size if has_part else 0)
@@ -344,7 +349,7 @@ def _take_text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def pack_pairs(pairs: Pairs) -> bytes:
-    """Marks in a segment's header."""
+    """Encode the marks of a segment's header."""
     return pack_extras("", NO_PAIRS, pairs) if pairs else b""
 
 
@@ -353,7 +358,7 @@ def unpack_pairs(data: bytes) -> Pairs:
 
 
 def newest_marks(sources: Sequence[Pairs]) -> dict[str, str]:
-    """Merged in the order given: the last value of a key wins."""
+    """Merge marks in the given order: the last value of a key wins."""
     merged: dict[str, str] = {}
     for each in sources:
         merged.update(each)

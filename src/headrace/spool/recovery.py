@@ -1,7 +1,7 @@
-"""A directory as a crash, a flipped bit or a careless hand left it, made whole again.
+"""Recover a spool directory after a crash or damage.
 
-What holds is kept. What is missing is counted, its bytes are copied to quarantine/, and the journal notes it, so that
-it is not counted again at the next open. A write that was interrupted is cut off. Nothing is ever wiped.
+Intact records are kept. Lost records are counted, their bytes are copied to quarantine/, and the journal notes them, so
+that they are not counted again at the next open. Incomplete writes are truncated. Nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from headrace.spool.survey import PartRecord, Progress, Stretch, Surveyed, is_li
 
 log = logging.getLogger(__name__)
 
-FARTHEST_HINT = 2**31  # a hint that is farther ahead than this comes from another spool
+FARTHEST_HINT = 2**31  # a hint farther ahead than this belongs to another spool
 
 
 @dataclass
 class Recovered:
-    """All of a directory, ready to go on."""
+    """Content of a recovered directory."""
 
     segments: list[Segment] = field(default_factory=list[Segment])
     marks: dict[str, str] = field(default_factory=dict[str, str])
-    leases: dict[int, int] = field(default_factory=dict[int, int])  # of records without an end
-    places: dict[int, int] = field(default_factory=dict[int, int])  # records that stand elsewhere than their number
+    leases: dict[int, int] = field(default_factory=dict[int, int])  # of unfinished records
+    places: dict[int, int] = field(default_factory=dict[int, int])  # positions other than the sequence number
     next_sequence: int = 1
-    first_void: int = 1  # from here up to next_sequence, numbers are skipped: they may have been used in memory alone
+    first_void: int = 1  # numbers from here up to next_sequence are skipped: they may have been used in memory
     corrupt: int = 0
     torn: int = 0
     quarantined: int = 0
     damaged_notes: int = 0
-    reusable: Segment | None = None  # the last one, if it is empty and can be written to
+    reusable: Segment | None = None  # the last segment, if it is empty and can be written to
 
 
 def recover(files: Files, folder: Path, progress: Progress | None = None) -> Recovered:
-    """Read every segment, settle what is missing, and leave the directory clean."""
+    """Read every segment, record losses and repair the tail of the last one."""
     result = Recovered()
     _discard_leftovers(files, folder)
     found = survey(files, folder, progress)
-    if found and found[-1].is_nothing:  # not a segment at all; in the middle it stands for its numbers
+    # Only at the end: in the middle, even an unidentified file accounts for its sequence numbers.
+    if found and found[-1].is_nothing:
         _set_aside_whole(files, folder, found.pop().segment, result)
     for each in found:
         _settle(files, folder, each, result)
@@ -72,7 +73,7 @@ def _discard_leftovers(files: Files, folder: Path) -> None:
 def _set_aside_whole(files: Files, folder: Path, segment: Segment, result: Recovered) -> None:
     size = files.size(segment.path)
     if size:
-        _quarantine(files, folder, segment, Hole(0, size, "no segment"), (0, -1), result)
+        _quarantine(files, folder, segment, Hole(0, size, "not a segment"), (0, -1), result)
     segment.close()
     discard(files, segment.path)
     discard(files, segment.journal.path)
@@ -86,7 +87,7 @@ def _settle(files: Files, folder: Path, each: Surveyed, result: Recovered) -> No
         result.corrupt += last - first + 1
         segment.journal.note(Kind.CORRUPT, first, last - first + 1)
         log.error(
-            "%s: records %d to %d are damaged and lost; their bytes, where there are any, are in %s/",
+            "%s: lost records %d to %d to corruption; any bytes left of them are in %s/",
             *(segment.path, first, last, QUARANTINE),
             extra={"action": "spool_corrupt"},
         )
@@ -95,7 +96,8 @@ def _settle(files: Files, folder: Path, each: Surveyed, result: Recovered) -> No
 
 
 def _settle_tail(files: Files, folder: Path, each: Surveyed, result: Recovered) -> None:
-    """The last segment gets no more records, so that nothing ever follows a doubtful tail; it only has to be synced."""
+    """Truncate a torn write at the end of the last segment and sync it. The segment gets no more records, so nothing
+    follows an uncertain tail."""
     segment = each.segment
     if each.torn is not None:
         result.torn += 1
@@ -109,21 +111,26 @@ def _settle_tail(files: Files, folder: Path, each: Surveyed, result: Recovered) 
             segment.sync()
             segment.journal.note(Kind.DURABLE, max(segment.last, each.durable))
         except OSError as error:
-            log.warning("%s cannot be synced: %s", segment.path, error, extra={"action": "spool_sync"})
+            log.warning("could not sync %s: %s", segment.path, error, extra={"action": "spool_sync"})
         segment.stop_writing()
 
 
 def _quarantine(files: Files, folder: Path, segment: Segment, hole: Hole, held: Stretch, result: Recovered) -> None:
     try:
         quarantine(files, folder, segment, hole, held)
-    except OSError as error:  # the bytes stay where they are until the segment is finished
-        log.warning("%s: cannot quarantine: %s", segment.path, error, extra={"action": "spool_quarantine"})
+    except OSError as error:  # the bytes stay in the segment until it is finished
+        log.warning(
+            "%s: could not copy damaged bytes to quarantine/: %s",
+            segment.path,
+            error,
+            extra={"action": "spool_quarantine"},
+        )
         return
     result.quarantined += 1
 
 
 def quarantine(files: Files, folder: Path, segment: Segment, hole: Hole, held: Stretch) -> None:
-    """Copy the bytes, with the facts about them."""
+    """Copy an unreadable range to quarantine/, with facts about it. Raises OSError."""
     facts = {
         "segment": segment.path.name,
         "offset": hole.at,
@@ -136,7 +143,8 @@ def quarantine(files: Files, folder: Path, segment: Segment, hole: Hole, held: S
 
 
 def _join_parts(found: list[Surveyed], result: Recovered) -> None:
-    """Parts count if all of them are there, or if the record they replace has an end; else that record stands."""
+    """Decide for each replaced record whether its parts or the record itself is kept: the parts if all of them are
+    there or the record is finished, otherwise the record."""
     groups: dict[int, list[tuple[Segment, PartRecord]]] = {}
     for each in found:
         for part in each.parts:
@@ -150,7 +158,7 @@ def _join_parts(found: list[Surveyed], result: Recovered) -> None:
         else:
             for segment, member in members:
                 _end(segment, member.sequence, Kind.DROPPED)
-    for members in groups.values():  # only now: a part may have been replaced itself
+    for members in groups.values():  # in a second pass: a part may have been replaced itself
         for segment, member in members:
             _place(segment, member, result)
 
@@ -163,7 +171,7 @@ def _place(segment: Segment, member: PartRecord, result: Recovered) -> None:
 
 
 def _end(segment: Segment, sequence: int, kind: Kind) -> None:
-    """Was decided before the crash, and only has to be written down."""
+    """Mark a record as finished in the index and the journal; the outcome was decided before the crash."""
     index = segment.index_of(sequence)
     if index is not None and segment.states[index] != DONE:
         segment.end(index)
@@ -171,7 +179,8 @@ def _end(segment: Segment, sequence: int, kind: Kind) -> None:
 
 
 def _number(found: list[Surveyed], hint: int, result: Recovered) -> None:
-    """No number is used twice, not even one that a crash took while it was in memory alone."""
+    """Choose the next sequence number so that none is reused, not even one that existed only in memory before a
+    crash."""
     for each in found:
         known = max([each.segment.last, each.durable, *(last for _, last in each.missing)])
         result.first_void = max(result.first_void, each.segment.base, known + 1)

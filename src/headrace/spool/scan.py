@@ -1,7 +1,7 @@
-"""Walks the records of a segment's file, whatever state it is in.
+"""Iterate over the records of a segment file, whatever its state.
 
-A damaged stretch ends at the next believable header of this segment; the salt in it keeps a payload that happens to
-hold another spool's bytes from being mistaken for one.
+An unreadable range ends at the next valid header of this segment; the salt in the header prevents a payload that
+contains another spool's bytes from being taken for one.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ READ_AHEAD = 2**20
 
 
 class Found(NamedTuple):
-    """A record that is what was written."""
+    """An intact record."""
 
     at: int
     head: Head
-    body: Body | None  # decoded only if it has extras: token, marks, part
+    body: Body | None  # decoded only if it has extras (token, marks, part)
 
 
 class Hole(NamedTuple):
-    """Bytes that are no record, or no longer one."""
+    """A range of bytes that is not a valid record."""
 
     at: int
     end: int
@@ -44,8 +44,8 @@ class Hole(NamedTuple):
 
 
 class Scan:
-    """Walks a segment's records, in windows: the file may be larger than memory should be. Plain records come in runs,
-    several times as fast as one by one; without `marks`, also those whose extras nobody asks for."""
+    """Iterates over a segment's records through a window, because the file may be large. Plain records come in runs,
+    several times as fast as one by one; without `marks`, runs include records with extras."""
 
     def __init__(self, files: Files, handle: int, size: int, start: int, salt: int, *, marks: bool = True) -> None:
         self._marks = marks
@@ -83,11 +83,11 @@ class Scan:
             if body_holds(self._window, here, head):
                 return Found(at, head, None)
         except Unreadable:
-            pass  # the same end as a checksum that does not hold
+            pass  # treated like a checksum mismatch
         return Hole(at, at + head.length, "checksum")
 
     def _bring(self, at: int, length: int) -> int:
-        """Have these bytes in the window, as far as the file goes; where they begin in it."""
+        """Load these bytes into the window, as far as the file goes. Return their position in the window."""
         here = at - self._window_at
         if here < 0 or here + length > len(self._window):
             self._window = self._files.read(self._handle, min(max(length, READ_AHEAD), self._size - at), at)
@@ -109,7 +109,7 @@ class Scan:
 
 
 def find_salt(files: Files, handle: int, size: int) -> int | None:
-    """For a segment whose header is lost: the salt of its first believable record."""
+    """Return the salt of the first valid record, or None. Used when the segment's header is lost."""
     at = 0
     while at < size:
         window = files.read(handle, READ_AHEAD + HEADER_BYTES, at)

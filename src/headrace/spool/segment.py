@@ -1,10 +1,9 @@
-"""A segment: an append-only file of records, and a compact index of what is in it.
+"""A segment: an append-only file of records, with a compact index.
 
 The file begins with its header, written twice, because the marks in it may exist nowhere else. Records follow in the
-order of their sequence numbers, without gaps: what is missing was lost, and can be counted (`scan.py`).
+order of their sequence numbers, without gaps: a missing number was lost and can be counted (`scan.py`).
 
-The index costs 13 bytes per record, whatever waits. No locks here: one thread writes, reads are positional and have
-a handle of their own.
+The index takes 13 bytes per record. No locks here: one thread writes; reads are positional and use their own handle.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ NAME_DIGITS = 16
 # magic, version, zero, length of one copy, salt, base sequence, created_at_us, reserved
 _HEADER = Struct("<8sHHIIQQQ")
 _CHECK = Struct("<I")
-LARGEST_HEADER = 2**24  # marks are small; a longer header is not believed
+LARGEST_HEADER = 2**24  # marks are small; a longer header is treated as invalid
 
-WAITING, OUT, DONE = 0, 1, 2  # OUT: leased, or waiting elsewhere than in the segment's own order
+WAITING, OUT, DONE = 0, 1, 2  # OUT: leased, or waiting outside the segment's own order
 
 
 class SegmentHeader(NamedTuple):
     salt: int
     base: int
     created_at_us: int
-    reserved: int  # numbers up to this one may have been handed out
+    reserved: int  # sequence numbers up to this one may have been used
     marks: Pairs
-    length: int  # of one copy
+    length: int  # in bytes, of one copy
 
 
 def segment_name(base: int) -> str:
@@ -61,7 +60,7 @@ def base_of(name: str) -> int | None:
 
 
 def encode_header(salt: int, base: int, created_at_us: int, reserved: int, marks: Pairs) -> bytes:
-    """Both copies."""
+    """Return both copies of the header."""
     packed = pack_pairs(marks)
     length = _HEADER.size + len(packed) + _CHECK.size
     one = _HEADER.pack(SEGMENT_MAGIC, SEGMENT_VERSION, 0, length, salt, base, created_at_us, reserved) + packed
@@ -69,7 +68,7 @@ def encode_header(salt: int, base: int, created_at_us: int, reserved: int, marks
 
 
 def decode_header(data: bytes, base: int) -> SegmentHeader | None:
-    """The first copy whose checksum holds, if it belongs to a file of this name."""
+    """Return the first valid copy of the header, if it belongs to a file of this name; None otherwise."""
     at = data.find(SEGMENT_MAGIC)
     while at >= 0:
         found = _header_at(data, at)
@@ -90,8 +89,8 @@ def _header_at(data: bytes, at: int) -> SegmentHeader | None:
         return None
     if version > SEGMENT_VERSION:
         raise SpoolFormatError(
-            f"A segment has format version {version}; this program knows {SEGMENT_VERSION}. Nothing was touched; use"
-            " the version that wrote it."
+            f"A segment has format version {version}; this release reads up to {SEGMENT_VERSION}. Nothing was changed;"
+            " use the release that wrote it."
         )
     try:
         marks = unpack_pairs(data[at + _HEADER.size : end])
@@ -101,7 +100,7 @@ def _header_at(data: bytes, at: int) -> SegmentHeader | None:
 
 
 class Segment:
-    """One file, its journal beside it, and the index of its records."""
+    """A segment file, its journal, and the index of its records."""
 
     def __init__(self, files: Files, path: Path, header: SegmentHeader, journal: Journal) -> None:
         self.path = path
@@ -109,19 +108,19 @@ class Segment:
         self.salt = header.salt
         self.created_at_us = header.created_at_us
         self.journal = journal
-        self.start = 2 * header.length  # of the records
-        self.size = self.start  # where the next record goes
-        self.last = header.base - 1  # highest sequence number that it accounts for
-        self.live = 0  # records without an end
-        self.fresh = 0  # of these, still in the segment's own order
+        self.start = 2 * header.length  # offset of the first record
+        self.size = self.start  # offset of the next record
+        self.last = header.base - 1  # highest sequence number it accounts for
+        self.live = 0  # unfinished records
+        self.fresh = 0  # of these, those waiting in the segment's own order
         self.offsets = array("I")
         self.lengths = array("I")  # in the file
-        self.charges = array("I")  # what each record counts against max_bytes
+        self.charges = array("I")  # bytes that each record counts against max_bytes
         self.states = bytearray()
-        self._runs: list[int] = []  # first sequence number of each stretch without gaps …
-        self._run_at: list[int] = []  # … and its place in the arrays
+        self._runs: list[int] = []  # first sequence number of each run without gaps …
+        self._run_at: list[int] = []  # … and its index in the arrays
         self._run_end = -1
-        self._low = 0  # everything before is done
+        self._low = 0  # every record before this index is done
         self._files = files
         self._reader: int | None = None
         self._writer: int | None = None
@@ -130,14 +129,15 @@ class Segment:
 
     @classmethod
     def create(cls, files: Files, folder: Path, base: int, marks: Pairs, reserved: int, now_us: int) -> Segment:
-        """A new, empty one, durable together with its name. Replaces a file of this name, which had nothing to keep."""
+        """Create an empty segment, durable together with its name. Replaces a file of this name that has nothing to
+        keep."""
         salt = int.from_bytes(os.urandom(4), "little") or 1
         data = encode_header(salt, base, now_us, reserved, marks)
         path = folder / segment_name(base)
         write_atomically(files, path, data, sync=False)
         journal = Journal(files, path.with_suffix(SUFFIX), salt)
         if journal.path.name in files.names(folder):
-            files.remove(journal.path)  # of the one that was replaced: another salt, nobody believes it
+            files.remove(journal.path)  # journal of the replaced file: it has another salt and is invalid
         journal.create()
         files.sync_directory(folder)
         return cls(files, path, SegmentHeader(salt, base, now_us, reserved, marks, len(data) // 2), journal)
@@ -145,13 +145,13 @@ class Segment:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    # The index
+    # Index
 
     def add(self, sequence: int, offset: int, length: int, charge: int) -> None:
         self.add_run(sequence, (offset,), (length,), (charge,))
 
     def add_run(self, first: int, offsets: Sequence[int], lengths: Sequence[int], charges: Sequence[int]) -> None:
-        """Several, one number after the other."""
+        """Add records with consecutive sequence numbers to the index."""
         count = len(offsets)
         if first != self._run_end:
             self._runs.append(first)
@@ -166,7 +166,7 @@ class Segment:
         self.fresh += count
 
     def index_of(self, sequence: int) -> int | None:
-        if len(self._runs) == 1:  # as it is in most segments
+        if len(self._runs) == 1:  # true for most segments
             index = sequence - self._runs[0]
             return index if 0 <= index < len(self.offsets) else None
         run = bisect_right(self._runs, sequence) - 1
@@ -183,11 +183,11 @@ class Segment:
         return self._runs[run] + index - self._run_at[run]
 
     def next_fresh(self, index: int) -> int:
-        """The next record in the segment's own order from here, or -1."""
+        """Return the index of the next waiting record from `index` on, or -1."""
         return self.states.find(WAITING, index) if self.fresh else -1
 
     def first_live(self) -> int:
-        """The oldest record without an end; there must be one."""
+        """Return the index of the oldest unfinished record; there must be one."""
         while self.states[self._low] == DONE:
             self._low += 1
         return self._low
@@ -196,7 +196,7 @@ class Segment:
         return [self.sequence_at(index) for index, state in enumerate(self.states) if state != DONE]
 
     def take(self, index: int) -> bool:
-        """Out of the segment's own order: leased, or placed elsewhere. False if it was not there."""
+        """Mark a waiting record as taken (leased, or waiting elsewhere). Return False if it was not waiting."""
         if self.states[index] != WAITING:
             return False
         self.states[index] = OUT
@@ -204,7 +204,8 @@ class Segment:
         return True
 
     def take_run(self, index: int, most: int) -> int:
-        """Take the fresh records from here on, as long as one number follows the other; how many."""
+        """Mark waiting records from `index` on as taken, as long as their sequence numbers are consecutive. Return how
+        many."""
         run = bisect_right(self._run_at, index)
         end = self._run_at[run] if run < len(self._run_at) else len(self.states)
         end = min(end, index + most)
@@ -216,19 +217,19 @@ class Segment:
         return end - index
 
     def live_charge(self) -> int:
-        """What the records without an end are charged together."""
+        """Return the charge in bytes of all unfinished records."""
         if self.live == len(self.states):
             return sum(self.charges)
         return sum(charge for charge, state in zip(self.charges, self.states, strict=True) if state != DONE)
 
     def end_run(self, index: int, count: int) -> int:
-        """All of them are out, and have an end now; what they were charged."""
+        """Mark taken records as done. Return their charge in bytes."""
         self.states[index : index + count] = bytes((DONE,)) * count
         self.live -= count
         return sum(self.charges[index : index + count])
 
     def end(self, index: int) -> int:
-        """It has an end now; what it was charged."""
+        """Mark a record as done. Return its charge in bytes."""
         if self.states[index] == WAITING:
             self.fresh -= 1
         self.states[index] = DONE
@@ -238,13 +239,14 @@ class Segment:
     # Reading
 
     def read(self, index: int, attempts: int) -> Record:
-        """Raises Unreadable if the bytes are no longer what was written, OSError if they cannot be had."""
+        """Read a record. Raises UnreadableRecord if its bytes are not what was written, OSError if they cannot be
+        read."""
         at, end = self.span(index)
         here = self._bring(at, end - at)
         return decode_record(self._window, here, here + end - at, self.salt, attempts)
 
     def read_run(self, index: int, attempts: Sequence[int]) -> list[Record]:
-        """Several in a row, as far as they hold; the first that does not is for `read` to judge."""
+        """Read consecutive records up to the first unreadable one; `read` raises the error for that one."""
         records: list[Record] = []
         end = index + len(attempts)
         while index < end:
@@ -253,7 +255,7 @@ class Segment:
             try:
                 here = self._bring(at, self.span(stop - 1)[1] - at)
             except OSError:
-                break  # met again by whoever reads that one alone
+                break  # raised again by `read`
             starts = [offset - at + here for offset in self.offsets[index:stop]]
             tried = attempts[len(records) :]
             records += decode_records(self._window, starts, self.lengths[index:stop], self.salt, tried)
@@ -263,8 +265,7 @@ class Segment:
         return records
 
     def read_ahead(self, index: int, attempts: int, most: int, most_bytes: int) -> list[Record]:
-        """This one, and the waiting ones behind it as far as they hold, up to so many and so many bytes. Raises as
-        `read` does."""
+        """Read a record and the waiting ones after it, up to `most` records and `most_bytes`. Raises as `read` does."""
         end, room = index + 1, most_bytes - self.charges[index]
         last = min(index + most, len(self.states))
         while end < last and self.states[end] == WAITING and room >= self.charges[end]:
@@ -278,7 +279,7 @@ class Segment:
         return records
 
     def span(self, index: int) -> tuple[int, int]:
-        """Where a record begins and ends."""
+        """Return the byte offsets of a record's start and end."""
         at = self.offsets[index]
         return at, at + self.lengths[index]
 
@@ -288,7 +289,7 @@ class Segment:
     def _bring(self, at: int, length: int) -> int:
         here = at - self._window_at
         if here < 0 or here + length > len(self._window):
-            # Never beyond `size`: what lies there may be cut off and written anew.
+            # Never beyond `size`: bytes there may be truncated and rewritten.
             wanted = min(max(length, READ_AHEAD), self.size - at)
             self._window = self._files.read(self._read_handle(), wanted, at)
             self._window_at, here = at, 0
@@ -302,7 +303,7 @@ class Segment:
     # Writing
 
     def append(self, pieces: Sequence[bytes], total: int, write_buffer: int) -> None:
-        """Write at the end. If this raises, `cut` brings the file back to what it was."""
+        """Append to the file. If this raises, `truncate_tail` restores its previous size."""
         if self._writer is None:
             self._writer = self._files.open_append(self.path)
         if total <= write_buffer:
@@ -320,13 +321,14 @@ class Segment:
             self._files.write(self._writer, b"".join(batch))
 
     def sync(self) -> None:
-        """Everything that was written to it, by this process or an earlier one."""
+        """Sync everything written to the file, by this process or an earlier one."""
         if self._writer is None:
             self._writer = self._files.open_append(self.path)
         self._files.sync(self._writer)
 
     def cut(self) -> bool:
-        """Drop, through a handle of its own, what was written after `size`. False: the file cannot be trusted."""
+        """Truncate the file to `size` through a new handle. Return False if that failed; the caller must then stop
+        writing to this segment."""
         self.stop_writing()
         try:
             handle = self._files.open_append(self.path)
@@ -355,8 +357,7 @@ class Segment:
         self.stop_reading()
 
     def remove(self) -> None:
-        """The segment first: a journal without a segment means nothing, but a segment without its journal would bring
-        every record again."""
+        """Delete the segment, then its journal: a segment without its journal would deliver every record again."""
         self.close()
         self._files.remove(self.path)
         self._files.sync_directory(self.path.parent)

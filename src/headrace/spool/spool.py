@@ -1,14 +1,14 @@
-"""The queue itself: memory first, files behind, one order across both.
+"""The spool: a queue with a memory layer in front of files, in one order across both.
 
-Promises. A durable `put` that returned comes out, in order, until it is acked, whatever is killed in between; it is
-leased only once it is durable. `lease` never removes: what is not acked, rejected or replaced comes back, in its
-place, with its attempts counted, also after a crash. Limits hold at every instant, records in flight included. What is
-dropped, damaged or buried is counted under its reason, and `pushed = acked + dropped + corrupt + dead + size` in every
-answer of `stats`.
+Guarantees. A durable `put` that has returned is delivered, in order, until it is acked, whatever crashes in between; it
+is leased only once it is durable. `lease` never removes a record: unless it is acked, rejected or replaced, it is
+leased again in its position with its attempts counted, also after a crash. Limits always hold, including records in
+flight. Dropped, corrupt and dead records are counted by reason, and `pushed = acked + dropped + corrupt + dead + size`
+holds in every result of `stats`.
 
-This is the face. Behind it: `state.py` (what one lock guards), `admission.py` (put), `leasing.py` (lease to end),
-`writer.py` (memory to disk), `upkeep.py` (the rest). The lock is never held across an fsync or the reading of a
-payload.
+Implemented by `state.py` (what the lock guards), `admission.py` (put), `leasing.py` (lease, ack, nack, reject),
+`writer.py` (memory to disk) and `maintenance.py` (background work). The lock is never held during an fsync or while a
+payload is read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ __all__ = [
 
 
 class Spool:
-    """Open with `Spool.open`; use from any number of threads; `close` when done, or use as a context manager."""
+    """A durable queue. Open with `Spool.open`; use from any number of threads; call `close`, or use as a context
+    manager."""
 
     def __init__(self, options: SpoolOptions, found: Recovered, store: Store | None, lock: int | None) -> None:
         self.options = options
@@ -81,8 +82,11 @@ class Spool:
         progress: Progress | None = None,
         background: bool = True,
     ) -> Spool:
-        """Take the directory's lock, make it whole again, go on. Raises SpoolBusy, SpoolFormatError, SpoolDiskFull or
-        SpoolWriteFailed. Without `background`, the caller calls `maintain` now and then."""
+        """Lock the directory, recover it and open the spool. Without `background`, the caller must call `maintain`
+        regularly.
+
+        Raises SpoolBusy, SpoolFormatError, SpoolDiskFull or SpoolWriteFailed.
+        """
         if options.type == "memory" or options.path is None:
             return cls(options, Recovered(), None, None)
         files = files or SystemFiles()
@@ -122,8 +126,8 @@ class Spool:
         return spool
 
     def close(self) -> None:
-        """Write what is in memory, give back what is in flight, unlock: nothing is lost. If the disk refuses, the
-        directory is unlocked all the same, and this raises."""
+        """Write the memory layer to disk, release records in flight and unlock the directory; nothing is lost. If the
+        disk fails, the directory is unlocked anyway, and this raises."""
         state, store = self._state, self._state.store
         with state.lock:
             if state.closed:
@@ -169,17 +173,20 @@ class Spool:
         marks: Mapping[str, str] = NO_PAIRS,
         durable: bool = True,
     ) -> int:
-        """The record's id, or DROPPED (0) if `drop_newest` dropped it. A durable put returns when the record is as safe
-        as the sync policy makes it. Raises SpoolFull (`block` timed out, or nothing can be dropped), SpoolDiskFull,
-        SpoolWriteFailed or RecordTooLarge; the record was then not accepted."""
+        """Put a record. Return its id, or DROPPED (0) if `drop_newest` dropped it. A durable put returns when the
+        record is as safe as the sync policy makes it.
+
+        Raises SpoolFull (`block` timed out, or nothing can be dropped), SpoolDiskFull, SpoolWriteFailed or
+        RecordTooLarge; the record was not accepted then.
+        """
         durable = durable or self._always_durable
         return self._admission.put((Block(bytes(payload), token, meta, marks, time.time(), durable),))
 
     def put_many(
         self, records: Iterable[NewRecord], *, marks: Mapping[str, str] = NO_PAIRS, durable: bool = True
     ) -> list[int]:
-        """All are accepted or none (then the list is empty, or it raises). The marks speak for all of them: they are
-        believed after a crash only if all are there."""
+        """Put records; all are accepted or none. Return their ids; empty if they were dropped. The marks apply to all
+        of them: after a crash they count only if all records are there. Raises as `put` does."""
         durable = durable or self._always_durable
         now = time.time()
         blocks = [Block(bytes(each.payload), each.token, each.meta, NO_PAIRS, now, durable) for each in records]
@@ -190,17 +197,19 @@ class Spool:
         return [block.sequence for block in blocks] if self._admission.put(blocks) else []
 
     def replace(self, id: int, parts: Sequence[NewRecord | tuple[bytes, str, Mapping[str, str]]]) -> list[int]:
-        """Cut a record in flight into parts, which take its place in the order: all of them or, after a crash in
-        between, the record as it was. Parts of a part share the first record's place, after its other parts. The parts
-        are durable when this returns; they may take the spool beyond `max_size`, since refusing them would keep the
-        record from ever leaving."""
+        """Replace a record in flight by parts that take its position in the order. Return their ids.
+
+        After a crash, either all parts are there or the record as it was. Parts of a part share the position of the
+        first record, after its other parts. The parts are durable when this returns; they may exceed `max_size`,
+        because the record could otherwise never leave.
+        """
         if not parts:
-            raise ValueError("a record is replaced by one part at least")
+            raise ValueError("a record must be replaced by at least one part")
         given = [each if isinstance(each, NewRecord) else NewRecord(*each) for each in parts]
         return self._admission.replace(id, given)
 
     def flush(self) -> None:
-        """Everything that was put is on disk when this returns."""
+        """Write every record that was put to disk. Raises SpoolClosed, SpoolDiskFull or SpoolWriteFailed."""
         if self._state.closed:
             raise SpoolClosed()
         try:
@@ -211,62 +220,62 @@ class Spool:
     # Leasing
 
     def lease(self, *, timeout: float | None = 0) -> Record | None:
-        """The oldest record that is not in flight and whose delay is over; waits for one up to `timeout` seconds, None:
-        for ever. None: there is none, or the spool was closed."""
+        """Lease the oldest record that is not in flight and whose delay has passed. Wait up to `timeout` seconds (None:
+        forever). Return None if there is none, or if the spool was closed."""
         return self._leasing.lease(timeout)
 
     def lease_many(self, count: int) -> list[Record]:
-        """The next ones, up to so many, without waiting. Much cheaper than one by one, for small records on disk."""
+        """Lease up to `count` records without waiting. Much cheaper than one by one, for small records on disk."""
         return self._leasing.lease_many(count)
 
     def ack(self, id: int) -> None:
-        """Delivered. Survives kill -9 at once, power loss within `meta_sync`; before, it may be delivered again. Raises
-        UnknownRecord if it is not in flight."""
+        """Finish a delivered record. Survives kill -9 at once and power loss within `meta_sync`; until then it may be
+        delivered again. Raises UnknownRecord if it is not in flight."""
         self._leasing.ack(id)
 
     def ack_many(self, ids: Sequence[int]) -> None:
-        """All of them, or none if one is not in flight. One note for neighbours."""
+        """Finish delivered records: all, or none if one is not in flight. Consecutive records take one note."""
         self._leasing.ack_many(ids)
 
     def nack(self, id: int, *, delay: float = 0.0, reason: str = "") -> None:
-        """Not delivered: it comes again, in its place, after so many seconds. The delay does not survive a restart; the
-        attempt does. With its last attempt used up, it is dead."""
+        """Return an undelivered record: it is leased again in its position after `delay` seconds. The attempt survives
+        a restart, the delay does not. After its last attempt the record moves to dead/."""
         self._leasing.nack(id, delay, reason)
 
     def release(self, id: int) -> None:
-        """Give it back untried: it is the next in its place again, and the lease does not count as an attempt."""
+        """Return a record untried to its position, without counting an attempt."""
         self._leasing.release(id)
 
     def reject(self, id: int, reason: str) -> None:
-        """It can never be delivered: to dead/, with the reason. If it cannot be written there, this raises and the
-        record stays in flight."""
+        """Move a record that can never be delivered to dead/, with the reason. If it cannot be written there, this
+        raises and the record stays in flight."""
         self._leasing.reject(id, reason)
 
     def end_delays(self) -> None:
-        """The destination is well again: nacked records need not wait any longer."""
+        """Make nacked records ready now, for example when the destination has recovered."""
         with self._state.lock:
             self._state.returned.end_delays()
             self._state.arrived.notify_all()
 
-    # Looking
+    # Reading
 
     def holds(self, id: int) -> bool:
-        """Whether a record that was leased once has not come to an end, by whatever way."""
+        """Return True if a record that was leased at least once is not finished yet."""
         state = self._state
         with state.lock:
             return id in state.flight or id in state.leases or id in state.returned
 
     def marks(self) -> dict[str, str]:
-        """The newest value of every mark that was put durably; acks, restarts and deleted segments change nothing."""
+        """Return the newest value of every durable mark; acks, restarts and deleted segments do not change it."""
         with self._state.lock:
             return dict(self._state.marks)
 
     def maintain(self) -> None:
-        """What has to be done now and then: write what waits in memory too long, sync journals, refresh the hint."""
+        """Do regular maintenance: flush old records in memory, sync journals, write the metadata."""
         self._upkeep.maintain()
 
     def stats(self) -> SpoolStats:
-        """One consistent answer."""
+        """Return a consistent snapshot."""
         state, store, upkeep = self._state, self._state.store, self._upkeep
         available = None if store is None else store.files.available(store.folder)
         with state.lock:

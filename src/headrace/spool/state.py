@@ -1,8 +1,8 @@
-"""Which records there are, where each one is, and what was counted: everything that the spool's one lock guards.
+"""The queue in memory: which records exist, where each is, and the counters. All of it is guarded by the spool's lock.
 
-A record waits in memory, in its segment's own order, or among those that came back; or it is in flight. `take` leads
-from waiting to flight, `come_back` from flight to waiting, `finish` to its end. Nothing in here takes the lock: whoever
-calls holds it. Nothing waits, and nothing reads a payload; journals are written, since a note must not come late.
+A record waits in memory, in its segment's own order or among the requeued records; or it is in flight. `remove_waiting`
+and `lease` move it from waiting to flight, `requeue` back, `finish` ends it. Nothing here takes the lock: the caller
+holds it. Nothing waits or reads a payload; journals are written, because a note must not come late.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from headrace.spool.store import Doomed, Store
 
 @dataclass
 class Numbers:
-    """How far the sequence numbers have come."""
+    """Highest sequence numbers by state."""
 
     next: int  # the next record's number
-    written: int  # every number up to here is in a segment, or void
-    synced: int  # and on disk
-    reserved: int  # numbers up to this one are not used again, whatever happens
+    written: int  # every number up to this one is in a segment, or void
+    synced: int  # every number up to this one is on disk
+    reserved: int  # numbers up to this one are never used again, even after a crash
 
 
 class State:
@@ -40,22 +40,22 @@ class State:
         self.options = options
         self.store = store
         self.lock = threading.Lock()
-        self.arrived = threading.Condition(self.lock)  # something may be leased
-        self.leasers = 0  # who wait for that; to notify nobody costs as much as to put
-        self.room = threading.Condition(self.lock)  # something was finished
-        self.blocked = 0  # who wait for that
+        self.arrived = threading.Condition(self.lock)  # notified when a record may be leased
+        self.leasers = 0  # threads waiting for `arrived`; notifying without a waiter costs as much as a put
+        self.room = threading.Condition(self.lock)  # notified when a record was finished
+        self.blocked = 0  # threads waiting for `room`
         self.closed = False
         last = found.next_sequence - 1
         self.numbers = Numbers(found.next_sequence, written=last, synced=last, reserved=last)
         self.ledger = Ledger()
         self.memory = Memory(options.inmemory_blocks, options.inmemory_bytes)
-        self.memory_since = 0.0  # when the oldest record in memory came
+        self.memory_since = 0.0  # when the oldest record in memory was put
         self.returned = Returned()
         self.places = found.places
-        self.leases = found.leases  # times each unfinished record was leased before; 0 if it is not here
-        self.flight: dict[int, Segment | None] = {}  # leased records and where they are; None: in memory
+        self.leases = found.leases  # earlier leases of each unfinished record; 0 if absent
+        self.flight: dict[int, Segment | None] = {}  # leased records and their segments; None: in memory
         self.marks = found.marks
-        self.doomed: list[Doomed] = []  # finished segments, to be removed without the lock
+        self.doomed: list[Doomed] = []  # finished segments, to be removed without the lock held
         self._oldest: tuple[int, float | None] = (-1, None)
         self._count(found)
 
@@ -69,10 +69,11 @@ class State:
         self.ledger.torn = found.torn
         self.ledger.damaged_notes = found.damaged_notes
 
-    # Who is next
+    # Order
 
     def append(self, blocks: Sequence[Block], charge: int) -> int:
-        """Number them and keep them in memory; the caller says in which order they wait. The last one's number."""
+        """Number the records and keep them in memory; the caller decides in which order they wait. Return the last
+        number."""
         memory, sequence = self.memory, self.numbers.next
         if not memory.blocks:
             self.memory_since = time.monotonic()
@@ -85,7 +86,7 @@ class State:
         return sequence - 1
 
     def next_ready(self, now: float) -> int | None:
-        """The oldest that may be leased now."""
+        """Return the oldest record that may be leased now, or None."""
         place = self.returned.ready(now) if self.returned else None
         fresh = self._next_in_order()
         if place is None or (fresh is not None and fresh < place):
@@ -93,12 +94,13 @@ class State:
         return None if place is None else place[1]
 
     def oldest_waiting(self) -> int | None:
-        """The oldest that is not in flight, ready or not."""
+        """Return the oldest record that is not in flight, delayed or not; None if there is none."""
         waiting = [place for place in (self.returned.oldest(), self._next_in_order()) if place is not None]
         return min(waiting)[1] if waiting else None
 
     def _next_in_order(self) -> Place | None:
-        """The oldest that was never leased: disk before memory. A durable one in memory is not ready."""
+        """Return the oldest record that was never leased, disk before memory. A durable record in memory does not
+        count."""
         if self.store is not None:
             found = self.store.next_fresh()
             if found is not None:
@@ -109,10 +111,10 @@ class State:
             return None
         return block.sequence, block.sequence
 
-    # Out, and back
+    # Leasing and returning
 
     def take(self, sequence: int) -> Segment | None:
-        """Out of the order. Where it is."""
+        """Remove a record from the waiting order. Return its segment, or None if it is in memory."""
         if sequence in self.returned:
             self.returned.remove(sequence)
         elif self.memory.fresh and self.memory.fresh[0] == sequence:
@@ -124,7 +126,7 @@ class State:
         return segment
 
     def lease(self, sequence: int, segment: Segment | None) -> int:
-        """In flight from now on, also by the journal's word. How often it was leased before."""
+        """Mark a record as in flight and note it in the journal. Return how often it was leased before."""
         attempts = self.leases.get(sequence, 0) if self.leases else 0
         self.flight[sequence] = segment
         if attempts:
@@ -136,25 +138,27 @@ class State:
         return attempts
 
     def land(self, id: int) -> Segment | None:
-        """No longer in flight. Where it is."""
+        """Remove a record from the in-flight map. Return its segment, or None if it is in memory. Raises UnknownRecord
+        if it is not in flight."""
         try:
             return self.flight.pop(id)
         except KeyError:
             raise UnknownRecord() from None
 
     def come_back(self, id: int, delay: float) -> None:
+        """Let a record wait in its position again, after `delay` seconds."""
         place = (self.places.get(id, id), id)
         self.returned.add(place, time.monotonic() + delay if delay > 0 else None)
         self.arrived.notify()
 
     def note(self, kind: Kind, sequence: int, segment: Segment | None) -> None:
-        """For one in memory there is nothing to note, unless it is being written just now."""
+        """Note something about a record in the journal. A record in memory has none, unless it is being written now."""
         if segment is None and self.store is not None:
             segment = self.memory.blocks[sequence].home
         if segment is not None:
             segment.journal.note(kind, sequence)
 
-    # Ends
+    # Finishing
 
     def finish(self, sequence: int, segment: Segment | None, kind: Kind, reason: str = "") -> None:
         self.ledger.end(kind, self.forget(sequence, segment, kind), reason)
@@ -162,7 +166,7 @@ class State:
             self.room.notify_all()
 
     def forget(self, sequence: int, segment: Segment | None, kind: Kind) -> int:
-        """It has an end. What it was charged."""
+        """Mark a record as finished. Return its charge in bytes."""
         if self.leases:
             self.leases.pop(sequence, None)
         if self.places:
@@ -178,7 +182,7 @@ class State:
         return charge
 
     def ack_run(self, ids: Sequence[int], at: int) -> int:
-        """Neighbours from there on, all of them in flight: one note. How many."""
+        """Ack consecutive records in flight from `ids[at]` on, with one note. Return how many."""
         first = ids[at]
         segment = self.flight[first]
         if segment is None:
@@ -199,6 +203,7 @@ class State:
         return count
 
     def _neighbours(self, ids: Sequence[int], at: int, segment: Segment) -> int:
+        """Count the ids from `at` on that are consecutive and in flight from this segment."""
         first, count = ids[at], len(ids) - at
         if (
             ids[-1] == first + count - 1
@@ -220,7 +225,7 @@ class State:
         return any(where is segment for where in self.flight.values())
 
     def take_part(self, sequence: int) -> None:
-        """A part waits in the place of another record, not in its segment's order."""
+        """Remove a part from its segment's order: it waits in the position of the record it replaces."""
         segment = self.store.segment_of(sequence) if self.store is not None else None
         index = segment.index_of(sequence) if segment is not None else None
         if segment is not None and index is not None:
@@ -229,12 +234,13 @@ class State:
     # From memory to disk
 
     def leases_of(self, block: Block) -> int:
-        """How often a record in memory was leased; its journal has yet to hear of it."""
+        """Count the leases of a record in memory that its journal does not have yet."""
         if block.end:
             return 0
         return self.leases.get(block.sequence, 0) + (block.sequence in self.flight)
 
     def moved_to_disk(self, segment: Segment, blocks: Sequence[Block]) -> None:
+        """Update the location of records in memory that were written to a segment."""
         if not (self.flight or self.returned):
             return
         for block in blocks:
@@ -244,7 +250,7 @@ class State:
                 continue
             segment.take(cast(int, segment.index_of(block.sequence)))
 
-    # Looking
+    # Reading
 
     def oldest_put_at(self) -> float | None:
         found = self.store.oldest_live() if self.store is not None else None

@@ -1,7 +1,7 @@
-"""The segments of one directory: which is written to, which holds a number, when one can go.
+"""The segments of a directory: the one being written to, lookup by sequence number, and removal.
 
-The concurrency is the spool's: `append` belongs to the one thread that writes, everything else happens under the
-spool's lock, except `remove`, which only touches a segment that nobody can find any more.
+`append` is for the one thread that writes, everything else happens under the spool's lock, except `remove`, which only
+touches a segment that is already detached.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headrace.spool.segment import Segment
 log = logging.getLogger(__name__)
 
 Doomed = tuple[Segment, Segment | None]
-"""A finished segment, and the older one that has noted its leaving."""
+"""A finished segment, and the older segment whose journal notes its removal."""
 
 BALLAST = "spool.ballast"
 BALLAST_BYTES = 64 * 1024
 
 
 class SyncTimes:
-    """How long fsyncs took."""
+    """Number and durations of fsyncs."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.count = 0
@@ -44,11 +44,11 @@ class SyncTimes:
     def time(self, sync: Callable[[], None]) -> None:
         began = self._clock()
         sync()
-        took = self._clock() - began
+        elapsed = self._clock() - began
         self.count += 1
-        self.seconds += took
-        self.longest = max(self.longest, took)
-        self.buckets[bisect_right(FSYNC_BOUNDS_S, took)] += 1
+        self.seconds += elapsed
+        self.longest = max(self.longest, elapsed)
+        self.buckets[bisect_right(FSYNC_BOUNDS_S, elapsed)] += 1
 
 
 class Store:
@@ -61,17 +61,17 @@ class Store:
         self.rotations = 0
         self.ballast = False
         self._bases = [each.base for each in self.segments]
-        self._unread = deque(self.segments)  # those with records in their own order, oldest first
-        self._position = 0  # in the first of them
+        self._unread = deque(self.segments)  # segments with records in their own order, oldest first
+        self._position = 0  # index in the first of these
 
-    # Finding
+    # Lookup
 
     def segment_of(self, sequence: int) -> Segment | None:
         at = bisect_right(self._bases, sequence) - 1
         return self.segments[at] if at >= 0 else None
 
     def next_fresh(self) -> tuple[Segment, int] | None:
-        """The oldest record that was never taken out of its segment's order."""
+        """Return segment and index of the oldest record still in its segment's order, or None."""
         while self._unread:
             segment = self._unread[0]
             found = segment.next_fresh(self._position)
@@ -80,7 +80,7 @@ class Store:
                 return segment, found
             self._position = len(segment)
             if segment is self.active or len(self._unread) == 1:
-                return None  # more may come
+                return None  # more records may be added
             self._unread.popleft()
             self._position = 0
         return None
@@ -98,7 +98,8 @@ class Store:
     # Writing
 
     def open_segment(self, base: int, marks: Pairs, reserved: int, *, use_ballast: bool) -> Segment:
-        """A new segment, on disk and empty. With no space left, the ballast makes way, if that leads to more space."""
+        """Create an empty segment on disk. If the disk is full and `use_ballast`, delete the ballast file to make space
+        for it."""
         now_us = time.time_ns() // 1000
         try:
             return Segment.create(self.files, self.folder, base, marks, reserved, now_us)
@@ -110,9 +111,9 @@ class Store:
             return Segment.create(self.files, self.folder, base, marks, reserved, now_us)
 
     def adopt(self, segment: Segment) -> list[Doomed]:
-        """Write to this one from now on. Returns what is finished thereby."""
+        """Write to this segment from now on. Return the segments that are finished thereby."""
         before = self.active
-        if self.segments and self.segments[-1].base == segment.base:  # had nothing that counts, and was replaced
+        if self.segments and self.segments[-1].base == segment.base:  # an empty segment of the same name was replaced
             self._forget(self.segments[-1])
         if self.active is not None:
             self.rotations += 1
@@ -131,7 +132,7 @@ class Store:
         self.times.time(segment.sync)
 
     def rescan(self, segment: Segment) -> list[Hole]:
-        """After a failed fsync: read back, through a new handle, what was on disk before."""
+        """Read a segment back through a new handle after a failed fsync. Return its unreadable ranges."""
         handle = self.files.open_read(segment.path)
         try:
             scan = Scan(self.files, handle, segment.size, segment.start, segment.salt)
@@ -139,13 +140,13 @@ class Store:
         finally:
             self.files.close(handle)
 
-    # Leaving
+    # Removal
 
     def forget_finished(self, segment: Segment) -> list[Doomed]:
-        """Nobody needs it any more: out of every list, and returned for `remove`."""
+        """Detach a finished segment and note the gap in the older segment's journal. Return it for `remove`."""
         at = self.segments.index(segment)
         older = self.segments[at - 1] if at > 0 else None
-        if older is not None:  # it stays, and must know that the gap up to the next one is no loss
+        if older is not None:  # records that the gap up to the next segment is no loss
             older.journal.note(Kind.GONE, segment.base, self.segments[at + 1].base - segment.base)
         self._forget(segment)
         return [(segment, older)]
@@ -159,19 +160,24 @@ class Store:
             self._unread.remove(segment)
 
     def remove(self, segment: Segment, older: Segment | None) -> None:
-        """Delete the files of a forgotten segment. The older one's note about the gap has to be on disk before."""
+        """Delete the files of a detached segment, once the older segment's note about the gap is on disk."""
         try:
             if older is not None:
                 older.journal.sync()
             segment.remove()
-        except OSError as error:  # it is finished, and the next open finds that out again
-            log.warning("%s cannot be removed: %s", segment.path, error, extra={"action": "spool_remove"})
+        except OSError as error:  # the next open finds it finished again
+            log.warning(
+                "could not delete finished segment %s; retried at the next open: %s",
+                *(segment.path, error),
+                extra={"action": "spool_remove"},
+            )
 
-    # The ballast: a little space that is ours when the disk is full. It buys a new segment, so that the one before,
-    # whose records are finished or may be dropped, can be deleted.
+    # Ballast: a small file that reserves space for a full disk. Deleting it makes room for a new segment, so that the
+    # previous one, whose records are finished or may be dropped, can be deleted.
 
     def make_ballast(self) -> None:
-        """Random bytes, since some file systems store zeros as nothing. Without space there is none."""
+        """Create the ballast file if there is space. It has random bytes, because some file systems do not store
+        zeros."""
         path = self.folder / BALLAST
         try:
             if BALLAST not in self.files.names(self.folder):
@@ -181,7 +187,7 @@ class Store:
             self.ballast = False
 
     def figures(self) -> dict[str, Any]:
-        """By the names of `SpoolStats`."""
+        """Return the statistics of the files, named as the fields of `SpoolStats`."""
         return {
             "segments": len(self.segments),
             "rotations": self.rotations,

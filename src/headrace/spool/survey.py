@@ -1,10 +1,10 @@
-"""A look at a directory's segments and journals: what holds, what is missing, what was never promised. Reads only.
+"""Read every segment and journal of a directory: what is intact, what is lost, and what was never durable. Read-only.
 
-How far the promise went is known from three witnesses: the journal's `DURABLE` notes, the same number in every record
-header, and the existence of a later segment, which is only created when the one before it is on disk. Up to there, a
-missing sequence number is a lost record. Beyond, in the last segment, bytes that are no record are a write that was
-interrupted; and a power loss may have kept a later record and lost an earlier one. Marks after such a gap are not
-believed, because they would say that the lost one had arrived.
+How far records were durable is known from three sources: the journal's `DURABLE` notes, the same number in every record
+header, and the existence of a later segment, which is created only when the one before is on disk. Up to there, a
+missing sequence number is a lost record. Beyond, in the last segment, bytes that are no record are an interrupted
+write; and a power loss may have kept a later record and lost an earlier one. Marks after such a gap are ignored,
+because they would claim that the lost record had arrived.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headrace.spool.record import HEADER_BYTES, Pairs, Part, Run
 from headrace.spool.scan import Found, Hole, Scan, find_salt
 from headrace.spool.segment import DONE, LARGEST_HEADER, Segment, SegmentHeader, base_of, decode_header
 
-USUAL_HEADER = 2**16  # a header with more marks than fit in here costs a second read
+USUAL_HEADER = 2**16  # a longer header costs a second read
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes read so far and the bytes in all."""
+"""Called with the bytes read so far and the total."""
 
 Stretch = tuple[int, int]
-"""First and last of some sequence numbers; nothing if the last is smaller."""
+"""First and last sequence number of a range; empty if the last is smaller."""
 
 
 @dataclass(frozen=True)
@@ -38,41 +38,44 @@ class PartRecord:
 
 @dataclass
 class Surveyed:
-    """One segment as it was found."""
+    """Content and state of one segment."""
 
     segment: Segment
     header_held: bool
-    marks: Pairs  # of the header
+    marks: Pairs  # marks in the header
     file_size: int
-    records: int = 0  # readable ones, finished or not
-    holes: list[tuple[Hole, Stretch]] = field(default_factory=list[tuple[Hole, Stretch]])  # and what each may have held
-    gaps: list[Stretch] = field(default_factory=list[Stretch])  # between two records
+    records: int = 0  # readable records, finished or not
+    # unreadable ranges, each with the numbers it may have held
+    holes: list[tuple[Hole, Stretch]] = field(default_factory=list[tuple[Hole, Stretch]])
+    gaps: list[Stretch] = field(default_factory=list[Stretch])  # missing numbers between two records
     record_marks: list[tuple[int, Pairs]] = field(default_factory=list[tuple[int, Pairs]])
     parts: list[PartRecord] = field(default_factory=list[PartRecord])
     leases: dict[int, int] = field(default_factory=dict[int, int])
-    accounted: list[Stretch] = field(default_factory=list[Stretch])  # not there, and that is known
+    accounted: list[Stretch] = field(default_factory=list[Stretch])  # absent numbers that are accounted for
     durable: int = 0
     reserved: int = 0
     damaged_notes: int = 0
-    missing: list[Stretch] = field(default_factory=list[Stretch])  # lost, and not counted before
-    lost_holes: list[tuple[Hole, Stretch]] = field(default_factory=list[tuple[Hole, Stretch]])  # bytes of missing ones
-    torn: Hole | None = None  # an interrupted write at the end
+    missing: list[Stretch] = field(default_factory=list[Stretch])  # lost numbers that were not counted before
+    # those that may have held missing numbers
+    lost_holes: list[tuple[Hole, Stretch]] = field(default_factory=list[tuple[Hole, Stretch]])
+    torn: Hole | None = None  # interrupted write at the end
 
     @property
     def is_empty(self) -> bool:
-        """Nothing but a header. Notes may be there of records that a crash kept from being written; their numbers can
-        be given out again, and then the notes would be about others."""
+        """Whether the segment has nothing but a header. A journal with notes does not count as empty: they may be about
+        records that a crash kept from being written, and their numbers can be assigned again."""
         unnoted = self.segment.journal.size <= NOTE_BYTES
         return self.header_held and self.file_size == self.segment.start and not self.records and unnoted
 
     @property
     def is_nothing(self) -> bool:
-        """Not even that."""
+        """Whether the file has no valid header, no readable record and no known salt."""
         return not (self.header_held or self.records or self.segment.salt)
 
 
 def survey(files: Files, folder: Path, progress: Progress | None = None) -> list[Surveyed]:
-    """Every segment in order. The newest is read first: where a tail was written again, the newer file counts."""
+    """Return an inventory of every segment, in order. The newest is read first: its numbers override a tail that was
+    written again."""
     found = find_segments(files, folder)
     total = sum(size for _, _, size in found)
     done = 0
@@ -81,11 +84,11 @@ def survey(files: Files, folder: Path, progress: Progress | None = None) -> list
         report = None if progress is None else partial(_report, progress, done, total)
         newest_is_nothing = len(result) == 1 and result[0].is_nothing
         following = result[-1].segment.base if result and not newest_is_nothing else None
-        marks = not any(each.header_held for each in result)  # of a newer one: it overrides the marks in here
+        marks = not any(each.header_held for each in result)  # marks in a newer header override those in older segments
         try:
             each = _read_segment(files, base, path, following, report, marks=marks)
         except FileNotFoundError:
-            continue  # finished and deleted meanwhile: somebody else has this spool open
+            continue  # finished and deleted in the meantime by the process that has the spool open
         done += size
         _judge(each, following)
         result.append(each)
@@ -106,7 +109,7 @@ def find_segments(files: Files, folder: Path) -> list[tuple[int, Path, int]]:
             try:
                 found.append((base, folder / name, files.size(folder / name)))
             except FileNotFoundError:
-                pass  # deleted meanwhile
+                pass  # deleted in the meantime
     return sorted(found)
 
 
@@ -137,7 +140,7 @@ def _index(
     each: Surveyed, scan: Iterable[Found | Run | Hole], following: int | None, report: Callable[[int], None] | None
 ) -> None:
     segment = each.segment
-    pending: list[Hole] = []  # since the last readable record
+    pending: list[Hole] = []  # unreadable ranges since the last readable record
     for found in scan:
         if isinstance(found, Hole):
             pending.append(found)
@@ -145,7 +148,7 @@ def _index(
         if report is not None:
             report(found.at if isinstance(found, Found) else found.end)
         first, last = _numbers_of(found)
-        if isinstance(found, Run):  # leave out the remains of a tail that was written again
+        if isinstance(found, Run):  # skip the rest of a tail that was written again
             first = max(first, segment.last + 1)
             last = last if following is None else min(last, following - 1)
         if last < first or last <= segment.last or (following is not None and last >= following):
@@ -169,7 +172,7 @@ def _numbers_of(found: Found | Run) -> Stretch:
 
 
 def _take_run(each: Surveyed, run: Run, first: int, last: int) -> None:
-    """These numbers of the run."""
+    """Add the records `first` to `last` of a run."""
     low, high = first - run.first, last + 1 - run.first
     segment = each.segment
     charges = [HEADER_BYTES + raw for raw in run.raws[low:high]]
@@ -202,12 +205,12 @@ def _apply(each: Surveyed, notes: Iterable[Note]) -> None:
             _apply_end(each, range(first, first + count))
         elif kind is Kind.LEASED or kind is Kind.RELEASED:
             step = 1 if kind is Kind.LEASED else -1
-            for sequence in range(first, first + count):  # a release whose lease a power loss took means nothing
+            for sequence in range(first, first + count):  # ignore a release whose lease was lost in a power loss
                 each.leases[sequence] = max(0, each.leases.get(sequence, 0) + step)
         elif kind is Kind.DURABLE:
             each.durable = max(each.durable, first)
         elif kind is Kind.RESERVED:
-            each.reserved = first  # the last one counts: an orderly end takes it back
+            each.reserved = first  # the last note counts: closing the spool withdraws the reservation
         elif kind is Kind.GONE:
             each.accounted.append((first, first + count - 1))
     each.leases = {
@@ -230,10 +233,10 @@ def is_live(segment: Segment, sequence: int) -> bool:
 
 
 def _judge(each: Surveyed, following: int | None) -> None:
-    """What is missing, where its bytes are, and what of the rest was never promised."""
+    """Find the lost sequence numbers, the unreadable ranges that may have held them, and a torn write at the end."""
     segment = each.segment
-    promised = each.durable if following is None else following - 1
-    trailing = (segment.last + 1, promised)
+    durable = each.durable if following is None else following - 1
+    trailing = (segment.last + 1, durable)
     accounted = merged(each.accounted)
     each.missing = [piece for gap in [*each.gaps, trailing] for piece in without(gap, accounted)]
     for hole, gap in each.holes:
@@ -242,7 +245,7 @@ def _judge(each: Surveyed, following: int | None) -> None:
             each.lost_holes.append((hole, held))
     at_end = [hole for hole, gap in each.holes if gap[0] > gap[1]]
     if following is None and at_end and trailing[0] > trailing[1] and each.header_held:
-        each.torn = Hole(at_end[0].at, each.file_size, "unfinished write")
+        each.torn = Hole(at_end[0].at, each.file_size, "incomplete write")
 
 
 def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
@@ -256,7 +259,7 @@ def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def without(stretch: Stretch, taken: Iterable[Stretch]) -> list[Stretch]:
-    """What is left of a stretch; `taken` is sorted and does not overlap."""
+    """Return the parts of a range that are not in `removed`, which must be sorted and without overlaps."""
     first, last = stretch
     left: list[Stretch] = []
     for low, high in taken:
@@ -271,14 +274,17 @@ def without(stretch: Stretch, taken: Iterable[Stretch]) -> list[Stretch]:
 
 
 def marks_of(surveyed: Iterable[Surveyed]) -> dict[str, str]:
-    """A header holds all marks as of its creation and replaces what older segments say."""
+    """Return the newest value of every mark. A header holds all marks as of its creation and replaces those of older
+    segments."""
     marks: dict[str, str] = {}
     segments = list(surveyed)
     for each in segments:
         if each.header_held:
             marks = dict(each.marks)
-        doubt = next((first for first, _ in each.gaps if first > each.durable), None) if each is segments[-1] else None
+        uncertain = (
+            next((first for first, _ in each.gaps if first > each.durable), None) if each is segments[-1] else None
+        )
         for sequence, found in each.record_marks:
-            if doubt is None or sequence < doubt:
+            if uncertain is None or sequence < uncertain:
                 marks.update(found)
     return marks

@@ -1,7 +1,7 @@
-"""What has to be done beside putting and leasing: syncing journals, removing finished segments, refreshing the hint.
+"""Background work of a spool: flush, journal sync, removal of finished segments, metadata.
 
-All of it may take an fsync, so none of it happens under the spool's lock. `cleaning` keeps two threads from syncing a
-journal that the other one removes, `reading` keeps a segment from being removed under whoever reads it.
+All of it may need an fsync, so none of it happens under the spool's lock. `cleaning` prevents one thread from syncing a
+journal while another removes it; `reading` prevents a segment from being removed while it is read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headrace.spool.writer import Writer
 
 log = logging.getLogger(__name__)
 
-RESERVE = 65_536  # numbers set aside, by one synced note, for records that are in memory alone
-ASIDE_EVERY_S = 30.0  # how often the files in quarantine/ and dead/ are counted: whoever looks may have deleted some
+RESERVE = 65_536  # sequence numbers reserved by one synced note for records held only in memory
+ASIDE_EVERY_S = 30.0  # how often quarantine/ and dead/ are measured: files may have been deleted
 
 
 class Upkeep:
-    """For a spool in memory there is nothing to do."""
+    """Background maintenance of a spool on disk. Does nothing for a spool in memory."""
 
     def __init__(self, state: State, writer: Writer | None) -> None:
-        self.reading = threading.Lock()  # around the segments' read windows
-        self.cleaning = threading.Lock()  # around removing segments and syncing journals
+        self.reading = threading.Lock()  # guards the segments' read windows
+        self.cleaning = threading.Lock()  # guards removing segments and syncing journals
         self.quarantine = self.dead = AsideSize(0, 0)
         self._state = state
         self._writer = writer
@@ -52,6 +52,7 @@ class Upkeep:
             self.maintain()
 
     def maintain(self) -> None:
+        """Run one round of maintenance. Errors are logged."""
         state, store = self._state, self._state.store
         if store is None:
             return
@@ -66,13 +67,13 @@ class Upkeep:
             self._tell_meta(store)
         except OSError as error:
             state.ledger.last_error = str(error)
-            log.warning("spool %s: %s", store.folder, error, extra={"action": "spool_maintain"})
+            log.warning("maintenance of spool %s failed: %s", store.folder, error, extra={"action": "spool_maintain"})
         if time.monotonic() - self._asides_counted_at >= ASIDE_EVERY_S:
             self.count_asides(store)
         self.sweep()
 
     def flush(self) -> None:
-        """Everything that was put is on disk when this returns."""
+        """Write every record that was put to disk. Raises OSError."""
         state = self._state
         if self._writer is None:
             return
@@ -97,10 +98,11 @@ class Upkeep:
             with state.lock:
                 state.room.notify_all()
 
-    # Numbers of records that are in memory alone
+    # Sequence numbers of records held only in memory
 
     def reserve(self) -> None:
-        """No number is used twice, not even one that a crash takes while it is in memory alone."""
+        """Reserve sequence numbers durably, so that none is reused, not even one that existed only in memory before a
+        crash."""
         state, store = self._state, self._state.store
         with state.lock:
             if state.closed or store is None:
@@ -111,12 +113,13 @@ class Upkeep:
         self.sync_journal(journal)
 
     def _reserve_no_more(self, store: Store) -> None:
+        """Withdraw the reservation when the spool is closed."""
         numbers = self._state.numbers
         with self._state.lock:
             if numbers.reserved >= numbers.next:
                 store.segments[-1].journal.note(Kind.RESERVED, numbers.next - 1)
 
-    # Journals and the hint
+    # Journals and metadata
 
     def sync_journal(self, journal: Journal) -> None:
         try:
@@ -135,17 +138,17 @@ class Upkeep:
     def _tell_meta(self, store: Store) -> None:
         numbers, ledger = self._state.numbers, self._state.ledger
         with self._state.lock:
-            told = (numbers.next, numbers.synced, ledger.size, ledger.bytes)
+            values = (numbers.next, numbers.synced, ledger.size, ledger.bytes)
             facts = {"segments": [segment.path.name for segment in store.segments], "written_at": time.time()}
-        if told == self._meta_told:
+        if values == self._meta_told:
             return
         names = ("next_sequence", "synced", "size", "bytes")
         try:
-            write_meta(store.files, store.folder, {**facts, **dict(zip(names, told, strict=True))})
-        except OSError as error:  # only a hint
+            write_meta(store.files, store.folder, {**facts, **dict(zip(names, values, strict=True))})
+        except OSError as error:  # the file is only a hint
             ledger.last_error = str(error)
             return
-        self._meta_told = told
+        self._meta_told = values
         ledger.meta_syncs += 1
 
     def count_asides(self, store: Store) -> None:
@@ -154,7 +157,8 @@ class Upkeep:
         self.dead = aside_size(store.files, store.folder / DEAD)
 
     def finish(self, store: Store) -> None:
-        """The last of it, before the directory is unlocked: nothing is in flight or in memory any more."""
+        """Release records in flight, write everything to disk and sync the journals, before the directory is
+        unlocked."""
         self._give_back_all()
         self.flush()
         self._reserve_no_more(store)
@@ -162,7 +166,7 @@ class Upkeep:
         self._tell_meta(store)
 
     def _give_back_all(self) -> None:
-        """A lease that the end of the process takes away is no attempt."""
+        """Release all records in flight, because a lease cut short by closing the spool is no attempt."""
         state = self._state
         with state.lock:
             for sequence, segment in state.flight.items():

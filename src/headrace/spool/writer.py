@@ -1,9 +1,9 @@
-"""From memory to disk, one thread at a time; the others wait for it and share its fsync.
+"""Write records from memory to disk: one thread writes, the others wait for it and share its fsync.
 
-A batch is written to one segment, synced, and only then taken out of memory. If anything fails in between, the segment
-is cut back to where it was and the batch is still in memory, as if nothing had happened. After a failed fsync the
-kernel may have dropped pages that it still shows: the segment is then read back through a new handle, whatever does
-not hold is counted and quarantined, and the next batch goes to a new segment.
+A batch is written to one segment, synced, and only then removed from memory. If anything fails in between, the segment
+is truncated to its previous size and the batch stays in memory. After a failed fsync the kernel may have dropped pages
+that it still shows: the segment is then read back through a new handle, whatever is unreadable is counted and
+quarantined, and the next batch goes to a new segment.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Batch:
-    """What is written next: these blocks, and every number from `first` to `last`, void where there is no block."""
+    """The next records to write, and every sequence number from `first` to `last`; numbers without a record become
+    void."""
 
     first: int
     last: int
     blocks: list[Block]
-    void_marks: dict[int, Pairs]  # of numbers without a block
+    void_marks: dict[int, Pairs]  # marks of numbers without a record
 
     def marks(self) -> dict[str, str]:
-        """All of them, the newest value of each key."""
+        """Return the newest value of every mark in the batch."""
         found = [*self.void_marks.items(), *((block.sequence, block.marks) for block in self.blocks if block.marks)]
         return newest_marks([marks for _, marks in sorted(found, key=lambda each: each[0])])
 
@@ -44,19 +45,19 @@ class Batch:
 @dataclass(frozen=True)
 class Encoded:
     pieces: list[bytes]
-    offsets: list[int]  # of the blocks
+    offsets: list[int]  # of the records
     lengths: list[int]
     end: int
 
 
 class Writer:
-    """Its own state, too, is guarded by the spool's lock."""
+    """Writes the memory layer to segments. Its own state, too, is guarded by the spool's lock."""
 
     def __init__(self, state: State, store: Store) -> None:
-        self.settled = threading.Condition(state.lock)  # a write ended, well or not
+        self.settled = threading.Condition(state.lock)  # notified when a write ended, successful or not
         self.failures = 0
         self.failure: OSError | None = None
-        self.waiters = 0  # durable puts that wait
+        self.waiters = 0  # waiting durable puts
         self.on_damage: Callable[[Segment, Hole], None] = lambda segment, hole: None
         self.rotate_first = False
         self._state = state
@@ -70,7 +71,8 @@ class Writer:
         self._last_group = 1
 
     def wait(self, done: Callable[[], bool], *, sync: bool) -> OSError | None:
-        """Until `done`, by writing if nobody else does. None, or why a write that began after this call failed."""
+        """Block until `done()` is true, writing in this thread if no other thread is. Return None, or the error of a
+        write that failed meanwhile."""
         with self._lock:
             seen = self.failures
             self.waiters += 1
@@ -87,7 +89,8 @@ class Writer:
         return None
 
     def _lead(self, sync: bool) -> None:
-        """Called, and left, with the lock held."""
+        """Write every record numbered so far, as the only writing thread. Call with the lock held; it is released
+        during I/O."""
         self._busy = True
         try:
             self._wait_for_company()
@@ -113,11 +116,12 @@ class Writer:
             self.settled.notify_all()
 
     def _wait_for_company(self) -> None:
-        """As many as shared the last fsync are likely to come again. One alone is never kept waiting."""
+        """Wait up to `group_ms` for as many durable puts as shared the last fsync. No wait if that was one."""
         if self._options.sync == "group" and self._last_group > 1 and self.waiters < self._last_group:
             self.settled.wait_for(lambda: self.waiters >= self._last_group, self._options.group_ms / 1000)
 
     def _write_some(self, sync: bool) -> None:
+        """Write one batch, switch to a new segment, or sync, whichever is needed next."""
         with self._lock:
             segment = self._store.active
             behind = self._numbers.written < self._numbers.next - 1
@@ -131,7 +135,7 @@ class Writer:
             self._sync(segment)
 
     def _next_batch(self, segment: Segment) -> Batch | None:
-        """None if it does not fit in here any more."""
+        """Return the next batch for this segment; None if it does not fit into it any more."""
         room = self._options.segment_size - segment.size
         blocks = self._memory.chunk(room)
         too_large = bool(blocks) and blocks[0].charge > room
@@ -141,13 +145,14 @@ class Writer:
         if len(blocks) < len(self._memory.blocks):
             last = blocks[-1].sequence
         void_marks = {each: marks for each, marks in self._memory.void_marks.items() if each <= last}
-        self._note_leases(Kind.LEASED, segment, blocks)  # first: a kill in between must not forget them
+        # Before the records are written, so that a kill in between does not lose the leases.
+        self._note_leases(Kind.LEASED, segment, blocks)
         for block in blocks:
             block.home = segment
         return Batch(self._numbers.written + 1, last, blocks, void_marks)
 
     def _rotate(self, segment: Segment | None) -> None:
-        """A later segment means that the earlier one is on disk: sync it first."""
+        """Switch to a new segment. The old one is synced first, because a later segment means that it is on disk."""
         if segment is not None:
             self._sync(segment)
         with self._lock:
@@ -165,7 +170,7 @@ class Writer:
                 self._sync_file(segment)
         except OSError:
             with self._lock:
-                self._note_leases(Kind.RELEASED, segment, batch.blocks)  # noted again wherever they are written
+                self._note_leases(Kind.RELEASED, segment, batch.blocks)  # noted again with the next write
                 for block in batch.blocks:
                     block.home = None
             raise
@@ -173,7 +178,7 @@ class Writer:
             self._install(segment, batch, encoded, sync)
 
     def _note_leases(self, kind: Kind, segment: Segment, blocks: Sequence[Block]) -> None:
-        """A record that was leased from memory takes that along."""
+        """Note the leases of records that were leased from memory."""
         state = self._state
         if not (state.flight or state.leases):
             return
@@ -218,7 +223,7 @@ class Writer:
         return Encoded(pieces, offsets, lengths, at)
 
     def _install(self, segment: Segment, batch: Batch, encoded: Encoded, sync: bool) -> None:
-        """It is written: the index learns it, the memory layer may forget it."""
+        """Add a written batch to the segment's index and release it from the memory layer. Call with the lock held."""
         blocks = batch.blocks
         if blocks and blocks[-1].sequence - blocks[0].sequence == len(blocks) - 1:
             charges = [block.charge for block in blocks]
@@ -241,7 +246,7 @@ class Writer:
             segment.journal.note(Kind.DURABLE, batch.last)
 
     def _sync(self, segment: Segment) -> None:
-        """What an earlier write left to the system."""
+        """Sync a segment and note up to where its records are durable."""
         written = self._numbers.written
         self._sync_file(segment)
         with self._lock:
@@ -259,7 +264,8 @@ class Writer:
             raise
 
     def _abandon(self, segment: Segment) -> None:
-        """Write to another one from now on. If its tail cannot be cut off, the next one's base says what counts."""
+        """Stop writing to a segment. If its tail cannot be truncated, the base of the next segment says which records
+        count."""
         segment.stop_writing()
         with self._lock:
             self._store.active = None
