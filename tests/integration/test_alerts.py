@@ -518,7 +518,7 @@ def test_a_channel_that_fails_keeps_its_order_and_delays_nobody(
         with connection(alerting.pool) as conn:
             found = records.find_channel(conn, bad)
         assert found is not None
-        assert (found.failures, found.last_error) == (1, "127.0.0.1 answered 503: ''")
+        assert (found.failures, found.last_error) == (1, "127.0.0.1 responded with status 503: ''")
         for _ in range(2):
             alerting.retry_now()
             alerting.send_all()
@@ -552,7 +552,7 @@ def test_a_message_that_nobody_ever_takes_is_given_up_and_says_so(
     alerting.send()
     with connection(alerting.pool) as conn:
         [row] = conn.execute("SELECT given_up_at IS NOT NULL, error FROM alert_outbox").fetchall()
-    assert row == (True, "127.0.0.1 answered 410: ''")
+    assert row == (True, "127.0.0.1 responded with status 410: ''")
 
 
 def test_redirects_are_not_followed(alerting: Alerting, history: History, receiver: Receiver, hook: str) -> None:

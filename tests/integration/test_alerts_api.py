@@ -264,7 +264,7 @@ def test_the_test_button_goes_the_way_of_all_messages(
         assert got.is_signed_with(channel["secret"])
         receiver.answer = lambda received: 500
         answer = made(api.post(f"{PATH}/channels/{channel['id']}/test"), 200)
-        assert (answer["delivered"], answer["error"]) == (False, "127.0.0.1 answered 500: ''")
+        assert (answer["delivered"], answer["error"]) == (False, "127.0.0.1 responded with status 500: ''")
     finally:
         stop.set()
         sender.join()

@@ -221,7 +221,7 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch: 
         ({"type": "pigeon"}, "type must be one of"),
         ({"type": "slack"}, "url must be text"),
         ({"type": "slack", "url": "ftp://x/"}, "must begin with https"),
-        ({"type": "webhook", "url": "https://user:pw@x/"}, "must not hold a password"),
+        ({"type": "webhook", "url": "https://user:pw@x/"}, "must not contain a user name or password"),
         ({"type": "webhook", "url": "https://x/", "secret": "short"}, "16 to 500 visible"),
         ({"type": "webhook", "url": "https://x:99999/"}, "url Port out of range"),
         ({"type": "slack", "url": "https://x/", "to": ["a@b"]}, "has no to"),

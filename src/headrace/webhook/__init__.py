@@ -1,1 +1,1 @@
-"""Telling other systems over HTTP: to addresses that may be reached, signed, and with an end in time."""
+"""Signed HTTP POSTs to external systems, limited to allowed addresses and to a total time."""

@@ -1,8 +1,8 @@
-"""Where messages may go. A tenant chooses the address and this server opens the connection, so without a guard every
-channel would be a way into the network behind it.
+"""Addresses that messages may be sent to. A tenant chooses the address and this server opens the connection, so without
+a check every channel would be a way into the internal network.
 
-A name is resolved here, all its addresses must be allowed, and the connection is made to one of those that were
-checked: a name that answers differently a moment later changes nothing.
+A name is resolved here, all its addresses must be allowed, and the connection is made to one of the checked addresses:
+a DNS answer that changes afterwards has no effect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headrace.kinds import host as host_kind
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Within these, addresses of the old protocol hide in those of the new one.
+# Network whose IPv6 addresses embed IPv4 addresses.
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "5f00::/16")))
-"""Special-purpose networks that some versions of Python take for public ones."""
+"""Special-purpose networks that some versions of Python treat as public."""
 
 METADATA = tuple(
     map(
@@ -31,7 +31,7 @@ METADATA = tuple(
         ("169.254.169.254", "168.63.129.16", "192.0.0.192", "100.100.100.200", "fd00:ec2::/32", "fd20:ce::254"),
     )
 )
-"""Where clouds hand credentials to any process of the machine."""
+"""Addresses at which clouds provide credentials to any process of a machine."""
 
 METADATA_NAMES = frozenset({"metadata.google.internal", "instance-data.ec2.internal"})
 
@@ -44,29 +44,29 @@ BROADCAST = ipaddress.ip_address("255.255.255.255")
 
 
 class AddressRefused(HeadraceError):
-    """A channel leads to an address that is not allowed. Nothing was sent."""
+    """The host resolves to an address that is not allowed. Nothing was sent."""
 
 
 def is_public(address: str) -> bool:
-    found = _plain_address(address)
-    if any(found in network for network in (*NOT_PUBLIC, *METADATA)):
+    ip = _plain_address(address)
+    if any(ip in network for network in (*NOT_PUBLIC, *METADATA)):
         return False
-    if isinstance(found, ipaddress.IPv6Address) and found.is_site_local:  # no longer given out, not private to Python
+    if isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local:  # deprecated; not private according to Python
         return False
-    return found.is_global and not found.is_multicast and not found.is_reserved
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved
 
 
 def is_restricted(address: str) -> bool:
-    """Return True for addresses that no network setting opens: loopback, link-local, multicast, cloud metadata."""
-    found = _plain_address(address)
+    """Return True for addresses that no network setting allows: loopback, link-local, multicast, cloud metadata."""
+    ip = _plain_address(address)
     return (
-        found.is_loopback
-        or found.is_link_local
-        or found.is_multicast
-        or found.is_unspecified
-        or found == BROADCAST
-        or found in THIS_NETWORK
-        or any(found in network for network in METADATA)
+        ip.is_loopback
+        or ip.is_link_local
+        or ip.is_multicast
+        or ip.is_unspecified
+        or ip == BROADCAST
+        or ip in THIS_NETWORK
+        or any(ip in network for network in METADATA)
     )
 
 
@@ -76,27 +76,29 @@ def is_loopback(address: str) -> bool:
 
 @dataclass(frozen=True)
 class AddressPolicy:
-    """Addresses beyond public ones that connections may be made to.
+    """Policy for addresses that are not public.
 
-    `allowed_hosts` holds names, addresses and networks. A restricted address is allowed only by the exact name or
+    `allowed_hosts` contains names, addresses and networks. A restricted address is allowed only by its exact name or
     address; a network that contains it, and `allow_private`, are not enough.
     """
 
     allowed_hosts: tuple[str, ...] = ()
     allow_private: bool = False
-    setting: str = field(default="alerts.allowed_hosts", compare=False)  # named where an address is refused
+    setting: str = field(
+        default="alerts.allowed_hosts", compare=False
+    )  # setting to name in the error for a refused address
 
     def names(self, host: str) -> bool:
         return _canonical(host) in self._hosts
 
     def allows(self, address: str) -> bool:
-        """Return True if the address may be connected to, whatever name led to it."""
-        found = _plain_address(address)
-        if is_public(address) or found in self._addresses:
+        """Return True if connections to the address are allowed, whatever name resolved to it."""
+        ip = _plain_address(address)
+        if is_public(address) or ip in self._addresses:
             return True
         if is_restricted(address):
             return False
-        return self.allow_private or any(found in network for network in self._networks)
+        return self.allow_private or any(ip in network for network in self._networks)
 
     @cached_property
     def _hosts(self) -> frozenset[str]:
@@ -116,7 +118,7 @@ PUBLIC_ONLY = AddressPolicy()
 
 
 def describe_danger(allowed_host: str) -> str | None:
-    """Return what an entry of `allowed_hosts` opens beyond one host or network of your own; None if nothing."""
+    """Describe what an entry of `allowed_hosts` opens beyond one host or network of your own; None if nothing."""
     if not _is_network(allowed_host):
         name = _canonical(allowed_host)
         if name == "localhost" or name.endswith(".localhost"):
@@ -135,12 +137,12 @@ def describe_danger(allowed_host: str) -> str | None:
 
 
 def checked_address(host: str, port: int, policy: AddressPolicy) -> str:
-    """Return an address of this host to connect to. Raises AddressRefused, or OSError for an unknown name."""
+    """Resolve a host and return an address to connect to. Raises AddressRefused, or OSError for an unknown name."""
     return checked_addresses(host, port, policy)[0]
 
 
 def checked_addresses(host: str, port: int, policy: AddressPolicy) -> list[str]:
-    """Return all addresses of this host, in the order of preference. Raises as `checked_address` does."""
+    """Resolve a host and return all its addresses, in order of preference. Raises as `resolve_address` does."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(each[4][0]) for each in found]
     if not policy.names(host) and (refused := [each for each in addresses if not policy.allows(each)]):
@@ -149,32 +151,32 @@ def checked_addresses(host: str, port: int, policy: AddressPolicy) -> list[str]:
 
 
 def refusal(host: str, address: str, policy: AddressPolicy) -> str:
-    which = (
+    kind = (
         "a loopback, link-local, multicast or cloud metadata address" if is_restricted(address) else "a private address"
     )
     return (
-        f"{host} is {address}, which is not a public address but {which}. Nothing was sent. Where this host is meant, "
-        f"add it to {policy.setting}."
+        f"{host} resolves to {address}, which is not a public address but {kind}. Nothing was sent. To allow this "
+        f"host, add it to {policy.setting}."
     )
 
 
 def checked_url(url: str) -> str:
-    """A URL that messages can be posted to; ValueError says why not."""
+    """Return `url` if messages can be posted to it. Raises ValueError with the reason otherwise."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
         raise ValueError("must begin with https:// or http://")
     if not parts.hostname:
-        raise ValueError("names no host")
+        raise ValueError("has no host")
     if any(char.isspace() or not char.isprintable() for char in url):
-        raise ValueError("holds spaces or control characters")
+        raise ValueError("contains spaces or control characters")
     if parts.username or parts.password:
-        raise ValueError("must not hold a password: it is not sent")
-    _ = parts.port  # raises ValueError unless it is a port
+        raise ValueError("must not contain a user name or password")
+    _ = parts.port  # raises ValueError for an invalid port
     return url
 
 
 def _plain_address(address: str) -> Address:
-    """Return the address without its zone; of an IPv4 address inside an IPv6 one, the IPv4 address."""
+    """Return the address without its zone; for an IPv4 address embedded in an IPv6 one, the IPv4 address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv4Address):
         return found

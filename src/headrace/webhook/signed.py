@@ -1,4 +1,4 @@
-"""A message that its receiver can check: who sent it, when, and whether it came before."""
+"""Signed messages: the receiver can verify the sender, the time, and whether a message is a repetition."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from headrace.webhook.post import post
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Over `timestamp.body`, so that an old message cannot be sent again as a new one."""
-    made = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return f"sha256={made.hexdigest()}"
+    """Return the HMAC-SHA256 signature over `timestamp.body`; the timestamp prevents replay of an old message."""
+    digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+    return f"sha256={digest.hexdigest()}"
 
 
 def post_signed(
     url: str, secret: str, delivery: str, document: Mapping[str, Any], *, timeout_s: float, policy: AddressPolicy
 ) -> None:
-    """`delivery` is the same at every try. Raises NotTaken, AddressRefused."""
+    """Post a signed JSON document. `delivery` identifies the message and is the same at every attempt. Raises
+    DeliveryFailed or AddressRefused."""
     body = json.dumps(document).encode()
     timestamp = str(int(time.time()))
     headers = {
