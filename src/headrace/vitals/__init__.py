@@ -1,5 +1,5 @@
-"""How a process is: the figures that every long-running command keeps, and the two pages that tell them.
+"""What every long-running process shares: loop statistics, backoff, metrics, and the endpoints /metrics and /healthz.
 
-Figures are plain numbers, written where something happens and read when somebody scrapes. Only `pages` and `collect`
-import prometheus_client, and only processes that serve import those: a worker without a port never loads it.
+Metrics are plain numbers, updated where something happens and read at a scrape. Only `http_server` and `prometheus`
+import prometheus_client, and only processes that serve metrics import those: a worker without a port never loads it.
 """

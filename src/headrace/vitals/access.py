@@ -1,7 +1,7 @@
-"""Who may read the pages of a process: this machine without anything, others with a token. Pure.
+"""Decide who may read the endpoints of a process: this machine without a token, others with one. Pure.
 
-Loopback is no proof by itself: a proxy on this machine sends the requests of others from there, and a browser on it
-sends those of any page whose name resolves to 127.0.0.1. The first adds headers, the second names another host.
+A loopback address alone proves nothing: a proxy on this machine forwards requests of others from there, and a browser
+on it sends those of any page whose name resolves to 127.0.0.1. The first adds headers, the second names another host.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv6Address, ip_address
 
 FORWARDED = "x-forwarded"
-"""How names of headers begin that proxies add; and others that they add."""
+"""Prefix of headers that proxies add. ADDED_BY_PROXIES lists others."""
 ADDED_BY_PROXIES = frozenset({"forwarded", "via", "x-real-ip"})
 
 
 def is_direct_loopback(peer: str | None, hosts: Sequence[str], header_names: Iterable[str]) -> bool:
-    """Whether a request comes from this machine, is addressed to it by a loopback name, and came through no proxy.
+    """Return True if a request comes from this machine, is addressed to a loopback name, and came through no proxy.
 
     `peer` is the address of the connection, `hosts` the values of all its Host headers.
     """
@@ -30,17 +30,17 @@ def is_direct_loopback(peer: str | None, hosts: Sequence[str], header_names: Ite
 
 
 def is_loopback(address: str) -> bool:
-    """Whether this is an IP address of the loopback interface. Names are none."""
+    """Return True for an IP address of the loopback interface; False for names."""
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return False
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return (mapped or found).is_loopback
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return (mapped or ip).is_loopback
 
 
 def has_token(authorization: str | None, token: str | None) -> bool:
-    """Whether an Authorization header carries this token; False if there is none to carry."""
+    """Return True if an Authorization header carries this token; False if no token is configured."""
     scheme, _, given = (authorization or "").partition(" ")
     if token is None or scheme.lower() != "bearer":
         return False

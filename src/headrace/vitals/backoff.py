@@ -1,15 +1,15 @@
-"""How long to wait before trying again.
+"""Backoff: how long to wait before a retry.
 
-The pause grows with every failure and is never the same twice: processes that failed together must not return together.
-What the other side asks for (`Retry-After`) is a floor, not a hint. Pure; the caller draws the random number.
+The delay grows with every failure and has jitter, so that processes that failed together do not retry together. A delay
+requested by the other side (`Retry-After`) is a lower bound. Pure; the caller draws the random number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-JITTER = 0.5  # at most this share of a delay is taken off it
-LONGEST_RETRY_AFTER_S = 3600.0  # a destination that says "next week" is asked again within the hour
+JITTER = 0.5  # largest share of a delay that jitter removes
+LONGEST_RETRY_AFTER_S = 3600.0  # cap for Retry-After: a destination that says "next week" is retried within the hour
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,9 @@ class Backoff:
     longest_s: float = 300.0
 
     def delay_s(self, failures: int, draw: float, retry_after_s: float | None = None) -> float:
-        """Return the pause after this many failures in a row (1 = the first one). `draw` is from [0, 1)."""
-        # The exponent is bounded: a float overflows at 2 ** 1024, long after any delay is the longest.
+        """Return the delay in seconds after `failures` consecutive failures (1 = first). `draw` in [0, 1) sets the
+        jitter; `retry_after_s`, capped at LONGEST_RETRY_AFTER_S, is a lower bound."""
+        # The exponent is bounded: a float overflows at 2 ** 1024, long after any delay has reached the maximum.
         grown = self.base_s * self.multiplier ** min(max(failures, 1) - 1, 64)
         delay_s = min(grown, self.longest_s) * (1.0 - JITTER * draw)
         return max(delay_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))

@@ -1,4 +1,4 @@
-"""Figures as prometheus_client serves them, read when somebody scrapes."""
+"""Adapter from runtime metrics to prometheus_client, read at a scrape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FigureCollector(Collector):
 
 
 def registry_of(*sources: Callable[[], Families]) -> CollectorRegistry:
-    """With memory, processor time and open files of the process."""
+    """Build a registry of these sources and of the process's memory, CPU time and open files."""
     registry = CollectorRegistry()
     registry.register(FigureCollector(sources))
     ProcessCollector(registry=registry)

@@ -1,5 +1,5 @@
-"""Numbers of a process, each declared once: docs/reference/process-metrics.md repeats the declarations and a test
-compares them. Pure."""
+"""Metric declarations and values of a process. Every metric is declared once; docs/reference/process-metrics.md repeats
+the declarations and a test compares them. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ BOUNDS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
 )
-"""Upper bounds of every histogram of durations: from 1 ms to 1 h, each about twice the one before."""
+"""Upper bounds in seconds of every duration histogram: from 1 ms to 1 h, each about twice the previous one."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    name: str  # of its samples: those of counters end in _total
+    name: str  # name of its samples: those of counters end in _total
     type: Literal["gauge", "counter", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
 
 
 class Durations:
-    """A histogram of seconds. One thread writes; others may read at any time."""
+    """Histogram of durations in seconds. One thread writes; others may read at any time."""
 
     __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)  # the last one: longer than all bounds
+        self.counts = [0] * (len(BOUNDS_S) + 1)  # the last bucket: longer than all bounds
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -44,10 +44,10 @@ Families: TypeAlias = Iterable[Family]
 
 
 class Numbers:
-    """The counters or gauges of one metric, by label. Several threads may write."""
+    """Counters or gauges of one metric, by label values. Several threads may write."""
 
     def __init__(self, metric: Metric, *known: Labels) -> None:
-        """Of `known` labels a counter begins at 0, so that the first one counted is seen as a rise."""
+        """Start `known` label sets at 0, so that the first increment is visible as a rise."""
         self._metric = metric
         self._lock = threading.Lock()
         self._values: dict[Labels, float] = dict.fromkeys(known, 0.0)
@@ -61,7 +61,7 @@ class Numbers:
             self._values[labels] = value
 
     def forget(self, *labels: str) -> None:
-        """Not known any more: absent, and no 0."""
+        """Remove a series whose value is unknown, instead of reporting 0."""
         with self._lock:
             self._values.pop(labels, None)
 

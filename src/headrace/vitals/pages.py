@@ -1,7 +1,7 @@
-"""/metrics and /healthz of a process.
+"""Serve /metrics and /healthz of a process.
 
-Direct requests from this machine need nothing. Others need a token for /metrics, and get from /healthz only whether
-the process is healthy.
+Direct requests from this machine need no token. Others need one for /metrics, and learn from /healthz only whether the
+process is healthy.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from headrace.vitals.access import has_token, is_direct_loopback
 LOOPBACK = "127.0.0.1"
 
 REFUSED = (
-    "/metrics needs the token of the setting metrics.token, unless it is asked for directly from this machine, at a "
-    "loopback address: send `Authorization: Bearer TOKEN`."
+    "/metrics requires the token in the setting metrics.token, except for direct requests from this machine to a "
+    "loopback address. Send `Authorization: Bearer TOKEN`."
 )
 
 Health = Callable[[], tuple[int, dict[str, Any]]]
 
 
 class CannotListen(HeadraceError):
-    """The address of /metrics and /healthz cannot be listened on. Nothing was started."""
+    """Could not listen on the address for /metrics and /healthz. Nothing was started."""
 
     exit_code = 4
 
 
 class Server(ThreadingMixIn, WSGIServer):
-    """One thread per request: who connects and says nothing holds up nobody else."""
+    """HTTP server with one thread per request, so that an idle connection blocks no other."""
 
     daemon_threads = True
     block_on_close = False
@@ -52,15 +52,15 @@ class Quiet(WSGIRequestHandler):
     timeout = 10.0
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is no news."""
+        """Log nothing: there is a scrape every few seconds."""
 
 
 @contextmanager
 def served(
     port: int | None, registry: CollectorRegistry, health: Health, host: str = LOOPBACK, token: str | None = None
 ) -> Generator[int | None]:
-    """Gives the port: 0 asks for any that is free. None: nothing is served. Without a `token`, /metrics is for direct
-    requests from this machine only."""
+    """Serve /metrics and /healthz inside this context, and yield the port. Port 0 chooses a free one; None serves
+    nothing. Without a `token`, /metrics is only for direct requests from this machine."""
     if port is None:
         yield None
         return
@@ -85,13 +85,13 @@ def _listen(host: str, port: int, application: Any) -> WSGIServer:
                 "choose another port (0 = any free one)."
             ) from error
         raise CannotListen(
-            f"/metrics cannot be served at {host} port {port}: {error.strerror or error}. Nothing was started. Choose "
-            "an address of this machine (metrics.host) and a port that may be used."
+            f"Could not serve /metrics at {host} port {port}: {error.strerror or error}. Nothing was started. Set "
+            "metrics.host to an address of this machine and choose a port this user may open."
         ) from error
 
 
 def _application(registry: CollectorRegistry, health: Health, token: str | None) -> Any:
-    metrics: Any = make_wsgi_app(registry)  # text or OpenMetrics, compressed or not, as the request asks
+    metrics: Any = make_wsgi_app(registry)  # text or OpenMetrics, compressed or not, as requested
 
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         match environ["PATH_INFO"]:

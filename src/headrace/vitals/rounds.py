@@ -1,7 +1,7 @@
-"""What the loops of a process did, round by round; and whether it is well. Pure.
+"""Iteration counts, durations and health of background loops.
 
-A process is unhealthy while a loop of it failed several times in a row. One that stands by, because another process
-does the work, is well.
+A process is unhealthy while a loop has failed UNHEALTHY_AFTER times in a row. A standby process, which leaves the work
+to another one, is healthy.
 """
 
 from __future__ import annotations
@@ -13,36 +13,40 @@ from typing import Any
 
 from headrace.vitals.figures import Durations, Families, Family, Metric, Numbers
 
-UNHEALTHY_AFTER = 3  # failures in a row
+UNHEALTHY_AFTER = 3  # consecutive failures
 
 OK, ERROR, SUPERSEDED = STATUSES = ("ok", "error", "superseded")
 
 ROUNDS = Metric(
     "headrace_loop_rounds_total",
     "counter",
-    "Rounds by how they ended: done (ok), failed (error), or another process had taken over (superseded).",
+    "Loop iterations by result: ok, error, or superseded (another process has taken over).",
     ("loop", "status"),
 )
-SECONDS = Metric("headrace_loop_round_seconds", "histogram", "How long rounds took that were done.", ("loop",))
+SECONDS = Metric("headrace_loop_round_seconds", "histogram", "Duration of successful loop iterations.", ("loop",))
 LAST = Metric(
     "headrace_loop_last_success_timestamp_seconds",
     "gauge",
-    "When a round was last done; absent before the first.",
+    "Unix time of the last successful iteration; absent before the first.",
     ("loop",),
 )
-LEADING = Metric(
-    "headrace_loop_leading", "gauge", "1 if this process does the work, 0 if it stands by for another.", ("loop",)
+LEADING = Metric("headrace_loop_leading", "gauge", "1 if this process is the leader, 0 if it is on standby.", ("loop",))
+HEALTHY = Metric(
+    "headrace_loop_healthy",
+    "gauge",
+    "0 after three consecutive failed iterations, until a success; otherwise 1.",
+    ("loop",),
 )
-HEALTHY = Metric("headrace_loop_healthy", "gauge", "1 until three rounds in a row failed.", ("loop",))
 METRICS = (ROUNDS, SECONDS, LAST, LEADING, HEALTHY)
 
 
 Parts = tuple[int, ...]
-"""The shards that a round was for; empty where a loop has no parts. One that fails counts apart from the others."""
+"""Shards that an iteration served; empty if the loop does not work by shard. Failures are counted per set of shards."""
 
 
 class Rounds:
-    """Of one loop. `leads` is asked at a scrape; without it, every process of this kind works."""
+    """Counters and health of one background loop. `leads` returns whether this process is the leader; None if the loop
+    has no leader."""
 
     def __init__(self, loop: str, leads: Callable[[], bool] | None = None) -> None:
         self.loop = loop
@@ -50,12 +54,12 @@ class Rounds:
         self.seconds = Durations()
         self.counts = dict.fromkeys(STATUSES, 0)
         self.last_success_at: float | None = None
-        self._failing: dict[Parts, tuple[int, str]] = {}  # failures in a row, and the last error
+        self._failing: dict[Parts, tuple[int, str]] = {}  # consecutive failures, and the last error
         self._lock = threading.Lock()
 
     @property
     def failures_in_a_row(self) -> int:
-        """Of the part that has the most."""
+        """Highest number of consecutive failures of any set of shards."""
         return max((failures for failures, _ in list(self._failing.values())), default=0)
 
     @property
@@ -85,7 +89,7 @@ class Rounds:
             self._failing.pop(parts, None)
 
     def stands_by(self, parts: Parts = ()) -> None:
-        """Another process works, as far as this one knows, and it could ask."""
+        """Record that another process is the leader; clears failures."""
         with self._lock:
             self._failing.pop(parts, None)
 
@@ -100,7 +104,7 @@ class Rounds:
 
 
 class LoopFigures:
-    """All of one process, or of a part of it: its loops, and numbers beside them."""
+    """Metrics and health of a service: its loops, and additional values."""
 
     def __init__(self, loops: Sequence[Rounds], numbers: Sequence[Numbers] = ()) -> None:
         self.loops = loops
@@ -115,16 +119,16 @@ class LoopFigures:
         yield from self.more()
 
     def more(self) -> Families:
-        """What this part tells beside its loops."""
+        """Return metric families beyond those of the loops."""
         return [numbers.read() for numbers in self._numbers]
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """Status and body of /healthz."""
+        """Return HTTP status and body of /healthz."""
         healthy = all(each.healthy for each in self.loops)
         loops = {each.loop: each.document() for each in self.loops}
         return (200 if healthy else 503), {"healthy": healthy, "loops": loops}
 
 
 def one(metric: Metric, value: float | None) -> Family:
-    """Of a metric without labels; None: not known, so absent."""
+    """Return a family with one value and no labels, or without a value if `value` is None (unknown)."""
     return metric, {} if value is None else {(): value}
