@@ -539,6 +539,6 @@ def test_clickhouse_understands_the_schema_of_a_cluster(warehouse: Client) -> No
 
 
 def test_tables_of_one_server_are_not_mixed_with_those_of_a_cluster(warehouse: Client) -> None:
-    with pytest.raises(MigrationError, match="were made for one server"):
+    with pytest.raises(MigrationError, match="were created for one server"):
         migrate(warehouse, str(warehouse.database), "prod")
     assert migrate(warehouse, str(warehouse.database)) == []

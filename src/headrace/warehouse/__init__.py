@@ -1,1 +1,1 @@
-"""The home of clickhouse_connect: history in ClickHouse, one module per table."""
+"""History in ClickHouse, one module per table. The only package that imports clickhouse_connect."""

@@ -1,4 +1,4 @@
-"""What rules are judged by: the queues of many environments over many windows, in few questions."""
+"""Read the data for alert rules: many environments and windows in few queries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.warehouse.tiers import Tier
 
 @dataclass(frozen=True)
 class Piece:
-    """A queue between two starts of windows, where it did something."""
+    """Activity of one queue between two consecutive window starts; absent where it had no events."""
 
-    number: int  # from 1, in order of time
+    number: int  # from 1, in chronological order
     max_depth: int
     max_age_ms: int
-    depth: int  # at its end
+    depth: int  # at the end of the piece
     oldest_ms: int | None
     dequeues: int
     failures: int
@@ -31,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Carried:
-    """Gauges that were left so before the first piece."""
+    """Last gauges of a queue before the first piece."""
 
     depth: int
     oldest_ms: int | None
@@ -39,16 +39,18 @@ class Carried:
 
 @dataclass(frozen=True)
 class Progress:
+    """Progress and losses of the pipeline."""
+
     watermark_ms: int | None  # None: the pipeline never finished a batch
-    losses: int  # events that were missed, and gaps in what was delivered
+    losses: int  # lost events, and gaps in the delivered data
 
 
 def pieces(
     reads: Reads, tier: Tier, envs: Sequence[EnvRef], starts_s: Sequence[int], end_s: int, *, histograms: bool
 ) -> dict[QueueRef, list[Piece]]:
-    """Of each queue that did something, its pieces in order. `starts_s` ascend."""
-    asked = {**_names(envs), "starts": list(starts_s), "end_s": end_s, "histograms": int(histograms)}
-    found = reads.ask(query_text("alert_window_pieces", table=tier.queues), asked)
+    """Return the pieces of each queue with events, in order. `starts_s` must be ascending."""
+    parameters = {**_names(envs), "starts": list(starts_s), "end_s": end_s, "histograms": int(histograms)}
+    found = reads.ask(query_text("alert_window_pieces", table=tier.queues), parameters)
     by_queue: dict[QueueRef, list[Piece]] = {}
     if found:
         for ref, row in zip(_refs(found), _pieces(found), strict=True):
@@ -59,7 +61,7 @@ def pieces(
 
 
 def carried(reads: Reads, envs: Sequence[EnvRef], start_s: int) -> dict[QueueRef, Carried | None]:
-    """All queues that were ever seen; None: nothing was known of it before."""
+    """Return the last gauges of every known queue before `start_s`; None where there are none."""
     found = reads.ask(query_text("alert_gauges_before"), {**_names(envs), **before_bounds(start_s)})
     if not found:
         return {}

@@ -1,7 +1,7 @@
-"""One block of rows into any table, under a token; and what it means when ClickHouse does not take it.
+"""Insert a block of rows into a table under a deduplication token, and classify failures.
 
-Whoever inserts again after a failure has to know two things: whose fault it was, and whether the rows may be there
-already. Both are read from the answer here, because the error codes are ClickHouse's own.
+A retry has to know two things: what caused the failure, and whether the rows may have been written already. Both are
+derived from the response here, because the error codes are ClickHouse's own.
 """
 
 from __future__ import annotations
@@ -19,40 +19,41 @@ from headrace.errors import HeadraceError, ServiceUnavailable
 from headrace.warehouse.connect import INSERT_SETTINGS, Client
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # whoever only reads need not have it installed
+    import pyarrow as pa  # readers need not have it installed
 
 DEDUPLICATION_WINDOW = 10_000
-"""Blocks of a table among which a repeated token is recognised; what the migrations say."""
+"""Newest blocks of a table among which a repeated token is recognised, as set in the migrations."""
 
 Reason = Literal["unavailable", "busy", "bad_rows", "too_large", "auth"]
 
-# An error after the first table was written leaves that part in place (a failed view does), so the fate of an insert
-# that ClickHouse answers with an error is unclear unless the error is one of these, which precede the first write.
+# An error after the first table was written leaves that part in place (a failed view does), so the outcome of an insert
+# that fails is unknown unless the error is one of these, which precede the first write.
 _AUTH = frozenset({192, 193, 194, 497, 516})  # unknown user, wrong password, required password, access, authentication
-_BUSY = frozenset({202})  # too many queries at once
-_NO_TABLE = frozenset({16, 60, 81})  # column, table, database: `headrace migrate` was not run. The rows are good.
-# What cannot be parsed or converted: the rows are bad, and will be tomorrow.
+_BUSY = frozenset({202})  # too many simultaneous queries
+_NO_TABLE = frozenset({16, 60, 81})  # column, table, database: `headrace migrate` was not run; the rows are valid
+# Rows that cannot be parsed or converted: a retry fails in the same way.
 _BAD_ROWS = frozenset({6, 26, 27, 32, 33, 36, 41, 44, 50, 53, 69, 70, 72, 117, 131, 321, 349, 407, 485, 504, 524})
 
 
 class InsertFailed(HeadraceError):
-    """ClickHouse did not take a block."""
+    """An insert into ClickHouse failed."""
 
     def __init__(self, message: str, reason: Reason, *, unclear: bool) -> None:
         super().__init__(message)
         self.reason: Reason = reason
-        self.unclear = unclear  # the rows may be there; the same token again is safe, other blocks are not
+        self.unclear = unclear  # the rows may be stored; a retry with the same token is safe, other blocks are not
 
 
 class BlockWriter:
-    """Inserts from any number of threads, each with a client of its own while it lasts."""
+    """Inserts blocks from any number of threads, each with its own client during an insert."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
         self._idle: SimpleQueue[Client] = SimpleQueue()
 
     def insert(self, table: str, columns: Sequence[str], arrow_file: bytes, token: str) -> None:
-        """An Arrow file with one batch. The same token again changes nothing, in any table that a view fills."""
+        """Insert an Arrow file with one batch. Repeating a token has no effect, also in tables filled by views. Raises
+        InsertFailed."""
         settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
         try:
             with self._client() as client:
@@ -80,7 +81,7 @@ class BlockWriter:
 
 
 def arrow_file(rows: pa.Table) -> bytes:
-    """Rows as BlockWriter takes them."""
+    """Return rows as an Arrow file for `BlockWriter.insert`."""
     import pyarrow as pa
     import pyarrow.ipc
 
@@ -93,11 +94,11 @@ def arrow_file(rows: pa.Table) -> bytes:
 
 def failure_of(error: Exception) -> InsertFailed:
     reason, unclear = _judge(error)
-    return InsertFailed(f"ClickHouse did not take the block ({reason}): {error}", reason, unclear=unclear)
+    return InsertFailed(f"Insert into ClickHouse failed ({reason}): {error}", reason, unclear=unclear)
 
 
 def _judge(error: Exception) -> tuple[Reason, bool]:
-    if isinstance(error, ServiceUnavailable):  # while connecting, before anything was sent
+    if isinstance(error, ServiceUnavailable):  # could not connect, so nothing was sent
         return "unavailable", False
     if isinstance(error, Error) and error.code is not None:
         return _judge_code(error.code)
@@ -119,7 +120,8 @@ def _judge_code(code: int) -> tuple[Reason, bool]:
 
 
 def _judge_status(status: int) -> tuple[Reason, bool]:
-    """An answer without ClickHouse's own code is one of a proxy, which refused, or lost what it passed on."""
+    """Classify a response without a ClickHouse error code: it comes from a proxy, which refused the request or lost the
+    connection to ClickHouse."""
     match status:
         case 413:
             return "too_large", False

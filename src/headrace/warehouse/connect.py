@@ -13,8 +13,8 @@ from clickhouse_connect.driver.httpclient import HttpClient as Client
 from headrace.errors import ServiceUnavailable
 from headrace.settings import mask
 
-# Exactly-once rests on these: a retry must form the same blocks, be recognised by its token in every
-# table a view fills, and must not be buffered on the way (26.x buffers small inserts by default).
+# Required for exactly-once: a retry must form the same blocks, be recognised by its token in every table that a view
+# fills, and must not be buffered on the way (26.x buffers small inserts by default).
 INSERT_SETTINGS: dict[str, Any] = {
     "async_insert": 0,
     "deduplicate_blocks_in_dependent_materialized_views": 1,
@@ -25,7 +25,8 @@ INSERT_SETTINGS: dict[str, Any] = {
 
 
 def connect(url: str, database: str = "default", answer_timeout_s: int = 300) -> Client:
-    """A client of its own for the caller (not to be shared between threads that run queries at once)."""
+    """Return a new client, which must not be shared between threads that run queries at the same time. Raises
+    ServiceUnavailable."""
     with available(url):
         client = clickhouse_connect.get_client(
             dsn=url,
@@ -41,11 +42,11 @@ def connect(url: str, database: str = "default", answer_timeout_s: int = 300) ->
 
 @contextmanager
 def available(what: str) -> Generator[None]:
-    """Connection trouble becomes ServiceUnavailable; ClickHouse's own errors pass."""
+    """Translate connection errors into ServiceUnavailable; errors reported by ClickHouse pass unchanged."""
     try:
         yield
     except OperationalError as error:
         raise ServiceUnavailable(
-            f"ClickHouse at {mask(what)} does not answer. What it holds is kept; start it, or correct "
+            f"ClickHouse at {mask(what)} does not answer. Stored data is not affected. Start it, or correct "
             f"HEADRACE_CLICKHOUSE_URL. ({error})"
         ) from error

@@ -1,4 +1,4 @@
-"""History of environments: `environment_metrics_5s_v1` and its coarser twins."""
+"""History of environments: `environment_metrics_5s_v1` and the coarser tables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from headrace.warehouse.tiers import Tier
 
 @dataclass(frozen=True)
 class Before:
-    known: bool  # the environment was ever seen
-    gauges: Gauges | None  # as the window began; None: nothing was known of it yet
+    """State of an environment when a window began."""
+
+    known: bool  # whether the environment has any history
+    gauges: Gauges | None  # None: no events before the window
 
 
 @dataclass(frozen=True)
 class Odometers:
+    """Operations that odometers show beyond those counted."""
+
     missing: dict[Op, int]
-    unsure: bool  # of some odometer it is not known where it stood when the window began
+    unsure: bool  # the position of some odometer at the start of the window is unknown
 
 
 def points(reads: Reads, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step_s: int) -> Series:
@@ -37,11 +41,12 @@ def before(reads: Reads, ref: EnvRef, start_s: int) -> Before:
 
 
 def odometers(reads: Reads, tier: Tier, ref: EnvRef, start_s: int, end_s: int, since_s: int) -> Odometers:
-    """How often verbs happened that were not counted in [start, end). Costs a look at every queue."""
+    """Return, per verb, how many operations in [start, end) the odometers show beyond those counted. Reads every queue
+    of the environment."""
     query = query_text("environment_missing_counts", table=tier.queues)
     window = {"start_s": start_s, "end_s": end_s, "since_s": since_s}
     [row] = rows_of(reads.ask(query, {**_names(ref), **window}))
-    missing = zip(COUNT_COLUMN, row["missing"], strict=False)  # no rows, no entries
+    missing = zip(COUNT_COLUMN, row["missing"], strict=False)  # empty without rows
     return Odometers({op: int(count) for op, count in missing if count}, bool(row["unsure"]))
 
 

@@ -1,4 +1,4 @@
-"""Which generation of the tiers counts, hour by hour: `history_windows_v1` and `history_generations_v1`."""
+"""Active generation of the tiers, by hour: `history_windows_v1` and `history_generations_v1`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SUPERSEDED = (
 
 
 def take_generation(client: Client) -> int:
-    """A number above all others, for one backfill and no other.
+    """Allocate a new highest generation number for one backfill. Raises ServiceUnavailable.
 
-    It is taken by a row whose token is made of the number. Of two rows with the same token ClickHouse keeps the first,
-    on one server as among replicas, so whoever reads its own name back has the number. A lock file would hold on one
-    machine only.
+    The number is allocated by inserting a row whose token contains it. Of two rows with the same token ClickHouse keeps
+    the first, on one server and across replicas, so the process that reads back its own name owns the number. A lock
+    file would work on one machine only.
     """
     me = uuid4().hex
     for _ in range(ATTEMPTS):
@@ -39,26 +39,29 @@ def take_generation(client: Client) -> int:
         if _owner(client, number) == me:
             return number
     raise ServiceUnavailable(
-        f"ClickHouse gave no generation to this backfill in {ATTEMPTS} tries. Nothing was changed. Is another backfill "
-        "running? Try again when it is done."
+        f"Could not allocate a backfill generation in {ATTEMPTS} attempts. Nothing was changed. If another backfill is "
+        "running, try again when it is done."
     )
 
 
 def flip(client: Client, start_s: int, end_s: int, generation: int) -> None:
-    """From now on the hours in [start, end) are read in this generation."""
+    """Make this generation the one that is read for the hours in [start, end)."""
     row = {"start": start_s, "end": end_s, "generation": generation}
     _insert(client, WINDOWS, row, f"backfill/{generation}/flip")
 
 
 def remove_superseded(client: Client, start_s: int, end_s: int, generation: int) -> None:
-    """Rows that earlier backfills wrote in [start, end), as far as it goes: nobody reads them any more."""
+    """Delete rows that earlier backfills wrote in [start, end). Errors are only logged: these rows are not read any
+    more."""
     bound = {"start_s": start_s, "end_s": end_s, "generation": generation}
     try:
         for table in TABLES:
             if client.query(f"SELECT 1 FROM {table} WHERE {_SUPERSEDED} LIMIT 1", parameters=bound).result_rows:
                 client.command(f"DELETE FROM {table} WHERE {_SUPERSEDED}", parameters=bound)
     except ClickHouseError:
-        log.exception("rows of earlier backfills stay; they are not read", extra={"action": "superseded_rows_stay"})
+        log.exception(
+            "could not delete rows of earlier backfills; they are not read", extra={"action": "superseded_rows_stay"}
+        )
 
 
 def _highest(client: Client) -> int:

@@ -1,7 +1,7 @@
-"""Brings the schema up to date: numbered files, applied in order, each once.
+"""Apply schema migrations: numbered files, in order, each once.
 
-A file is never edited after a release; its checksum is kept, and a file that changed is refused. Every
-statement says IF NOT EXISTS, so a migration that was interrupted is simply run again.
+A file is never edited after a release; its checksum is stored, and a changed file is refused. Every statement uses IF
+NOT EXISTS, so an interrupted migration is simply run again.
 
 The files are written for one server. For a cluster the same statements are rendered ON CLUSTER with replicated engines;
 checksums are those of the files, so they do not depend on it.
@@ -31,9 +31,9 @@ ORDER BY name
 """
 
 REPLICA_PATH = "/clickhouse/tables/{shard}"
-"""Where replicas of a table find each other in Keeper. {shard} and {replica} are macros, each server's own."""
+"""Path in Keeper where the replicas of a table find each other. {shard} and {replica} are macros of each server."""
 
-# Seven days: a record may wait in a spool for long before it is sent again. An hour is the default.
+# Seven days instead of the default hour: a record may wait in a spool for long before it is sent again.
 REPLICATED_WINDOW = "replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800"
 
 
@@ -58,21 +58,21 @@ def migrations() -> list[Migration]:
 
 
 def script(database: str, cluster: str | None = None) -> list[str]:
-    """Every statement of the schema, in order."""
+    """Return every statement of the schema, in order."""
     first = [render(each.strip(), database, cluster) for each in (DATABASE, APPLIED)]
     return [*first, *(each for migration in migrations() for each in migration.statements(database, cluster))]
 
 
 def migrate(client: Client, database: str, cluster: str | None = None) -> list[str]:
-    """Apply what is missing; returns the names of what was applied now."""
+    """Apply missing migrations; return their names. Raises MigrationError."""
     refuse_other_kind(client, database, cluster)
     client.command(render(DATABASE, database, cluster))
     client.command(render(APPLIED, database, cluster))
     done = applied(client, database)
-    fresh = [migration for migration in migrations() if migration.name not in done]
+    missing = [migration for migration in migrations() if migration.name not in done]
     for migration in migrations():
         refuse_changed(migration, done.get(migration.name))
-    for migration in fresh:
+    for migration in missing:
         for statement in migration.statements(database, cluster):
             client.command(statement)
         client.insert(
@@ -82,11 +82,11 @@ def migrate(client: Client, database: str, cluster: str | None = None) -> list[s
             database=database,
             settings={"async_insert": 0},
         )
-    return [migration.name for migration in fresh]
+    return [migration.name for migration in missing]
 
 
 def render(statement: str, database: str, cluster: str | None) -> str:
-    """One CREATE for one server, or for every server of a cluster."""
+    """Render a CREATE statement for one server, or for every server of a cluster."""
     if cluster is not None:
         statement = _replicated(statement, database, cluster)
     return statement.replace("{database}", f"`{database}`")
@@ -112,18 +112,19 @@ def applied(client: Client, database: str) -> dict[str, str]:
 def refuse_changed(migration: Migration, checksum: str | None) -> None:
     if checksum is not None and checksum != migration.checksum:
         raise MigrationError(
-            f"Migration {migration.name} was applied with other contents than this release has. Nothing was "
+            f"Migration {migration.name} was applied with different contents than in this release. Nothing was "
             "changed. Use the release that created this warehouse, or an empty database (warehouse.database)."
         )
 
 
 def refuse_other_kind(client: Client, database: str, cluster: str | None) -> None:
-    """Tables stay what they were made as; half of each kind would count some inserts on one server only."""
+    """Raise MigrationError if the existing tables contradict `cluster`. A mixture would store some inserts on one
+    server only."""
     query = "SELECT engine FROM system.tables WHERE database = {name:String} AND name = 'schema_migrations_v1'"
     engines = [str(row[0]) for row in client.query(query, parameters={"name": database}).result_rows]
     if any(engine.startswith("Replicated") != (cluster is not None) for engine in engines):
-        made = "for one server" if cluster is not None else "for a cluster"
+        target = "for one server" if cluster is not None else "for a cluster"
         raise MigrationError(
-            f"The tables in {database} were made {made}, and warehouse.cluster says otherwise. Nothing was changed. "
-            "Correct warehouse.cluster, or use an empty database (warehouse.database)."
+            f"The tables in {database} were created {target}, which contradicts warehouse.cluster. Nothing was "
+            "changed. Correct warehouse.cluster, or use an empty database (warehouse.database)."
         )

@@ -1,4 +1,4 @@
-"""What the pipeline did, batch by batch: `pipeline_batches_v1`."""
+"""Batches of the pipeline: `pipeline_batches_v1`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 TABLE = "pipeline_batches_v1"
 
 SKEW_MS = 60_000
-"""How far the clocks of the pipeline and of Valkey may be apart."""
+"""Largest assumed difference between the clocks of the pipeline and of Valkey."""
 RESYNC_MS = 60_000
-"""How long after a loss it may take until every queue has told its odometers."""
+"""Time within which every queue has reported its odometers after a loss."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class PipelineBatch:
     duration_ms: int
     oldest_event_ms: int
     newest_event_ms: int
-    lost_events: int = 0  # of the shards, trimmed or never written before the pipeline could read them
-    rewinds: int = 0  # times a shard's event number went back: Valkey lost data
-    set_aside: int = 0  # entries that could not be understood
+    lost_events: int = 0  # trimmed or never written before the pipeline could read them
+    rewinds: int = 0  # times a shard's event number went backwards, because Valkey lost data
+    set_aside: int = 0  # unreadable entries
     watermark_ms: int = 0  # the time up to which every shard was read
 
 
 @dataclass(frozen=True)
 class Freshness:
-    """How long events took to become readable; None before the first batch."""
+    """Time until events became readable; None before the first batch."""
 
     p99_ms: int | None
     events: int
@@ -47,12 +47,12 @@ class Freshness:
 
 @dataclass(frozen=True)
 class Losses:
-    """What the pipeline knows to have missed of all queues in a window."""
+    """Losses that the pipeline reported for all queues in a window."""
 
-    events: int  # lost, set aside, or of a shard that went back
-    at_end: int  # of these, the ones that may as well belong to what follows the window
-    since_ms: int | None  # since when such reports are there; None: there are none
-    watermark_ms: int | None  # as read with them
+    events: int  # lost or unreadable events, and rewinds
+    at_end: int  # of these, those that may belong to the time after the window
+    since_ms: int | None  # start of reporting; None: no reports
+    watermark_ms: int | None  # read in the same query
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FinishedBatch:
     events: int
     rows: int
     duration_ms: int
-    fresh_after_ms: int | None  # its oldest event → readable; None of a batch without events
+    fresh_after_ms: int | None  # from its oldest event until readable; None without events
     lost_events: int
     set_aside: int
     rewinds: int
@@ -70,7 +70,7 @@ class FinishedBatch:
 
 @dataclass(frozen=True)
 class Sums:
-    """All batches of a while together. Durations are None where there was none to measure."""
+    """Totals of the batches in a period. Durations are None where nothing was measured."""
 
     batches: int
     events: int
@@ -82,7 +82,7 @@ class Sums:
     duration_p99_ms: int | None
     freshness_p50_ms: int | None
     freshness_p99_ms: int | None
-    watermark_ms: int | None  # of ever; None: not known
+    watermark_ms: int | None  # of all time; None: unknown
 
 
 def to_arrow(batch: PipelineBatch) -> pa.Table:
@@ -94,28 +94,29 @@ def to_arrow(batch: PipelineBatch) -> pa.Table:
 
 
 def freshness_since(client: Client, since: datetime) -> Freshness:
-    """Weighted by events; each counts with the age of the oldest event of its batch, so this is an upper bound."""
+    """Return the freshness since a time, weighted by events. Each event counts with the age of the oldest one in its
+    batch, so this is an upper bound."""
     with available(client.url):
         p99, total = client.query(query_text("freshness"), parameters={"since": since}).result_rows[0]
     return Freshness(int(p99) if total else None, int(total))
 
 
 def newest_event_ms(client: Client) -> int | None:
-    """The newest event that history holds; None before the first batch."""
+    """Return the time of the newest event in history; None before the first batch."""
     with available(client.url):
         newest, batches = client.query(query_text("newest_event")).result_rows[0]
     return int(newest) if batches else None
 
 
 def watermark_ms(client: Client) -> int | None:
-    """The time up to which history holds everything that every shard reported; None: not known."""
+    """Return the time up to which history is complete for every shard; None: unknown."""
     with available(client.url):
         [[highest]] = client.query(query_text("watermark")).result_rows
     return int(highest) or None
 
 
 def losses(reads: Reads, start_ms: int, end_ms: int) -> Losses:
-    """Of the batches with events of [start, end)."""
+    """Return losses reported by the batches that cover [start, end), times in ms."""
     near_end_ms = max(start_ms, end_ms - RESYNC_MS)
     bounds = {"since_ms": start_ms - SKEW_MS, "end_ms": end_ms, "near_end_ms": near_end_ms}
     [row] = rows_of(reads.ask(query_text("pipeline_losses"), bounds, threads=1))
@@ -123,12 +124,13 @@ def losses(reads: Reads, start_ms: int, end_ms: int) -> Losses:
 
 
 def losses_at_end(reads: Reads, start_ms: int, end_ms: int) -> Losses:
-    """The same, but of the last batches only: what they missed may belong before the end or after it."""
+    """Return losses reported by the batches that cover the last RESYNC_MS before `end_ms`; they may belong before or
+    after it."""
     return losses(reads, max(start_ms, end_ms - RESYNC_MS), end_ms)
 
 
 def newest_batches(reads: Reads, since_ms: int, limit: int) -> list[FinishedBatch]:
-    """Newest first."""
+    """Return the batches finished since a time, newest first."""
     found = rows_of(reads.ask(query_text("newest_batches"), {"since_ms": since_ms, "limit": limit}, threads=1))
     return [FinishedBatch(**row) for row in found]
 

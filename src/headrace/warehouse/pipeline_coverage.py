@@ -1,8 +1,8 @@
-"""Which entries of the metric streams history holds, and which it lacks: `pipeline_coverage_v1`.
+"""Entries of the metric streams that history contains or lacks: `pipeline_coverage_v1`.
 
-Every record of rows brings its own interval of entries, so whatever loses the rows (a record that ClickHouse refuses, a
-damaged one, a restored backup) loses the interval too. Intervals of a shard follow each other; where they do not, there
-is a gap. Nothing is known of the time before the first interval if batches without intervals precede it.
+Every record of rows carries its own interval of entries, so whatever loses the rows (a record that ClickHouse rejects,
+a corrupt one, a restored backup) loses the interval too. The intervals of a shard are contiguous; otherwise there is a
+gap. Nothing is known about the time before the first interval if batches without intervals precede it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 TABLE = "pipeline_coverage_v1"
 HOURS_IN_DETAIL = 20
-"""Hours with gaps that are looked at closely in one answer; more count as gaps as a whole."""
+"""Maximum number of hours with gaps that are read in detail; further hours count as gaps as a whole."""
 HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Entries of a shard after `from_at` up to `to_at`, and the batch that they are a part of."""
+    """Entries of a shard after `from_at` up to `to_at`, and the batch that contains them."""
 
     shard: int
     from_at: int
@@ -41,12 +41,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time of which entries of a shard are missing: (start_ms, end_ms]."""
+    """A period in which entries of a shard are missing: (start_ms, end_ms]."""
 
     shard: int
     start_ms: int
     end_ms: int
-    events: int  # that are missing; 0: not known
+    events: int  # missing events; 0: unknown
 
     def concerns(self, start_ms: int, end_ms: int) -> bool:
         """Return True if events of [start, end) may be missing."""
@@ -54,7 +54,7 @@ class Gap:
 
 
 def divide(whole: Sequence[Interval], number: int, count: int) -> list[Interval]:
-    """Return the `number`-th of `count` parts of each interval. Together they are the whole."""
+    """Return the `number`-th of `count` parts of each interval. All parts together cover the interval."""
 
     def edge(each: Interval, at: int) -> int:
         return each.from_at + (each.to_at - each.from_at) * at // count
@@ -75,8 +75,8 @@ def to_arrow(intervals: Sequence[Interval], finished_ms: int) -> pa.Table:
 
 
 def read_gaps(reads: Reads, start_ms: int, end_ms: int, reported_since_ms: int | None) -> list[Gap]:
-    """Return the gaps that concern [start, end). `reported_since_ms` is when the oldest batch finished that is known;
-    what precedes the first interval is a gap unless there were batches before."""
+    """Return the gaps that overlap [start, end). `reported_since_ms` is when the oldest known batch finished; the time
+    before the first interval is a gap unless there were batches before."""
     bounds = {"start_at": start_ms << SEQUENCE_BITS, "end_at": end_ms << SEQUENCE_BITS}
     hours = rows_of(reads.ask(query_text("coverage_hours"), bounds, threads=1))
     found = [gap for row in hours[:HOURS_IN_DETAIL] for gap in _look_closely(reads, row, reported_since_ms)]
@@ -89,27 +89,28 @@ def read_gaps(reads: Reads, start_ms: int, end_ms: int, reported_since_ms: int |
 
 
 def _look_closely(reads: Reads, row: Mapping[str, Any], reported_since_ms: int | None) -> list[Gap]:
+    """Return the gaps within one hour."""
     shard, is_first = int(row["shard"]), bool(row["first"])
     found: list[Gap] = []
     if is_first and (reported_since_ms is None or reported_since_ms > _ms(row["from_at"])):
         found.append(Gap(shard, 0, _ms(row["from_at"]), 0))
-    asked = {"shard": shard, "since_at": 0 if is_first else int(row["before_at"]), "until_at": int(row["to_at"])}
-    rows = rows_of(reads.ask(query_text("coverage_gaps"), asked, threads=1))
+    parameters = {"shard": shard, "since_at": 0 if is_first else int(row["before_at"]), "until_at": int(row["to_at"])}
+    rows = rows_of(reads.ask(query_text("coverage_gaps"), parameters, threads=1))
     found += [Gap(shard, _ms(each["gap_from_at"]), _ms(each["gap_to_at"]), int(each["events"])) for each in rows]
     return found
 
 
 def _without_backfilled(reads: Reads, gaps: Sequence[Gap]) -> list[Gap]:
-    """Leave out gaps within hours that a backfill has written again from the archive."""
+    """Remove the parts of gaps within hours that a backfill has rewritten from the archive."""
     rows = rows_of(reads.ask(query_text("history_windows"), {}, threads=1))
     windows = [(int(row["start_s"]) * 1000, int(row["end_s"]) * 1000) for row in rows]
-    left: list[Gap] = []
+    remaining: list[Gap] = []
     for gap in gaps:
         pieces = [gap]
         for start_ms, end_ms in windows:
             pieces = [piece for each in pieces for piece in _cut(each, start_ms, end_ms)]
-        left += pieces
-    return left
+        remaining += pieces
+    return remaining
 
 
 def _cut(gap: Gap, start_ms: int, end_ms: int) -> list[Gap]:

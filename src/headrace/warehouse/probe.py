@@ -1,4 +1,4 @@
-"""Does a server answer, and which one is it?"""
+"""Check whether ClickHouse answers, and which version it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.warehouse.connect import connect
 
 
 def server_version(url: str) -> str | None:
-    """For example "clickhouse 26.9.2.1"; None while nobody answers."""
+    """Return, for example, "clickhouse 26.9.2.1"; None if the server does not answer."""
     try:
         return f"clickhouse {connect(url).server_version}"
     except (ServiceUnavailable, ClickHouseError):

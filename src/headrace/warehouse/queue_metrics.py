@@ -1,4 +1,4 @@
-"""History of queues: `queue_metrics_5s_v1` and the tables its views fill."""
+"""History of queues: `queue_metrics_5s_v1` and the tables that its views fill."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ KEPT_DAYS = {"5s": 2, "1m": 31, "1h": 400}
 
 
 def insert(client: Client, table: pa.Table, token: str) -> None:
-    """Add partial sums. The same token again changes nothing, in any tier."""
+    """Insert partial sums. Repeating a token has no effect, in any tier."""
     with available(client.url):
         client.insert_arrow(TABLE, table, settings={**INSERT_SETTINGS, "insert_deduplication_token": token})
 
 
 @dataclass(frozen=True)
 class Before:
-    """What was known of a queue as a window began."""
+    """State of a queue when a window began."""
 
-    gauges: Gauges | None  # None: it had done nothing yet
-    readings: Mapping[int, Mapping[Op, int]]  # epoch → how far its odometers had come
+    gauges: Gauges | None  # None: no events before the window
+    readings: Mapping[int, Mapping[Op, int]]  # odometers by epoch
 
 
 def points(reads: Reads, tier: str, ref: QueueRef, start_s: int, end_s: int, step_s: int) -> Series:
-    """[start, end) in points of a step that is a multiple of the tier's."""
+    """Return history of a queue in [start, end), in points of a step that is a multiple of the tier's."""
     window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": TIER_SECONDS[tier]}
     without = {} if step_s > TIER_SECONDS[tier] else {"gap_ages": ""}
     query = query_text("queue_points", table=TIERS[tier], **without)
@@ -54,7 +54,7 @@ def points(reads: Reads, tier: str, ref: QueueRef, start_s: int, end_s: int, ste
 
 
 def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
-    """None: there never was such a queue."""
+    """Return the state of a queue before a window; None if the queue has no history."""
     query = query_text("queue_state_before")
     rows = rows_of(reads.ask(query, {**_names(ref), **before_bounds(start_s)}, threads=1))
     if not rows:
@@ -67,7 +67,7 @@ def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
 
 
 def after(reads: Reads, ref: QueueRef, end_s: int) -> dict[int, dict[Op, int]]:
-    """Epoch → where its odometers stood when they were first heard of after a window."""
+    """Return, by epoch, the first odometer readings after a window."""
     found = reads.ask(query_text("queue_odometers_after"), {**_names(ref), **after_bounds(end_s)}, threads=1)
     return {row["epoch"]: readings_of(row["readings"]) for row in rows_of(found)}
 
@@ -92,13 +92,13 @@ TOP = {
     "run_avg": "if(runs > 0, run_ms / runs, NULL)",
     "run_p95": "if(runs > 0, run_p95, NULL)",
 }
-"""By what queues can be ranked: SQL over the columns of the query `top_queues`."""
+"""SQL expressions by which queues can be ranked, over the columns of the query `top_queues`."""
 
 
 def top(
     reads: Reads, tier: str, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
 ) -> list[dict[str, Any]]:
-    """Rows of the query `top_queues`, the leader first."""
+    """Return the rows of the query `top_queues`, highest value first."""
     query = query_text("top_queues", table=TIERS[tier], value=TOP[metric])
     names = {"org": ref.org, "project": ref.project, "env": ref.env}
     window = {"start_s": start_s, "end_s": end_s, "now_ms": now_ms, "limit": limit}
@@ -106,7 +106,7 @@ def top(
 
 
 def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
-    """What the warehouse has counted for each queue and verb, over everything the tier still holds."""
+    """Return the counts of each queue and verb over all rows that the tier still keeps."""
     query = query_text("queue_totals", table=TIERS[tier])
     with available(client.url):
         rows = client.query(query).named_results()

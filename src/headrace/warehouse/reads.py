@@ -1,4 +1,5 @@
-"""Questions that somebody waits for: each has a time limit, and all of a request end when nobody waits any more."""
+"""Run ClickHouse queries, each with a time limit. The queries of one runner can be cancelled together, for example when
+the HTTP client disconnects."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ DEFAULT_TIMEOUT_S = 10.0
 
 Columns = Mapping[str, Sequence[Any]]
 
-# ClickHouse's codes.
+# ClickHouse error codes
 _TOO_SLOW = frozenset({159, 160, 209})  # timeout, too slow, socket timeout
 _CANCELLED = frozenset({394})
-# Memory, too many queries at once, rows, bytes, quota; no thread, and the server's own "overloaded".
+# memory, too many simultaneous queries, rows, bytes, quota; no thread, and the server's own "overloaded"
 _BUSY = frozenset({158, 201, 202, 241, 307, 439, 745})
 _NO_TABLE = frozenset({16, 47, 60, 81})  # column, identifier, table, database
 _AUTH = frozenset({192, 193, 194, 497, 516})  # unknown user, wrong password, required password, access, authentication
@@ -30,29 +31,29 @@ _AWAY = frozenset({210, 236, 279, 999})  # network, aborted by a shutdown, no re
 
 
 class HistoryTooSlow(ServiceUnavailable):
-    """ClickHouse did not answer within api.query_timeout, and the question was withdrawn. Ask for a shorter period or a
+    """ClickHouse did not answer within api.query_timeout and the query was cancelled. Request a shorter period or a
     coarser resolution, or try again later."""
 
 
 class HistoryBusy(ServiceUnavailable):
-    """ClickHouse has too much to do, or too little memory, to answer now. Try again later."""
+    """ClickHouse is overloaded or out of memory. Try again later."""
 
 
 class HistoryWithdrawn(ServiceUnavailable):
-    """The question to ClickHouse was withdrawn before it was answered."""
+    """The ClickHouse query was cancelled before it finished."""
 
 
 class HistoryMissing(MigrationError):
-    """ClickHouse does not have the tables of history, or has those of another version. Run `headrace migrate`."""
+    """The history tables are missing from ClickHouse or belong to another version. Run `headrace migrate`."""
 
 
 class HistoryForbidden(ServiceUnavailable):
-    """ClickHouse does not let Headrace read history. Correct the user and password of HEADRACE_CLICKHOUSE_URL, or what
-    this user may read."""
+    """ClickHouse denied access to history. Correct the user and password in HEADRACE_CLICKHOUSE_URL, or this user's
+    grants."""
 
 
 class Reads:
-    """The questions of one request. `cancel` may be called from another thread than the one that asks."""
+    """Runs the queries of one request. `cancel` may be called from another thread."""
 
     def __init__(self, client: Client, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._client = client
@@ -61,8 +62,9 @@ class Reads:
         self._withdrawn = False
 
     def ask(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
-        """The answer by columns. `threads`: 1 for what the primary key finds at once, where more only cost."""
-        # Seen in system.processes for as long as it runs; an endpoint may give queries ids of its own.
+        """Run a query and return its result by columns. `threads`: 1 for primary-key lookups, where more threads only
+        cost. Raises HistoryCancelled after `cancel`, and the other errors of this module."""
+        # Finds the query in system.processes while it runs; the server may choose its own query ids.
         settings: dict[str, Any] = {"max_execution_time": self._timeout_s, "log_comment": self._mark}
         if threads:
             settings["max_threads"] = threads
@@ -73,17 +75,17 @@ class Reads:
             return dict(zip(found.column_names, found.result_columns, strict=True))
 
     def cancel(self) -> None:
-        """End what still runs, as far as it goes: the time limit ends it too. Nothing more is asked."""
+        """Cancel running queries, if possible, and refuse further ones. The time limit ends them otherwise."""
         self._withdrawn = True
         try:
             self._client.command("KILL QUERY WHERE Settings['log_comment'] = {mark:String}", {"mark": self._mark})
         except ClickHouseError as error:
-            log.info("a question could not be withdrawn: %s", error, extra={"action": "cancel_failed"})
+            log.info("could not cancel a query: %s", error, extra={"action": "cancel_failed"})
 
 
 @contextmanager
 def readable(url: str) -> Generator[None]:
-    """While connecting, or asking: where the fault is not in the question, the error is one of ours."""
+    """Translate ClickHouse errors into HeadraceErrors, unless the query itself is at fault."""
     try:
         with available(url):
             yield
@@ -103,6 +105,6 @@ def _told(error: ClickHouseError) -> HeadraceError | ClickHouseError:
         return HistoryMissing(f"{HistoryMissing()} ({error})")
     if code in _AUTH:
         return HistoryForbidden(f"{HistoryForbidden()} ({error})")
-    if code in _AWAY or (code is None and isinstance(error, DatabaseError)):  # without a code: a proxy in between
-        return ServiceUnavailable(f"ClickHouse cannot be asked now. Try again later. ({error})")
+    if code in _AWAY or (code is None and isinstance(error, DatabaseError)):  # without a code: sent by a proxy
+        return ServiceUnavailable(f"ClickHouse is temporarily unavailable. Try again later. ({error})")
     return error

@@ -1,5 +1,4 @@
-"""What is read of a queue or an environment over a window: the points that have rows, all of it together, and what was
-known when it began."""
+"""Result types of history queries: points with data, totals per epoch, and the gauges when the window began."""
 
 from __future__ import annotations
 
@@ -13,10 +12,8 @@ from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.histogram import Histogram
 from headrace.warehouse.reads import Columns
 
-"""`last.at` is milliseconds * 2^20 + number."""
-
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-"""Of waits and runs; what the fragment `duration_percentiles` computes."""
+"""Percentiles of wait and run times, as computed by the fragment `duration_percentiles`."""
 
 _OPS = tuple(COUNT_COLUMN)
 _CUTS = {"minute_s": 60, "hour_s": 3600, "day_s": 86400}
@@ -24,7 +21,8 @@ _CUTS = {"minute_s": 60, "hour_s": 3600, "day_s": 86400}
 
 @dataclass(frozen=True)
 class Gauges:
-    """Values that stay until something happens. None: not kept (of environments), no limit, or nothing waits."""
+    """Gauge values, which stay until the next event. None: not kept (for environments), no limit, or no waiting
+    jobs."""
 
     depth: int
     running: int
@@ -37,7 +35,7 @@ class Gauges:
 
 @dataclass(frozen=True)
 class Span:
-    """All rows of the window that belong to one epoch of the queue; an environment has one span, of epoch 0."""
+    """Totals over the window for one epoch of a queue; an environment has a single one, with epoch 0."""
 
     epoch_ms: int
     counts: Mapping[Op, int]
@@ -48,20 +46,22 @@ class Span:
     wait: Histogram
     run: Histogram
     first: Mapping[Op, int]  # odometers before the first event of each verb
-    last: Mapping[Op, int]  # and after the last
+    last: Mapping[Op, int]  # odometers after the last one
 
 
 @dataclass(frozen=True)
 class Series:
-    index: Sequence[int]  # the points that have rows, ascending
-    columns: Columns  # one entry per such point; as named in the query
+    """History of a queue or environment over a window."""
+
+    index: Sequence[int]  # numbers of the points with data, ascending
+    columns: Columns  # one value per such point; named as in the query
     spans: Sequence[Span]
 
 
 def series_of(found: Columns) -> Series:
-    """Rows of points come first, then those of spans."""
+    """Build a series from a query result, in which the rows of points precede those of epochs."""
     if not found:
-        return Series((), {}, ())  # an answer without rows has no columns either
+        return Series((), {}, ())  # a result without rows has no columns either
     of_epoch = found["of_epoch"]
     points = len(of_epoch) - sum(of_epoch)
     columns = {name: column[:points] for name, column in found.items()}
@@ -83,7 +83,7 @@ def gauges_of(row: Mapping[str, Any]) -> Gauges:
 
 
 def readings_of(odometers: Mapping[Any, Any]) -> dict[Op, int]:
-    """By verb instead of by number."""
+    """Return odometer readings by operation instead of by number."""
     return {_OPS[int(number)]: int(reading) for number, reading in odometers.items() if int(number) < len(_OPS)}
 
 
@@ -92,7 +92,7 @@ def rows_of(found: Columns) -> list[dict[str, Any]]:
 
 
 def before_bounds(start_s: int) -> dict[str, int]:
-    """Where the queries `queue_state_before` and `*_gauges_before` cut the time before a window."""
+    """Return the bounds of the tiers for queries about the time before a window."""
     return {
         "start_s": start_s,
         **{name: start_s // size * size for name, size in _CUTS.items()},
@@ -101,7 +101,7 @@ def before_bounds(start_s: int) -> dict[str, int]:
 
 
 def after_bounds(end_s: int) -> dict[str, int]:
-    """Where the query `queue_odometers_after` cuts the time after a window."""
+    """Return the bounds of the tiers for queries about the time after a window."""
     return {"end_s": end_s, **{name: -(-end_s // size) * size for name, size in _CUTS.items()}}
 
 

@@ -1,4 +1,4 @@
-"""Stream entries that the pipeline could not understand: `pipeline_set_aside_v1`."""
+"""Stream entries that the pipeline could not decode: `pipeline_set_aside_v1`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SetAside:
     shard: int
     entry_id: str
     reason: str
-    sample: bytes  # the beginning of the entry, whatever it holds
+    sample: bytes  # first bytes of the entry
 
 
 def to_arrow(found: Sequence[SetAside]) -> pa.Table:

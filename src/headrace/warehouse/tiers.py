@@ -1,4 +1,4 @@
-"""The tiers of history: the tables of each, how long it keeps its rows, and all its rows of some hours."""
+"""Tiers of history: tables, retention, and reading all rows of some hours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tier:
     name: str
     seconds: int
     kept_days: int
-    queues: str  # tables
+    queues: str  # table names
     environments: str
 
     @property
@@ -36,12 +36,12 @@ TABLES = tuple(table for tier in TIERS for table in (tier.queues, tier.environme
 
 
 def queue_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
-    """What is read of buckets that start in [start, end): one row per queue, epoch and bucket, in any order."""
+    """Read the buckets that start in [start, end): one row per queue, epoch and bucket, in any order."""
     return _rows(client, query_text("queue_tier_rows", table=tier.queues), start_s, end_s)
 
 
 def environment_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
-    """The same per environment and bucket."""
+    """Read the buckets that start in [start, end): one row per environment and bucket, in any order."""
     return _rows(client, query_text("environment_tier_rows", table=tier.environments), start_s, end_s)
 
 
@@ -51,7 +51,7 @@ def _rows(client: Client, query: str, start_s: int, end_s: int) -> pa.Table:
 
 
 def holds_rows(client: Client, start_s: int, end_s: int) -> bool:
-    """Whether any tier has counted anything in [start, end)."""
+    """Return True if any tier has rows in [start, end)."""
     for tier in TIERS:
         query = query_text("any_rows", table=tier.queues)
         with available(client.url):
