@@ -381,7 +381,7 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
         empty.backfill()
     late = replace(place, uri=str(tmp_path / "late"))
     ArchiveWriter(late.uri).write(EVENTS[0].slice(50))
-    with pytest.raises(ArchiveIncomplete, match="what precedes its first event of shard 0"):
+    with pytest.raises(ArchiveIncomplete, match="events before the first one of shard 0"):
         late.backfill()
     torn = replace(place, uri=str(tmp_path / "torn"))
     for part in (EVENTS[0].slice(0, 50), EVENTS[0].slice(60), EVENTS[1]):
@@ -393,12 +393,12 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
     second = int((hour_of == hour_of[0]).sum())
     for part in (EVENTS[0].slice(0, second - 3), EVENTS[0].slice(second), EVENTS[1]):
         ArchiveWriter(gone.uri).write(part)
-    with pytest.raises(ArchiveIncomplete, match="what follows its last event of shard 0"):
+    with pytest.raises(ArchiveIncomplete, match="events after the last one of shard 0"):
         gone.backfill(Window(START + HOUR_MS, START + 2 * HOUR_MS))  # archiving ended somewhere in it
     for events in EVENTS:
         follow(gone.uri, events)
     for hour in (START, START + HOUR_MS):
-        with pytest.raises(ArchiveIncomplete, match="3 events of shard 0 at its edges"):
+        with pytest.raises(ArchiveIncomplete, match="3 events of shard 0 next to the hour before or after"):
             gone.backfill(Window(hour, hour + HOUR_MS))
     assert gone.audit().lacking
     assert answers(place.client) == right

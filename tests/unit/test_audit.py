@@ -49,7 +49,9 @@ def test_errors_of_counters_do_not_cancel_out() -> None:
     both = changed(0, dequeue_count=1, nack_count=1)
     found = compare(ROWS, both, QUEUE_KEYS)
     assert (found.different, found.difference) == (1, 2)
-    assert found.examples == ["different o/p/e/a 2027-01-15T08:00:00Z: dequeue_count is 1, the events say 2"]
+    assert found.examples == [
+        "different o/p/e/a 2027-01-15T08:00:00Z: dequeue_count is 1 in the warehouse, 2 by the archive"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_environments_are_compared_by_their_own_keys() -> None:
     assert compare(one, one, ENVIRONMENT_KEYS).equal
     found = compare(one, other, ENVIRONMENT_KEYS)
     assert (found.different, found.difference) == (1, 1)
-    assert found.examples == ["different o/p/e 2027-01-15T08:00:00Z: ack_count is 6, the events say 5"]
+    assert found.examples == ["different o/p/e 2027-01-15T08:00:00Z: ack_count is 6 in the warehouse, 5 by the archive"]
 
 
 @pytest.mark.parametrize(("start", "end"), [(1, HOUR_MS), (0, HOUR_MS - 1), (0, 0), (HOUR_MS, 0)])

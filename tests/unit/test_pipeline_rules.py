@@ -238,9 +238,9 @@ def test_what_belongs_together_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "marks", "group_exists", "what"),
     [
-        (None, {QUERY: "a"}, True, "is gone"),
+        (None, {QUERY: "a"}, True, "is missing"),
         ("a", {}, True, "spool is new"),
-        ("a", {QUERY: "b"}, True, "of query b"),
+        ("a", {QUERY: "b"}, True, "to query b"),
         (None, {}, True, "another checkpoint"),
         ("a", {QUERY: "a"}, "another", "Another pipeline"),
     ],

@@ -1,1 +1,1 @@
-"""The home of pyspark: turns metric events into exact history."""
+"""The pipeline: turns metric events into exact history. The only package that imports pyspark."""

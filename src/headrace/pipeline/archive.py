@@ -1,13 +1,13 @@
-"""Metric events as Parquet files: what history can be computed from again.
+"""Archive of metric events as Parquet files, from which history can be recomputed.
 
     <path>/date=2027-01-15/hour=08/shard-00000-<first>-<last>.parquet
 
-An hour (UTC, by the time of the event) has files of its own, each with all events of one shard from one entry to
-another. A file appears whole or not at all: it is written under a name that begins with a dot and then renamed. The
-same events make the same name again. A batch that Spark runs again may be longer than before, so files can overlap;
-`clips` says which part of each counts, and every event counts once.
+Each hour (UTC, by event time) has its own files, each with all events of one shard from one entry to another. A file
+appears complete or not at all: it is written under a name that begins with a dot and then renamed. The same events give
+the same name. A batch that Spark runs again may be longer than before, so files can overlap; `select_slices` decides
+which part of each file counts, so that every event counts once.
 
-The path is a folder that every executor can see, or the URI of a store that pyarrow knows (s3://, gs://, hdfs://).
+The path is a folder that every executor can access, or a URI supported by pyarrow (s3://, gs://, hdfs://).
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 ROW_GROUP = 100_000
 ZSTD = {"compression": "zstd"}
-STALE_MS = HOUR_MS  # a file that is still unfinished after this was left by a crash
+STALE_MS = HOUR_MS  # a file still incomplete after this time was left by a crash
 
-ASIDE = ("aside", "sample")  # columns of what could not be understood, which is not archived
+ASIDE = ("aside", "sample")  # columns of unreadable entries, which are not archived
 EVENTS = pa.schema([each for each in SCHEMA if each.name not in ASIDE])
 
 
 @dataclass(frozen=True, order=True)
 class Name:
-    """A file by what it holds: the events of a shard from one entry to another, both included."""
+    """Name of an archive file: the events of a shard from one entry to another, both included."""
 
     shard: int
     first: EntryId
@@ -66,7 +66,7 @@ class Name:
 
 
 def _file_part(entry: EntryId) -> str:
-    """Return 20 digits, or both numbers where a millisecond has more entries than fit into those."""
+    """Return an entry id as 20 digits, or as both numbers if a millisecond has more entries than fit into those."""
     return f"{entry.linear:020d}" if entry.seq < 2**SEQUENCE_BITS else f"{entry.ms:013d}.{entry.seq:013d}"
 
 
@@ -80,11 +80,11 @@ class Clip:
     """The events of a file that count: those after an entry."""
 
     name: Name
-    after: EntryId | None  # None: all of them
+    after: EntryId | None  # None: all events
 
 
 def clips(names: Iterable[Name]) -> list[Clip]:
-    """The files that are needed, in order. One that others cover is left out."""
+    """Return the needed files in order, without those covered by others."""
     needed: list[Clip] = []
     shard, reached = -1, None
     longest_first = sorted(names, key=lambda each: each.last, reverse=True)
@@ -107,12 +107,12 @@ class ArchiveWriter:
         self._files, self._root = open_store(uri)
 
     def write(self, events: pa.Table) -> None:
-        """Events of one shard, in the order of their entries."""
+        """Write the events of one shard, which must be in the order of their entries."""
         ms, seq = read_ids(events)
         hours = ms // HOUR_MS
         cuts = np.flatnonzero(np.r_[True, np.diff(hours) > 0, True]) if len(ms) else []
         for start, end in pairwise(cuts):
-            ids = [EntryId(int(ms[place]), int(seq[place])) for place in (start, end - 1)]
+            ids = [EntryId(int(ms[index]), int(seq[index])) for index in (start, end - 1)]
             name = Name(events["shard"][int(start)].as_py(), *ids)
             part = events.slice(int(start), int(end - start)).select(EVENTS.names).cast(EVENTS)
             folder = f"{self._root}/{hour_folder(int(hours[start]) * HOUR_MS)}"
@@ -120,7 +120,7 @@ class ArchiveWriter:
 
 
 class Archive:
-    """What was archived, hour by hour."""
+    """Archived events, by hour."""
 
     def __init__(self, uri: str) -> None:
         self._files, self._root = open_store(uri)
@@ -130,15 +130,15 @@ class Archive:
         return [name for each in found if (name := Name.parse(each.base_name))]
 
     def events(self, hour_ms: int, shard: int) -> Iterator[pa.RecordBatch]:
-        """Each event of the hour once, in order, as it was decoded."""
+        """Yield each event of the hour once, in order, as decoded."""
         mine = [name for name in self.names(hour_ms) if name.shard == shard]
         folder = f"{self._root}/{hour_folder(hour_ms)}"
         for events in _clipped(self._files, folder, clips(mine)):
             yield from _as_decoded(events).to_batches()
 
     def neighbours(self, hour_ms: int) -> dict[int, tuple[int | None, int | None]]:
-        """For every shard that was ever archived: the numbers of its last event before an hour, and of its first after
-        it; None where there is none."""
+        """Return, for every shard ever archived, the number of its last event before an hour and of its first event
+        after it; None where there is none."""
         before: dict[int, tuple[EntryId, str]] = {}
         after: dict[int, tuple[EntryId, str]] = {}
         shards: set[int] = set()
@@ -166,9 +166,9 @@ class Archive:
 
 
 def tidy(uri: str, now_ms: int, keep_days: int, closed_before_ms: int) -> None:
-    """One file per shard in hours that end by `closed_before_ms`; dates that are past their time are removed.
+    """Compact hours that end by `closed_before_ms` to one file per shard, and remove dates older than `keep_days`.
 
-    A crash between writing the one file and removing the many does no harm: the one covers the many.
+    A crash between writing the compacted file and removing the others is harmless: the former covers the latter.
     """
     files, root = open_store(uri)
     for date_ms, folder in _dates(files, root):
@@ -180,17 +180,17 @@ def tidy(uri: str, now_ms: int, keep_days: int, closed_before_ms: int) -> None:
 
 
 def open_store(uri: str) -> tuple[Any, str]:
-    """The file system and the folder in it that a path or URI names."""
+    """Return the file system and the folder in it for a path or URI."""
     files, root = fs.FileSystem.from_uri(absolute(uri))
     return files, root.rstrip("/")
 
 
 def absolute(uri: str) -> str:
-    """For whoever works elsewhere: an executor has a working directory of its own."""
+    """Return `uri`, made absolute if it is a local path: executors have their own working directory."""
     return uri if "://" in uri else str(Path(uri).absolute())
 
 
-# Tidying --------------------------------------------------------------------------------------------
+# Compaction -----------------------------------------------------------------------------------------
 
 
 def _dates(files: Any, root: str) -> list[tuple[int, str]]:
@@ -200,7 +200,7 @@ def _dates(files: Any, root: str) -> list[tuple[int, str]]:
 
 
 def _hours(files: Any, root: str) -> list[tuple[int, list[Any]]]:
-    """Every hour with what its folder holds, oldest first. One listing: stores count requests."""
+    """Return every hour with its files, oldest first. Uses one listing, because object stores charge per request."""
     hours: dict[int, list[Any]] = {}
     for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
         place = re.search(r"/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+$", each.path)
@@ -221,7 +221,11 @@ def _tidy_hour(files: Any, folder: str, found: Sequence[Any], now_ms: int) -> No
             try:
                 _compact(files, folder, mine)
             except (OSError, pa.ArrowException):
-                log.exception("the files in %s stay as they are", folder, extra={"action": "archive_not_tidied"})
+                log.exception(
+                    "could not compact the archive files in %s; they stay readable",
+                    folder,
+                    extra={"action": "archive_not_tidied"},
+                )
 
 
 def _compact(files: Any, folder: str, names: Sequence[Name]) -> None:
@@ -244,7 +248,7 @@ def _remove(files: Any, path: str) -> None:
 
 
 def _clipped(files: Any, folder: str, needed: Iterable[Clip]) -> Iterator[pa.Table]:
-    """The events that count, in pieces of about ROW_GROUP."""
+    """Yield the events that count, in tables of about ROW_GROUP."""
     held: list[pa.RecordBatch] = []
     size = 0
     for clip in needed:
@@ -260,7 +264,7 @@ def _clipped(files: Any, folder: str, needed: Iterable[Clip]) -> Iterator[pa.Tab
 
 
 def _as_events(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Files of an older release may lack columns, which are unknown then."""
+    """Concatenate batches. Columns that files of an older release lack become null."""
     return pa.concat_tables([_completed(pa.Table.from_batches([batch]), EVENTS) for batch in batches])
 
 
@@ -277,24 +281,24 @@ def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _write(files: Any, folder: str, name: Name, parts: Iterable[pa.Table]) -> None:
-    target, unfinished = f"{folder}/{name}", f"{folder}/.{name}.{uuid4().hex}"
+    target, incomplete = f"{folder}/{name}", f"{folder}/.{name}.{uuid4().hex}"
     if files.get_file_info(target).type == fs.FileType.File:
         return
     files.create_dir(folder, recursive=True)
     try:
-        with files.open_output_stream(unfinished) as sink, parquet.ParquetWriter(sink, EVENTS, **ZSTD) as writer:
+        with files.open_output_stream(incomplete) as sink, parquet.ParquetWriter(sink, EVENTS, **ZSTD) as writer:
             for part in parts:
                 writer.write_table(part, row_group_size=ROW_GROUP)
-        _sync(files, unfinished)
-        files.move(unfinished, target)
+        _sync(files, incomplete)
+        files.move(incomplete, target)
         _sync(files, folder)
     except BaseException:
-        _remove(files, unfinished)
+        _remove(files, incomplete)
         raise
 
 
 def _sync(files: Any, path: str) -> None:
-    """On a disk of this machine a rename can outlive a power cut that the contents do not."""
+    """Sync a local file or folder: after a power loss, a rename may be on disk without the contents."""
     if isinstance(files, fs.LocalFileSystem):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Is history what the events say? Computes hours of the archive again and compares every row of every tier."""
+"""Compare history with the archive: recompute archived hours and compare every row of every tier."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from headrace.warehouse import tiers
 from headrace.warehouse.connect import Client
 from headrace.warehouse.tiers import TIERS, Tier
 
-pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 Bools = npt.NDArray[np.bool_]
 
 EXAMPLES = 5
-MARGIN_S = 3600  # a tier is not compared so shortly before its rows are removed
+MARGIN_S = 3600  # a tier is not compared this shortly before its rows expire
 
 QUEUE_KEYS = (*NAMES, "bucket_start", "epoch")
 ENVIRONMENT_KEYS = (*ENVIRONMENT_NAMES, "bucket_start")
@@ -40,13 +40,13 @@ ENVIRONMENT_KEYS = (*ENVIRONMENT_NAMES, "bucket_start")
 
 @dataclass
 class Comparison:
-    """One tier of queues or environments: the archive's rows against the warehouse's."""
+    """Comparison of one tier of queues or environments: rows of the archive against rows of the warehouse."""
 
-    rows: int = 0  # that both have
-    missing: int = 0  # that the warehouse lacks
-    extra: int = 0  # that only the warehouse has
-    different: int = 0  # that both have, with other contents
-    difference: int = 0  # of counters, summed without regard to sign
+    rows: int = 0  # in both
+    missing: int = 0  # missing from the warehouse
+    extra: int = 0  # only in the warehouse
+    different: int = 0  # in both, with different contents
+    difference: int = 0  # sum of absolute differences of counters
     examples: list[str] = field(default_factory=list[str])
 
     def add(self, other: Comparison) -> None:
@@ -66,7 +66,7 @@ class Comparison:
 class Audit:
     hours: int = 0
     events: int = 0
-    lacking: list[str] = field(default_factory=list[str])  # what the archive does not hold, hour by hour
+    lacking: list[str] = field(default_factory=list[str])  # what the archive lacks, by hour
     tiers: dict[str, Comparison] = field(default_factory=dict[str, Comparison])
 
     @property
@@ -82,6 +82,8 @@ def audit(
     now_ms: int,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Audit:
+    """Recompute the hours of a window and compare them with the warehouse. `report` gets the hours done and the
+    total."""
     result = Audit(tiers={f"{of} {tier.name}": Comparison() for of in ("queue", "environment") for tier in TIERS})
     continuity = Continuity(uri)
     for number, hour_ms in enumerate(window.hours):
@@ -98,7 +100,8 @@ def audit(
 
 
 def lacking(client: Client, continuity: Continuity, hour: Hour) -> str | None:
-    """What the archive does not hold of an hour that the warehouse has rows of, in words; None if nothing."""
+    """Describe what the archive lacks for an hour; None if it is complete or the warehouse has no rows for that
+    hour."""
     start_s = hour.start_ms // 1000
     missing = continuity.missing(hour) if hour.seqs else "every event"
     return missing if missing and tiers.holds_rows(client, start_s, start_s + 3600) else None
@@ -119,22 +122,23 @@ def compare_hour(client: Client, hour: Hour, now_ms: int) -> dict[str, Compariso
 
 
 def of_tier(rows: pa.Table, tier: Tier) -> pa.Table:
-    """Rows of the 5 s tier as rows of any."""
+    """Aggregate rows of the 5 s tier to rows of `tier`."""
     return rows if tier.seconds == BUCKET_S else coarsen(rows, tier.seconds)
 
 
 def as_written(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """What ClickHouse answers, in the types in which it was sent. Damaged rows may hold any number: none is refused."""
+    """Cast rows read from ClickHouse to the types they were written in. Corrupt rows may have any value, so overflow is
+    allowed."""
     starts = rows["start_s"].cast(pa.int64()).cast(schema.field("bucket_start").type)
     named = rows.append_column("bucket_start", starts)
     return named.select(schema.names).cast(schema, safe=False)
 
 
-# Comparing ------------------------------------------------------------------------------------------
+# Comparison -----------------------------------------------------------------------------------------
 
 
 def compare(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> Comparison:
-    """Row by row, by their keys, of which each table has one."""
+    """Compare two tables row by row. `keys` identify a row uniquely in each."""
     ours, theirs = _pairs(expected, found, keys)
     both = (ours >= 0) & (theirs >= 0)
     missing, extra = expected.take(ours[theirs < 0]), found.take(theirs[ours < 0])
@@ -159,7 +163,7 @@ def compare(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> Compari
 
 
 def _pairs(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
-    """Numbers of rows that belong together; −1: there is none."""
+    """Return the indices of matching rows in both tables; −1 where there is no match."""
     one = expected.select(list(keys)).append_column("ours", pa.array(np.arange(len(expected))))
     other = found.select(list(keys)).append_column("theirs", pa.array(np.arange(len(found))))
     pairs = one.join(other, list(keys), join_type="full outer").sort_by([(key, "ascending") for key in keys])
@@ -204,4 +208,6 @@ def _named(row: Mapping[str, Any], keys: Sequence[str]) -> str:
 def _difference(one: pa.Table, other: pa.Table, columns: Mapping[str, Bools], row: int, keys: Sequence[str]) -> str:
     [ours], [theirs] = one.slice(row, 1).to_pylist(), other.slice(row, 1).to_pylist()
     column = next(name for name, differs in columns.items() if differs[row])
-    return f"different {_named(ours, keys)}: {column} is {theirs[column]}, the events say {ours[column]}"
+    return (
+        f"different {_named(ours, keys)}: {column} is {theirs[column]} in the warehouse, {ours[column]} by the archive"
+    )

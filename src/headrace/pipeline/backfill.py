@@ -1,7 +1,7 @@
-"""Hours of history written again from the archive, and swapped in at once.
+"""Rewrite hours of history from the archive, and activate them atomically.
 
-Every tier is written under a new generation, which nobody reads. Then one row flips the whole window to it. Killed
-before that, a backfill has changed nothing that can be seen; run again, it takes another generation.
+Every tier is written under a new generation, which is not read yet. Then one row switches the whole window to it. A
+backfill killed before that has changed nothing visible; run again, it allocates another generation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from headrace.warehouse.blocks import BlockWriter, InsertFailed, arrow_file
 from headrace.warehouse.connect import Client
 from headrace.warehouse.tiers import TIERS
 
-# A query chooses its parts of the tables just before it reads which generation counts. Between the last row and the
-# flip there is more time than between those two, so none takes the new generation without all its rows.
+# A query selects its parts of the tables just before it reads which generation is active. The pause between the last
+# row and the switch is longer than the time between those two steps, so no query sees the new generation without all
+# its rows.
 SETTLE_S = 2.0
 TRIES = 4
 
@@ -49,6 +50,8 @@ def backfill(
     settle_s: float = SETTLE_S,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Backfilled:
+    """Rewrite the hours of a window. Raises ArchiveIncomplete unless `allow_empty`. `report` gets the hours done and
+    the total."""
     generation = history_windows.take_generation(client)
     written: dict[str, int] = dict.fromkeys(tiers.TABLES, 0)
     events = 0
@@ -58,8 +61,8 @@ def backfill(
         hour = replay(session, uri, hour_ms)
         if not allow_empty and (missing := lacking(client, continuity, hour)):
             raise ArchiveIncomplete(
-                f"The archive of the hour {iso(hour_ms)} lacks {missing}, and the warehouse has rows of it, which "
-                "would be gone. Nothing was changed. Choose hours that the archive holds, or go on with --allow-empty."
+                f"For the hour {iso(hour_ms)} the archive lacks {missing}, but the warehouse has rows, which would be "
+                "replaced. Nothing was changed. Choose hours that the archive covers, or pass --allow-empty."
             )
         events += hour.events
         for table, rows in tables_of(hour, now_ms):
@@ -74,7 +77,7 @@ def backfill(
 
 
 def tables_of(hour: Hour, now_ms: int) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each table that still keeps them."""
+    """Yield the rows of each table that still keeps the hour."""
     for tier in TIERS:
         if hour.start_ms // 1000 + 3600 + tier.kept_s > now_ms // 1000:
             rows = of_tier(hour.rows, tier)
@@ -90,7 +93,7 @@ def _write(writer: BlockWriter, table: str, rows: pa.Table, generation: int, hou
 
 
 def _insert(writer: BlockWriter, table: str, rows: pa.Table, token: str) -> None:
-    """Again if ClickHouse is away for a moment: the token makes that safe."""
+    """Insert rows, retrying while ClickHouse is unavailable; the token makes that safe. Raises InsertFailed."""
     data: Any = arrow_file(rows)
     for attempt in range(TRIES):
         try:

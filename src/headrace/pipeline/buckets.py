@@ -1,8 +1,8 @@
-"""Events → rows of the warehouse, in Arrow and numpy: no Python code runs per event.
+"""Aggregate events to rows of the warehouse, in Arrow and numpy: no Python code runs per event.
 
-`bucketize` makes partial sums of the events it is given, next to where they were read; `merge` adds partial sums up.
-Both are pure and `merge(bucketize(a), bucketize(b))` equals `bucketize(a + b)`, so it does not matter how a range of
-events was split among partitions, nor whether it was streamed or replayed.
+`bucketize` computes partial sums of events where they were read; `merge` adds partial sums. Both are pure, and
+`merge(bucketize(a), bucketize(b))` equals `bucketize(a + b)`, so the result does not depend on how events were split
+among partitions, nor on whether they were streamed or replayed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from headrace.model.event import COUNT_COLUMN, TICK
 from headrace.model.histogram import PER_DOUBLING, ZERO
 from headrace.pipeline.entries import Ints, pack
 
-pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 BUCKET_S = 5
-LONGEST = 2**32 - 1  # of a column UInt32
+LONGEST = 2**32 - 1  # maximum of a UInt32 column
 LARGEST = 2**62
 
 NAMES = ("organization_id", "project_id", "environment_id", "queue_name")
@@ -60,7 +60,7 @@ SCHEMA = pa.schema(
 
 ENVIRONMENT_NAMES = NAMES[:-1]
 ENVIRONMENT_HIGHS = {"max_queue_length": "max_env_queue_length", "max_concurrency_current": "max_env_concurrency"}
-"""Columns of an environment, by the columns of its queues that they are made of."""
+"""Columns of an environment, and the columns of its queues that they are computed from."""
 ENVIRONMENT_LAST = {"depth": "env_depth", "running": "env_running", "limit": "env_limit"}
 _ENVIRONMENT_LAST_TYPE = pa.struct([("at", pa.int64()), *((name, pa.int64()) for name in ENVIRONMENT_LAST)])
 
@@ -77,15 +77,15 @@ ENVIRONMENT_SCHEMA = pa.schema(
 
 @dataclass
 class Rows:
-    """Partial sums as columns of numbers. An event is a row of its own; so is a bucket of many events."""
+    """Partial sums as columns. A row is one event, or a bucket of many events."""
 
-    keys: pa.Table  # names, as text
+    keys: pa.Table
     bucket: Ints
     epoch: Ints
     counts: Ints  # row × verb
     highs: Ints
     sums: Ints
-    at: Ints  # of the newest event
+    at: Ints  # packed entry id of the newest event
     last: Ints
     odometers: Odometers
     histograms: Sequence[Samples]
@@ -111,27 +111,27 @@ class Odometers:
 
 
 def bucketize(events: pa.Table) -> pa.Table:
-    """Partial sums of decoded events. Ticks have no queue and are left out."""
+    """Return the partial sums of decoded events. Ticks have no queue and are skipped."""
     of_queues = events.filter(pc.not_equal(events["op"], TICK))
     return _to_table(_combine(_from_events(of_queues)))
 
 
 def merge(partials: Iterable[pa.Table]) -> pa.Table:
-    """One row per queue, epoch and bucket, in the order of these."""
+    """Add partial sums. Return one row per queue, epoch and bucket, in this order."""
     table = pa.concat_tables([SCHEMA.empty_table(), *partials])
     return _to_table(_combine(_from_table(table)))
 
 
 def coarsen(rows: pa.Table, seconds: int) -> pa.Table:
-    """Longer buckets of shorter ones: what a view makes of the rows of the tier below."""
+    """Aggregate rows to longer buckets, as the views do with the rows of the tier below."""
     fine = _from_table(rows)
     return _to_table(_combine(replace(fine, bucket=fine.bucket // seconds * seconds)))
 
 
 def environments(rows: pa.Table) -> pa.Table:
-    """All queues of an environment together, in the order of environments and buckets: what the views make of queues.
+    """Aggregate the rows of queues to environments, in the order of environments and buckets, as the views do.
 
-    Two queues may have the same newest entry, in different shards; as in ClickHouse, the higher gauges count then.
+    Two queues may have the same newest entry id, in different shards; as in ClickHouse, the higher gauges count then.
     """
     last = rows["last"].combine_chunks()
     gauges = [last.field(name).to_numpy(zero_copy_only=False) for name in reversed(ENVIRONMENT_LAST.values())]
@@ -183,19 +183,19 @@ def _from_events(events: pa.Table) -> Rows:
 
 @dataclass(frozen=True)
 class Durations:
-    """The values of a list column, and the rows they belong to."""
+    """Values of a list column, and the rows they belong to."""
 
     row: Ints
     value: Ints
 
     def totals(self, rows: int) -> tuple[Ints, Ints]:
-        """Per row: their sum, and how many they are."""
+        """Return the sum and the number of values per row."""
         total = np.zeros(rows, np.int64)
         np.add.at(total, self.row, self.value)
         return total, np.bincount(self.row, minlength=rows).astype(np.int64)
 
     def samples(self) -> Samples:
-        """As entries of a histogram; see model/histogram.py."""
+        """Return the values as entries of a histogram; see model/histogram.py."""
         key = np.full(len(self.value), ZERO, np.int64)
         positive = self.value > 0
         key[positive] = np.ceil(PER_DOUBLING * np.log2(self.value[positive])).astype(np.int64)
@@ -208,11 +208,12 @@ def _durations(events: pa.Table, name: str) -> Durations:
 
 
 def _odometers(events: pa.Table, verb: Ints, n: Ints) -> Odometers:
-    """A verb moved its odometer by n. A resync only reads them all: what they moved more than was counted was lost."""
+    """Return the lowest and highest odometer reading per event and verb. A counted event advances its odometer by n; a
+    resync only reports readings, so what they exceed the counts by was lost."""
     moved = np.flatnonzero((verb >= 0) & _known(events, "odometer"))
     after = _ints(events, "odometer")[moved]
     row, reading = _list_entries(events, "odometers")
-    place = np.arange(len(row)) - np.searchsorted(row, row)  # within its list, which is in the order of COUNTS
+    place = np.arange(len(row)) - np.searchsorted(row, row)  # index within its list, which is in the order of COUNTS
     known = place < len(COUNTS)
     row, place, reading = row[known], place[known], reading[known]
     return Odometers(
@@ -224,14 +225,14 @@ def _odometers(events: pa.Table, verb: Ints, n: Ints) -> Odometers:
 
 
 def _list_entries(events: pa.Table, name: str) -> tuple[Ints, Ints]:
-    """Rows, in order, and values of all entries of a list column."""
+    """Return rows, in order, and values of all entries of a list column."""
     column = events[name].combine_chunks()
     row = pc.list_parent_indices(column).to_numpy(zero_copy_only=False).astype(np.int64)
     return row, pc.list_flatten(column).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _verbs(events: pa.Table) -> Ints:
-    """The number of each event's count column; −1: it counts nothing (resync), or is no verb that we know."""
+    """Return the index of each event's count column; −1 for a resync, which counts nothing, and for unknown verbs."""
     known = pa.array([str(op) for op in COUNT_COLUMN])
     return pc.fill_null(pc.index_in(events["op"], value_set=known), -1).to_numpy().astype(np.int64)
 
@@ -241,7 +242,7 @@ def _ints(events: pa.Table, name: str, absent: int = 0) -> Ints:
 
 
 def _within(events: pa.Table, name: str, most: int) -> Ints:
-    """What its column can hold: a number below 0 would come out as a huge one."""
+    """Return a column clamped to [0, most]: the target column is unsigned, so a negative number would become huge."""
     return np.clip(_ints(events, name), 0, most)
 
 
@@ -273,7 +274,7 @@ def _stacked(table: pa.Table, names: Sequence[str]) -> Ints:
 
 
 def _map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
-    """Rows, keys and values of all entries of a map column."""
+    """Return rows, keys and values of all entries of a map column."""
     maps = column.combine_chunks()
     if isinstance(maps, pa.ChunkedArray):
         maps = pa.concat_arrays(maps.chunks) if maps.num_chunks else pa.array([], column.type)
@@ -282,21 +283,22 @@ def _map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
     return rows, maps.keys.to_numpy().astype(np.int64), maps.items.to_numpy().astype(np.int64)
 
 
-# Adding up ------------------------------------------------------------------------------------------
+# Aggregation ----------------------------------------------------------------------------------------
 
 
 def _combine(rows: Rows) -> Rows:
-    """One row per key, epoch and bucket. Everything below is a sum, a maximum or the newest of a group."""
+    """Combine rows to one per key, epoch and bucket. Every column is a sum, a maximum or the newest value of a
+    group."""
     group, heads = _groups(rows)
     size = len(heads)
     order = np.lexsort((rows.at, group))  # by group, and within it by time
     starts = np.flatnonzero(np.r_[True, np.diff(group[order]) > 0]) if len(order) else np.zeros(0, np.int64)
     newest = order[np.r_[starts[1:], len(order)] - 1] if len(order) else order
 
-    def reduced(what: Any, values: Ints) -> Ints:
+    def reduced(operation: Any, values: Ints) -> Ints:
         if not size:
             return values[:0]
-        return what.reduceat(values[order], starts, axis=0)
+        return operation.reduceat(values[order], starts, axis=0)
 
     return Rows(
         keys=rows.keys.take(heads),
@@ -313,13 +315,13 @@ def _combine(rows: Rows) -> Rows:
 
 
 def _groups(rows: Rows) -> tuple[Ints, Ints]:
-    """For each row the number of its group, and for each group one of its rows; groups in the order of their keys."""
+    """Return the group number of each row, and one row of each group; groups are in the order of their keys."""
     codes: list[Ints] = []
     for name in NAMES:
         encoded = rows.keys[name].combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        # Ranked, so that the order of groups does not depend on which name was seen first.
+        # Ranked, so that the order of groups does not depend on which name came first.
         rank = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False).astype(str)))
         codes.append(rank[encoded.indices.to_numpy()] if len(encoded) else np.zeros(0, np.int64))
     columns = [*codes, rows.bucket, rows.epoch]
@@ -350,7 +352,7 @@ def _combine_odometers(odometers: Odometers, group: Ints) -> Odometers:
 
 
 def _by_row_and_key(row: Ints, key: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Distinct (row, key) in order, where each begins in the order of entries, and that order."""
+    """Return the distinct rows and keys in order, where each pair starts in the sorted entries, and the sort order."""
     order = np.lexsort((key, row))
     if not len(order):
         return row[:0], key[:0], order, order
@@ -399,6 +401,6 @@ def _to_environments(rows: Rows) -> pa.Table:
 
 
 def _map_array(size: int, row: Ints, key: Ints, value: Ints) -> pa.Array:
-    """Entries are in the order of their rows."""
+    """Build a map column; entries must be in the order of their rows."""
     offsets = np.r_[0, np.cumsum(np.bincount(row, minlength=size))].astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(offsets), pa.array(key.astype(np.int16)), pa.array(value))

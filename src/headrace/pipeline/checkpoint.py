@@ -1,8 +1,8 @@
-"""Where a query begins, and whether Spark's checkpoint, the spool and Valkey's group belong together.
+"""Check where a query starts, and whether Spark's checkpoint, the spool and Valkey's consumer group belong together.
 
-All three say how far events were taken: the checkpoint for Spark, the spool (its marks) for the numbers, the group for
-everybody else. If one of them was deleted or replaced, going on could lose events in silence or count them twice, so a
-person has to say where to begin.
+All three record how far events were read: the checkpoint for Spark, the marks of the spool for what is counted, the
+group for other tools. If one was deleted or replaced, continuing could silently lose events or count them twice, so an
+operator has to choose where to start.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headrace.errors import CheckpointMismatch
 From = Literal["group", "oldest", "newest"]
 
 QUERY = "query"
-"""The mark that names the query whose events the spool holds."""
+"""Mark with the id of the query whose events are in the spool."""
 
 CHOICES = (
-    "Nothing was touched. Put back what is missing, or say where to begin: --from group (after what was last committed"
-    " to Valkey; right in most cases), --from oldest (all that the streams hold; what the spool knows is not counted"
-    " again) or --from newest (pass over what waits; it is counted as lost)."
+    "Nothing was changed. Restore what is missing, or choose where to start: --from group (after the last position"
+    " committed to Valkey; usually right), --from oldest (everything the streams hold; what the spool already has is"
+    " not counted again) or --from newest (skip waiting events; they count as lost)."
 )
 
 
 def query_id(checkpoint: Path) -> str | None:
-    """Spark writes it when a query first starts."""
+    """Return the query id in a checkpoint, which Spark writes at the first start; None if there is none."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
     except (FileNotFoundError, ValueError, KeyError):
@@ -36,35 +36,37 @@ def query_id(checkpoint: Path) -> str | None:
 
 
 def check(checkpoint: Path, marks: Mapping[str, str], group_exists: bool, replaced_by: str | None = None) -> None:
-    """Raises CheckpointMismatch."""
+    """Raise CheckpointMismatch unless checkpoint, spool marks and consumer group belong together."""
     here, there = query_id(checkpoint), marks.get(QUERY)
     if replaced_by is not None:
         raise CheckpointMismatch(
-            f"Another pipeline ({replaced_by}) has read these streams since this one did, or before it. Going on could"
-            f" lose events or count them twice. {CHOICES}"
+            f"Another pipeline ({replaced_by}) was the last to read these streams. Continuing could lose events or"
+            f" count them twice. {CHOICES}"
         )
     if here == there and not (here is None and group_exists):
         return
     if there is None and here is not None and not _committed(checkpoint):
-        return  # it was started, and ended before its first batch
+        return  # the query ended before its first batch
     if here is None and there is None:
-        what = "These streams were read by a pipeline with another checkpoint and spool"
+        problem = "These streams were read by a pipeline with another checkpoint and spool"
     elif here is None:
-        what = f"The checkpoint {checkpoint} is gone, but the spool has taken events of query {there}"
+        problem = f"Checkpoint {checkpoint} is missing, but the spool holds events of query {there}"
     elif there is None:
-        what = f"The spool is new, but the checkpoint {checkpoint} has read events before"
+        problem = f"The spool is new, but checkpoint {checkpoint} has already read events"
     else:
-        what = f"The checkpoint {checkpoint} is of query {here}, the spool of query {there}"
-    raise CheckpointMismatch(f"{what}. Going on could lose events or count them twice. {CHOICES}")
+        problem = f"Checkpoint {checkpoint} belongs to query {here}, the spool to query {there}"
+    raise CheckpointMismatch(f"{problem}. Continuing could lose events or count them twice. {CHOICES}")
 
 
 def set_aside(checkpoint: Path) -> Path | None:
-    """Make room for a new one; returns where the old one is."""
+    """Rename a checkpoint to make room for a new one. Return its new path; None if there was none."""
     if not checkpoint.exists():
         return None
-    aside = checkpoint.with_name(f"{checkpoint.name}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{time.time_ns()}")
-    checkpoint.rename(aside)
-    return aside
+    renamed = checkpoint.with_name(
+        f"{checkpoint.name}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{time.time_ns()}"
+    )
+    checkpoint.rename(renamed)
+    return renamed
 
 
 def _committed(checkpoint: Path) -> bool:

@@ -1,13 +1,13 @@
-"""ClickHouse as a destination of the spool: every record at least once, every row counted once.
+"""ClickHouse as a destination of the spool: every record is delivered at least once, every row counted once.
 
-A record's payload is an Arrow IPC stream, its meta names the table, and its token is what ClickHouse knows it by.
-Records are cut into blocks *before* their first send, always in the same way, because ClickHouse recognises a
-repetition only if it has the same blocks: up to 50,000 rows are one block under the record's own token, more are
-several, under token/0, token/1 and so on. A record that vouches for an interval of stream entries has it in its meta,
-and sends it as one more batch after its rows (`warehouse.pipeline_coverage`).
+A record's payload is an Arrow IPC stream, its meta names the table, and its token identifies it to ClickHouse. Records
+are split into blocks *before* their first send, always in the same way, because ClickHouse recognises a repetition only
+if it has the same blocks: up to 50,000 rows are one block under the record's own token, more are several, under
+token/0, token/1 and so on. A record that covers an interval of stream entries has it in its meta, and sends it as one
+more batch after its rows (`warehouse.pipeline_coverage`).
 
-It lives here, one room above the spool and the warehouse, because it is the one thing that needs to know both: the
-spool stays free of ClickHouse and Arrow, the warehouse of the spool.
+This module is in `pipeline`, above the spool and the warehouse, because it needs both: the spool stays free of
+ClickHouse and Arrow, and the warehouse of the spool.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from headrace.warehouse import pipeline_coverage
 from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed, arrow_file
 from headrace.warehouse.pipeline_coverage import Interval, divide
 
-# Never change these two without emptying spools first: a record that is sent again must be cut as it was.
+# Never change these two without emptying spools first: a record that is sent again must be split as before.
 MAX_BLOCK_ROWS = 50_000
-MAX_BLOCK_BYTES = 32 * 2**20  # far below the size from which ClickHouse makes two blocks of one insert
+MAX_BLOCK_BYTES = 32 * 2**20  # far below the size at which ClickHouse splits an insert into two blocks
 
 TABLE = "table"
-UNCUT = "uncut"  # in the meta of a record that is one block already, whatever its size
-COVERAGE = "coverage"  # in the meta: the intervals of stream entries that the record's rows are made of
+UNCUT = "uncut"  # in the meta of a record that is a single block, whatever its size
+COVERAGE = "coverage"  # in the meta: the intervals of stream entries that the record's rows were computed from
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The body of a batch, which is one block to ClickHouse."""
+    """Body of a batch, which ClickHouse inserts as one block."""
 
     table: str
     columns: tuple[str, ...]
@@ -46,7 +46,7 @@ class Rows:
 
 
 def records_of(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
-    """Rows as records: one, or if they are many one for each block, so that none is too large for a spool."""
+    """Build records of rows: one, or one per block if there are many, so that none is too large for a spool."""
     blocks = cut(rows)
     if len(blocks) == 1:
         return [NewRecord(to_payload(rows), token, {TABLE: table})]
@@ -56,7 +56,7 @@ def records_of(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The intervals of stream entries that a batch, or one record of it, is made of."""
+    """Intervals of stream entries that a batch, or one of its records, was computed from."""
 
     finished_ms: int
     intervals: Sequence[Interval]
@@ -74,7 +74,7 @@ class Coverage:
 
 
 def covered(records: Sequence[NewRecord], coverage: Coverage) -> list[NewRecord]:
-    """Return the records, each with its share of the coverage."""
+    """Return the records, each with its share of the coverage in its meta."""
     count = len(records)
     shares = (coverage.divide(number, count).text() for number in range(count))
     return [
@@ -84,8 +84,8 @@ def covered(records: Sequence[NewRecord], coverage: Coverage) -> list[NewRecord]
 
 
 def cut(rows: pa.Table) -> list[pa.Table]:
-    """Blocks, always in the same way. By bytes only if they are many: the average row decides, so that every block has
-    the same number of rows."""
+    """Split rows into blocks, always in the same way. The average row size decides, so that every block has the same
+    number of rows."""
     most = min(MAX_BLOCK_ROWS, max(1, rows.num_rows * MAX_BLOCK_BYTES // max(rows.nbytes, 1)))
     return [rows.slice(start, most) for start in range(0, rows.num_rows, most)]
 
@@ -150,9 +150,9 @@ def send_error(error: InsertFailed) -> SendError:
 def _table_of(record: Record) -> str:
     table = record.meta.get(TABLE, "")
     if not _TABLE_NAME.fullmatch(table):
-        raise Permanent(f"Record {record.id} is for the table {table!r}, which is no name of a table.")
+        raise Permanent(f"Record {record.id} names an invalid table: {table!r}.")
     if not record.token:
-        raise Permanent(f"Record {record.id} has no token: sent twice, it would count twice.")
+        raise Permanent(f"Record {record.id} has no deduplication token, so a retry would be counted twice.")
     return table
 
 
@@ -160,7 +160,7 @@ def _cut(record: Record) -> list[pa.Table]:
     try:
         rows = from_payload(record.payload)
     except (pa.ArrowInvalid, OSError) as error:
-        raise Permanent(f"Record {record.id} holds no Arrow stream: {error}.") from error
+        raise Permanent(f"Record {record.id} is not a valid Arrow stream: {error}.") from error
     if UNCUT in record.meta:
         return [rows]
     return cut(rows)

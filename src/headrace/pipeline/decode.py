@@ -1,7 +1,7 @@
-"""Stream entries → Arrow, in bulk. No Python code runs per event, unless a page holds something that is no event.
+"""Decode stream entries to Arrow, in bulk. No Python code runs per event, unless a page has unreadable entries.
 
-Entries that cannot be understood (garbage, an unknown version or verb) become rows that say so in `aside`; their
-other columns are null, but for the event number where it can be read: version and number come first in every layout.
+Unreadable entries (garbage, an unknown version or verb) become rows with the reason in `aside`; their other columns are
+null, except for the event number where it can be read: version and number come first in every layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.model.entry_id import MAX_SEQUENCE
 from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, LIST_SEPARATOR, RESYNC, SEPARATOR, TICK, VERSION
 from headrace.valkey.streams import Entry
 
-pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 _ARROW = {"int": pa.int64(), "text": pa.string(), "ints": pa.string()}
 _TYPES = {"id": pa.string(), **{column.name: _ARROW[column.kind] for column in COLUMNS}}
@@ -30,8 +30,8 @@ _OPS = pa.array([*(str(op) for op in COUNT_COLUMN), RESYNC, TICK])
 
 _OURS = f"{VERSION}{SEPARATOR}".encode()
 
-LAST_MS = 2**32 * 1000  # what ClickHouse's DateTime can hold; an id within it fits into one number, too
-SAMPLE_BYTES = 1024  # of an entry that is set aside
+LAST_MS = 2**32 * 1000  # limit of ClickHouse's DateTime; a packed entry id within it fits into 64 bits
+SAMPLE_BYTES = 1024  # kept of an unreadable entry
 
 SCHEMA = pa.schema(
     [
@@ -42,17 +42,18 @@ SCHEMA = pa.schema(
             pa.field(column.name, pa.list_(pa.int64()) if column.kind == "ints" else _ARROW[column.kind])
             for column in COLUMNS
         ),
-        pa.field("aside", pa.string()),  # why it could not be understood; null in events
+        pa.field("aside", pa.string()),  # reason why it is unreadable; null in events
         pa.field("sample", pa.binary()),
     ]
 )
 
 
 class NotEvents(Exception):
-    """A page holds something else."""
+    """A page contains entries that are not valid events."""
 
 
 def decode(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
+    """Decode the entries of a shard; unreadable ones become rows with a reason. Raises ImpossibleEntry."""
     try:
         return _decode_events(shard, entries)
     except (NotEvents, pa.ArrowInvalid, IndexError):
@@ -60,7 +61,8 @@ def decode(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
 
 
 def _decode_mixed(shard: int, entries: Sequence[Entry]) -> pa.RecordBatch:
-    """What is plainly no event of ours is set aside at once; there may be many, of a newer version for example."""
+    """Decode a page with unreadable entries. Entries that obviously are no events of this version are separated first,
+    because there may be many."""
     plausible = [number for number, entry in enumerate(entries) if _is_plausible(entry)]
     others = sorted(set(range(len(entries))) - set(plausible))
     batches = [_set_aside(shard, [entries[number] for number in others])] if others else []
@@ -75,7 +77,8 @@ def _is_plausible(entry: Entry) -> bool:
 
 
 def _decode_all(shard: int, entries: Sequence[Entry]) -> list[pa.RecordBatch]:
-    """What is no event spoils only itself: a page that cannot be read is read as two halves, down to the entry."""
+    """Decode events. A page that cannot be decoded is decoded in halves, down to single entries, so that only invalid
+    ones become unreadable rows."""
     try:
         return [_decode_events(shard, entries)]
     except (NotEvents, pa.ArrowInvalid, IndexError):
@@ -86,7 +89,7 @@ def _decode_all(shard: int, entries: Sequence[Entry]) -> list[pa.RecordBatch]:
 
 
 def seq_of(entry: Entry) -> int | None:
-    """The event number of an entry; None if it has none."""
+    """Return the event number of an entry; None if it has none."""
     fields = entry[1]
     if len(fields) != 2 or fields[0] != FIELD.encode():
         return None
@@ -142,12 +145,12 @@ def _aside(shard: int, entry: Entry) -> dict[str, object]:
     at_ms, at_seq = map(int, entry[0].split(b"-"))
     if at_ms > LAST_MS or at_seq > MAX_SEQUENCE:
         raise ImpossibleEntry(
-            f"Shard {shard}'s metric stream holds the entry {entry[0].decode()}, whose time is far in the future. No "
-            "event of a queue can follow it. Nothing of it was counted; remove it (XDEL), and find out who added it."
+            f"The metric stream of shard {shard} contains entry {entry[0].decode()}, whose id is too high: no queue "
+            "event can follow it. It was not counted. Delete it with XDEL and find out what added it."
         )
     sample = SEPARATOR.encode().join(entry[1][1:] if entry[1][:1] == [FIELD.encode()] else entry[1])
     reason = _reason(entry)
-    # The number of what is malformed may be anything: it would look as if events had been lost.
+    # The number of a malformed entry is arbitrary, and would look like lost events.
     seq = seq_of(entry) if reason == "unknown version" else None
     row = {"shard": shard, "at_ms": at_ms, "at_seq": at_seq, "seq": seq}
     return {**row, "aside": reason, "sample": sample[:SAMPLE_BYTES]}

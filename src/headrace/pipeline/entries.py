@@ -1,4 +1,4 @@
-"""Ids of whole columns of entries, as `model.entry_id` defines them."""
+"""Entry ids of whole columns, as `model.entry_id` defines them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pack(ms: Ints, seq: Ints) -> Ints:
 
 
 def are_after(ms: Ints, seq: Ints, mark: EntryId) -> npt.NDArray[np.bool_]:
-    """Return which entries follow `mark` in their stream."""
+    """Return a mask of the entries that follow `mark` in their stream."""
     return (ms > mark.ms) | ((ms == mark.ms) & (seq > mark.seq))
 
 
@@ -40,5 +40,5 @@ def ascend(ms: Ints, seq: Ints) -> bool:
 
 
 def drop_up_to(events: pa.RecordBatch, mark: EntryId) -> pa.RecordBatch:
-    """Return the events after `mark` of a batch that is in the order of its stream."""
+    """Return the events after `mark` of a batch, which must be in stream order."""
     return events.slice(int(np.count_nonzero(~are_after(*read_ids(events), mark))))

@@ -1,4 +1,4 @@
-"""What the job does beside its query: renew its lease, measure lag, heal gaps, tidy the archive."""
+"""Periodic work of the pipeline beside its query: renew the lease, measure lag, resync gaps, compact the archive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.valkey.connect import Valkey, available
 
 log = logging.getLogger(__name__)
 
-RESYNC_EVERY_S = 60.0  # at most, per shard: a shard that loses events all the time has other problems
+RESYNC_EVERY_S = 60.0  # minimum interval per shard
 TIDY_EVERY_S = 600.0
 HOUR_MS = 3_600_000
 
@@ -34,7 +34,7 @@ class Housekeeping:
         self._spool = spool
         self._options = options
         self._lock = threading.Lock()
-        self._broken = read_gaps(spool.marks())  # a process that ended between a gap and its healing left it to us
+        self._broken = read_gaps(spool.marks())  # gaps that an earlier process did not resync
         self._healed: set[int] = set()
         self._resync_after: dict[int, float] = {}
         self._next_look = 0.0
@@ -42,19 +42,21 @@ class Housekeeping:
         self._tidying: threading.Thread | None = None
 
     def took(self, taken: Taken) -> None:
-        """Called in the thread of the sink."""
+        """Register a batch that is in the spool. Called in the thread of the sink."""
         with self._lock:
             self._broken |= taken.broken
             self._healed -= taken.broken
         self._tell(taken)
 
     def marks(self) -> dict[str, str]:
-        """For the next batch: gaps that need not be healed again. Should it not come, healing twice harms nobody."""
+        """Return marks that clear resynced gaps, to be stored with the next batch. If that batch is lost, the resync is
+        repeated, which is harmless."""
         with self._lock:
             return dict.fromkeys((f"{GAP}{shard}" for shard in self._healed - self._broken), "")
 
     def do(self) -> None:
-        """What is due. Raises AnotherPipeline; Valkey being away is for the query to notice."""
+        """Renew the lease, measure lag, resync gaps and compact the archive when due. Valkey errors are left to the
+        query. Raises AnotherPipeline if the lease is lost."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -69,29 +71,29 @@ class Housekeeping:
             self._monitor.lags({})
         if self._options.archive and now >= self._next_tidy and not (self._tidying and self._tidying.is_alive()):
             self._next_tidy = now + TIDY_EVERY_S
-            # It may take long, and the lease is to be renewed.
+            # In a thread, because it may take long and the lease must be renewed.
             self._tidying = threading.Thread(target=self._tidy, args=[self._options.archive], name="tidy", daemon=True)
             self._tidying.start()
 
     def _lags(self) -> dict[str, int]:
         marks = read_marks(self._spool.marks())
-        found: dict[str, int] = {}
+        lags: dict[str, int] = {}
         for shard in range(max(shards_of(self._client), self._options.shards)):
             newest = newest_after(self._client, shard, BEGINNING)["seq"]
-            found[str(shard)] = max(newest - (marks[shard].seq if shard in marks else 0), 0)
-        return found
+            lags[str(shard)] = max(newest - (marks[shard].seq if shard in marks else 0), 0)
+        return lags
 
     def heal(self, now: float | None = None) -> int:
-        """Every queue of a shard that missed events says where it stands; returns how many did. With a time, shards
-        that did so lately wait for their turn. Raises QueueUnavailable."""
+        """Emit resync events for the queues of shards with lost events; return the number of queues. With `now`, skip
+        shards that were resynced within RESYNC_EVERY_S. Raises QueueUnavailable."""
         with self._lock:
             due = [shard for shard in self._broken if now is None or now >= self._resync_after.get(shard, now)]
-        told = 0
+        queues = 0
         for shard in due:
             with self._lock:
-                self._broken.discard(shard)  # before: a gap that is found meanwhile is another one
+                self._broken.discard(shard)  # before the resync: a gap found meanwhile is another one
             try:
-                told += resync_shard(self._client, Stubs(self._options.shards, self._options.stream_maxlen), shard)
+                queues += resync_shard(self._client, Stubs(self._options.shards, self._options.stream_maxlen), shard)
             except HeadraceError:
                 with self._lock:
                     self._broken.add(shard)
@@ -99,8 +101,8 @@ class Housekeeping:
             with self._lock:
                 self._healed.add(shard)
             self._resync_after[shard] = time.monotonic() + RESYNC_EVERY_S
-            log.warning("shard %d missed events; its queues said where they stand", shard, extra={"action": "resync"})
-        return told
+            log.warning("resynced the queues of shard %d after lost events", shard, extra={"action": "resync"})
+        return queues
 
     def _tidy(self, uri: str) -> None:
         watermark = self._monitor.read().watermark_ms
@@ -108,23 +110,23 @@ class Housekeeping:
             return
         now_ms = min(
             time.time_ns() // 1_000_000, watermark
-        )  # of events: our clock may be wrong, and what is gone is gone
+        )  # event time: this machine's clock may be wrong, and removed files are lost
         try:
             archive.tidy(uri, now_ms, self._options.archive_keep_days, watermark - HOUR_MS)
         except OSError as error:
-            log.warning("the archive could not be tidied: %s", error, extra={"action": "tidy_failed"})
+            log.warning("could not compact the archive: %s", error, extra={"action": "tidy_failed"})
 
     def _tell(self, taken: Taken) -> None:
         batch, now = taken.batch, self._monitor.read()
         log.info(
-            "batch %d: %d events into %d rows in %d ms, %d/s; fresh to %d ms, lag %s events, lost %d",
+            "batch %d: %d events, %d rows in %d ms, %d events/s; freshness %d ms, lag %s events, lost %d",
             *(batch.batch_id, batch.events, batch.rows, batch.duration_ms, int(now.events_per_s or 0)),
             *(now.freshness_ms or 0, sum(now.lag_events.values()) if now.lag_events else "?", batch.lost_events),
             extra={"action": "batch"},
         )
         if batch.lost_events or batch.rewinds or batch.set_aside:
             log.warning(
-                "%d events were gone before they were read, %d shards went back, %d entries were set aside",
+                "lost %d events before they were read; %d rewinds, %d unreadable entries",
                 *(batch.lost_events, batch.rewinds, batch.set_aside),
                 extra={"action": "loss"},
             )

@@ -1,8 +1,9 @@
-"""The streaming job: source → 5 s buckets → spool → warehouse, until told to stop.
+"""The streaming job: source → 5 s buckets → spool → warehouse, until stopped.
 
-A micro-batch is done when it is in the spool; an exporter beside the query carries it on, so a warehouse that is away
-does not stop the reading. A failed micro-batch (Valkey is away, the spool is full) ends the query; it is started again
-from its checkpoint after a pause that doubles from 1 s to 30 s. Nothing is lost meanwhile: events wait in streams.
+A micro-batch is done when it is in the spool; an exporter beside the query sends it on, so an unavailable warehouse
+does not stop the reading. A failed micro-batch (Valkey is unavailable, the spool is full) ends the query; it is
+restarted from its checkpoint after a delay that doubles from 1 s to 30 s. Nothing is lost meanwhile: events wait in the
+streams.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 BETWEEN_QUERIES = Backoff(1.0, 2.0, 30.0)
-STARTS = 3  # of a query that reads once, while Spark's Python processes are too slow to start
+STARTS = 3  # attempts to start a one-time query while Spark's Python processes are slow to start
 SLOW_START = "Python worker failed to connect back"
-"""Spark's message where a Python process did not connect within 10 s, a limit that no setting changes."""
+"""Spark's message if a Python process did not connect within 10 s, a limit that no setting changes."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What runs for as long as the process does, while queries come and go."""
+    """Objects that live as long as the process, across restarts of the query."""
 
     options: PipelineOptions
     spool: Spool
@@ -69,8 +70,11 @@ class Pipeline:
 
 @contextmanager
 def exporting(options: PipelineOptions, *sources: Callable[[], Families]) -> Generator[Pipeline]:
-    """A spool whose records are carried to ClickHouse for as long as this lasts. What is left is sent next time.
-    `sources`: more for /metrics."""
+    """Open the spool and export its records to ClickHouse inside this context. Records left at exit are sent by the
+    next run.
+
+    `sources` are additional metrics for /metrics.
+    """
     spool = Spool.open(options.spool)
     writer = BlockWriter(
         lambda: connect_warehouse(options.clickhouse_url, options.database, int(options.send_timeout_s))
@@ -108,8 +112,8 @@ def run_pipeline(
     once: bool = False,
     sources: Sequence[Callable[[], Families]] = (),
 ) -> None:
-    """Run until stopped, or, with `once`, until everything that is there now has arrived. `sources`: more for
-    /metrics."""
+    """Run until stopped, or with `once` until all events available now have arrived. `sources` are additional metrics
+    for /metrics."""
     with exporting(options, *sources) as pipeline, connect_valkey(options.redis_url) as client:
         lease = Lease(client, owner_of(options.checkpoint.parent))
         pipeline.monitor.entered("waiting")
@@ -135,23 +139,23 @@ def _session(pipeline: Pipeline) -> Generator[SparkSession]:
     try:
         yield session
     finally:
-        with suppress(Exception):  # it may be gone, and then there is nothing to stop
+        with suppress(Exception):  # Spark may have ended already
             session.stop()
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where shards begin that neither checkpoint nor spool knows."""
+    """Where to start shards that are in neither the checkpoint nor the spool."""
 
-    read: Offsets  # after these entries
-    counted: Offsets  # and what was counted before; what lies between is lost
+    read: Offsets  # read after these entries
+    counted: Offsets  # counted up to here; events in between are lost
 
 
 NOWHERE = Beginning({}, {})
 
 
 def beginning(pipeline: Pipeline, client: Valkey, begin: From | None, replaced_by: str | None) -> Beginning:
-    """Raises CheckpointMismatch."""
+    """Return where to start shards that are in neither the checkpoint nor the spool. Raises CheckpointMismatch."""
     options = pipeline.options
     shards = max(patiently(lambda: shards_of(client)), options.shards)
     group = patiently(lambda: group_of(client, GROUP, shards))
@@ -160,8 +164,8 @@ def beginning(pipeline: Pipeline, client: Valkey, begin: From | None, replaced_b
         read = any(at["seq"] for at in group.values())
         checkpoint.check(options.checkpoint, pipeline.spool.marks(), read, replaced_by)
         return Beginning(oldest, oldest)
-    if aside := checkpoint.set_aside(options.checkpoint):
-        log.warning("the checkpoint was set aside as %s", aside, extra={"action": "checkpoint_set_aside"})
+    if renamed := checkpoint.set_aside(options.checkpoint):
+        log.warning("moved the old checkpoint to %s", renamed, extra={"action": "checkpoint_set_aside"})
     match begin:
         case "group":
             return Beginning(group, group)
@@ -178,6 +182,7 @@ def start_query(
     keeping: Housekeeping | None = None,
     once: bool = False,
 ) -> StreamingQuery:
+    """Start the streaming query; with `once`, one that ends at the newest events."""
     options, spool = pipeline.options, pipeline.spool
     marks = read_marks(spool.marks())
     plan = Plan({shard: mark.at for shard, mark in marks.items()}, options.archive)
@@ -220,14 +225,14 @@ def _run(
 ) -> None:
     while not stop.is_set():
         run_until_failure(session, pipeline, stop, begun, keeping)
-        # Alone in its way to Valkey, so without jitter: 1, 2, 4 … 30 s.
+        # Without jitter, because only one pipeline reads: 1, 2, 4 … 30 s.
         _wait(BETWEEN_QUERIES.delay_s(pipeline.monitor.read().failures_in_a_row, draw=0.0), keeping, stop)
 
 
 def _wait(seconds: float, keeping: Housekeeping, stop: threading.Event) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not stop.wait(min(left, 1.0)):
-        keeping.do()  # the lease is ours meanwhile, too
+        keeping.do()  # keep the lease meanwhile
 
 
 def run_until_failure(
@@ -237,7 +242,7 @@ def run_until_failure(
     begun: Beginning = NOWHERE,
     keeping: Housekeeping | None = None,
 ) -> None:
-    """Until stopped or a batch fails. Raises AnotherPipeline."""
+    """Run the query until stopped or until a batch fails. Raises AnotherPipeline or SparkGone."""
     query: StreamingQuery | None = None
     try:
         query = start_query(session, pipeline, begun, keeping)
@@ -254,7 +259,7 @@ def run_until_failure(
     except (StreamingQueryException, HeadraceError) as error:
         _report(pipeline, error)
     except Exception as error:
-        log.exception("the query ended for a reason that is not known", extra={"action": "query_failed"})
+        log.exception("streaming query failed unexpectedly", extra={"action": "query_failed"})
         _report(pipeline, error)
     finally:
         if query is not None:
@@ -265,25 +270,25 @@ def run_until_failure(
 def _report(pipeline: Pipeline, error: Exception) -> None:
     now = pipeline.monitor.failed((str(error) or type(error).__name__).splitlines()[0])
     log.error(
-        "a batch failed (%d in a row) and will be tried again; nothing is lost: %s",
+        "batch failed (%d in a row) and will be retried; no events are lost: %s",
         *(now.failures_in_a_row, error),
         extra={"action": "batch_failed"},
     )
     if not now.healthy:
-        log.error("the pipeline is unhealthy; what it has is kept", extra={"action": "unhealthy"})
+        log.error("pipeline is unhealthy; records in the spool are kept", extra={"action": "unhealthy"})
 
 
 def _run_once(
     session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
 ) -> None:
     _read_available(session, pipeline, begun, keeping, stop)
-    if keeping.heal():  # what the queues said thereupon
+    if keeping.heal():  # read the resulting resync events
         _read_available(session, pipeline, begun, keeping, stop)
     while not stop.is_set() and (left := pipeline.spool.stats().size):
         if not pipeline.exporter.stats().healthy:
             raise HeadraceError(
-                f"ClickHouse does not take what was read. {left} records are kept in the spool and will be sent by the"
-                " next run, or by `headrace spool drain`."
+                f"ClickHouse does not accept records. {left} records are kept in the spool; the next run or"
+                " `headrace spool drain` sends them."
             )
         stop.wait(POLL_S)
 
@@ -291,7 +296,8 @@ def _run_once(
 def _read_available(
     session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
 ) -> None:
-    """Read up to the newest events. Raises what ended the query; one whose processes were slow to start is repeated."""
+    """Read up to the newest events. Repeat the query if Spark's processes were slow to start; raise any other error
+    that ended it."""
     for starts_left in reversed(range(STARTS)):
         query = start_query(session, pipeline, begun, keeping, once=True)
         try:
@@ -304,6 +310,4 @@ def _read_available(
             return
         if SLOW_START not in str(error) or not starts_left:
             raise error
-        log.warning(
-            "Spark's Python process was slow to start, starting the query again", extra={"action": "slow_start"}
-        )
+        log.warning("Spark's Python process was slow to start; restarting the query", extra={"action": "slow_start"})

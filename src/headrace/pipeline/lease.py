@@ -1,11 +1,11 @@
-"""One pipeline at a time reads the streams of a Valkey, wherever it runs.
+"""Lease that lets one pipeline at a time read the streams of a Valkey, wherever it runs.
 
-Two that read the same streams into spools of their own would count everything twice. Whoever holds the key is it; the
-key ends by itself when its holder does. A holder is named by its folder, whose spool only one process can have open, so
-a pipeline that crashed and is started again goes on at once instead of waiting for its own lease to end. Who read last
-is remembered for ever: one that was replaced must not go on where it stood as if nothing had happened.
+Two pipelines with their own spools that read the same streams would count everything twice. The pipeline that holds the
+key reads; the key expires when its holder dies. A holder is identified by its folder, whose spool only one process can
+have open, so a restarted pipeline continues at once instead of waiting for its own lease to expire. The last reader is
+recorded permanently: a pipeline that was replaced must not continue from its old position.
 
-Scripts may run when Valkey's memory is full: only a pipeline that reads can empty the streams.
+The scripts run even when Valkey's memory is full: only a reading pipeline can empty the streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEASE_S = 15.0
 RENEW_S = 5.0
 OWNER = "owner"
 
-# Takes or renews the lease if it is free or ours. One call, so that nobody comes in between.
+# Acquires or renews the lease if it is free or already held by this owner, atomically. Returns the holder.
 TAKE = """#!lua flags=allow-oom
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return holder end
@@ -42,18 +42,18 @@ LEAVE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', 
 
 
 def awake_s() -> float:
-    """A clock that goes on while the machine sleeps, where there is one."""
+    """Return seconds of a clock that also runs while the machine is suspended, where available."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def owner_of(folder: Path) -> str:
-    """The name of whoever has this folder; made at its first use."""
+    """Return the owner id of a pipeline folder; create it on first use."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / OWNER
     if not file.exists():
-        half = file.with_suffix(".new")  # renamed when it is whole: an empty name would be everybody's
-        half.write_text(secrets.token_hex(8))
-        half.rename(file)
+        incomplete = file.with_suffix(".new")  # renamed when complete: an empty id would not be unique
+        incomplete.write_text(secrets.token_hex(8))
+        incomplete.rename(file)
     return file.read_text()
 
 
@@ -65,24 +65,24 @@ class Lease:
         self._taken_at = float("-inf")
 
     def take(self) -> bool:
-        """Take it or renew it. Raises QueueUnavailable."""
-        asked_at = awake_s()
+        """Acquire or renew the lease. Return whether this pipeline holds it. Raises QueueUnavailable."""
+        requested_at = awake_s()
         with available():
             holder = cast(bytes, self._client.eval(TAKE, 1, KEY, self._owner, str(int(LEASE_S * 1000)))).decode()
         if holder != self._owner and holder != self._told:
-            log.warning("another pipeline reads these streams (%s); waiting for it to end", holder)
+            log.warning("another pipeline (%s) holds the lease; waiting", holder)
         self._told = holder
         if holder == self._owner:
-            self._taken_at = asked_at
+            self._taken_at = requested_at
         return holder == self._owner
 
     def hold(self) -> None:
-        """Make sure that it is ours, also after this process was suspended for long. Raises AnotherPipeline."""
+        """Ensure that this pipeline holds the lease, also after the process was suspended. Raises AnotherPipeline."""
         if awake_s() - self._taken_at > RENEW_S * 2 and not self.take():
             raise AnotherPipeline
 
     def wait(self, stop: threading.Event) -> bool:
-        """Until it is ours; False if stopped before."""
+        """Wait until this pipeline holds the lease. Return False if stopped before."""
         while not stop.is_set():
             try:
                 if self.take():
@@ -93,7 +93,7 @@ class Lease:
         return False
 
     def replaced_by(self) -> str | None:
-        """Who read last, if it was another one."""
+        """Return the owner id that read these streams last; None if it was this pipeline or there was none."""
         with available():
             last = cast(bytes | None, self._client.get(LAST))
         return None if last is None or last.decode() == self._owner else last.decode()
@@ -107,4 +107,4 @@ class Lease:
             with available():
                 self._client.eval(LEAVE, 1, KEY, self._owner)
         except QueueUnavailable:
-            pass  # it ends by itself
+            pass  # the key expires

@@ -1,4 +1,4 @@
-"""Spark tells how long each part of a micro-batch took."""
+"""Report the duration of each phase of a micro-batch to the monitor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Listener(StreamingQueryListener):
         self._monitor = monitor
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing was measured yet."""
+        pass  # required by Spark
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self._monitor.phases(dict(event.progress.durationMs))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to read is no news."""
+        pass  # required by Spark
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The job sees it end, and says so."""
+        pass  # required by Spark

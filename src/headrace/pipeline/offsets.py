@@ -1,7 +1,7 @@
-"""Where in each shard's stream the pipeline stands.
+"""Offsets of the pipeline in the stream of each shard.
 
-Spark compares offsets as JSON text, so keys are always in the same order. An offset names the last entry
-that was read: its id, and the shard's event number in it.
+Spark compares offsets as JSON text, so keys are always in the same order. An offset names the last entry that was read:
+its id, and the shard's event number in it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def position(offset: ShardOffset) -> EntryId:
 
 @dataclass(frozen=True)
 class StreamRange:
-    """The entries after `start` up to and including `end`."""
+    """Entries after `start` up to and including `end`."""
 
     shard: int
     start: ShardOffset
@@ -44,7 +44,7 @@ class StreamRange:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[StreamRange]:
-    """One range per shard that moved. A shard that `start` does not know is read from its beginning."""
+    """Return one range per shard that advanced. A shard that is not in `start` is read from its beginning."""
     return [
         StreamRange(int(shard), start.get(shard, BEGINNING), last)
         for shard, last in end.items()

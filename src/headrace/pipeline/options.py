@@ -1,4 +1,4 @@
-"""What a pipeline has to be told."""
+"""Options of the pipeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.spool.backoff import CLICKHOUSE
 from headrace.spool.exporter import ExporterOptions
 from headrace.spool.options import SpoolOptions
 
-# One worker, so that records arrive in the order of their batches: what says how far history goes follows its rows.
+# One worker, so that records arrive in the order of their batches: the watermark must follow its rows.
 IN_ORDER = ExporterOptions(workers=1, backoff=CLICKHOUSE)
 
 

@@ -1,4 +1,4 @@
-"""Tables as bytes: what tasks hand to the driver, and what a record of the spool holds."""
+"""Arrow tables as bytes: results of Spark tasks, and payloads of spool records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Looking up where in a stream something is: the newest entry, the entry of a certain event number, a group's position.
+"""Look up positions in a stream: the newest entry, the entry of an event number, the position of a group.
 
-All cost a few look-ups of a few entries, however long the stream is.
+Each takes a few lookups of a few entries, however long the stream is.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from headrace.valkey.connect import Valkey, available
 from headrace.valkey.streams import Entry
 
 PAUSES_S = (0.1, 0.5, 1.0, 2.0)
-MOST_PIECES = 64  # of a range, whatever the numbers of its events pretend
-NEIGHBOURS = 10  # entries looked at for an event number, as a few may be no events
+MOST_PIECES = 64  # per range, even if its event numbers are wrong
+NEIGHBOURS = 10  # entries read to find an event number, because a few may be unreadable
 
 Answer = TypeVar("Answer")
 
 
 def patiently(call: Callable[[], Answer]) -> Answer:
-    """Again after a lost connection. Only for what may be done twice. Raises QueueUnavailable in the end."""
+    """Call `call`, retrying after each of PAUSES_S while Valkey is unavailable. Only for idempotent calls. Raises
+    QueueUnavailable."""
     for pause_s in PAUSES_S:
         try:
             with available():
@@ -39,13 +40,13 @@ def patiently(call: Callable[[], Answer]) -> Answer:
 
 
 def shards_of(client: Valkey) -> int:
-    """How many shards Valkey knows of; 0 before the first client came."""
+    """Return the number of shards stored in Valkey; 0 before the first client connected."""
     return int(cast(bytes | None, client.get(keys.SHARDS)) or 0)
 
 
 def newest_after(client: Valkey, shard: int, start: ShardOffset) -> ShardOffset:
-    """The newest entry; `start` while there is none after it. A stream that went back in time (Valkey lost its last
-    second) is waited for: its ids follow the clock, and soon pass what was read."""
+    """Return the newest entry; `start` if there is none after it. If the stream went back in time (Valkey lost its last
+    second), its ids follow the clock and soon pass what was read."""
     entries = streams.newest_entries(client, keys.metrics(shard), NEIGHBOURS)
     if not entries or EntryId.parse(entries[0][0].decode()) <= position(start):
         return start
@@ -53,8 +54,8 @@ def newest_after(client: Valkey, shard: int, start: ShardOffset) -> ShardOffset:
 
 
 def entry_at(client: Valkey, shard: int, seq: int, low: ShardOffset, high: ShardOffset) -> ShardOffset:
-    """The first entry of the first millisecond that reaches event number `seq`. Halving the time takes
-    some thirty look-ups, where counting along the stream would read all of it."""
+    """Return the first entry of the first millisecond that reaches event number `seq`. Bisecting the time takes about
+    thirty lookups, instead of reading the whole stream."""
     low_ms, high_ms = position(low).ms, position(high).ms
     while low_ms < high_ms:
         middle = (low_ms + high_ms) // 2
@@ -67,7 +68,7 @@ def entry_at(client: Valkey, shard: int, seq: int, low: ShardOffset, high: Shard
 
 
 def split(client: Valkey, whole: StreamRange, most: int) -> list[StreamRange]:
-    """Ranges of about `most` events at most, that together are the whole."""
+    """Split a range into ranges of at most about `most` events."""
     pieces = min(max(1, -(-whole.events // most)), MOST_PIECES)
     marks = [whole.start]
     for number in range(1, pieces):
@@ -83,7 +84,7 @@ def newest_of(client: Valkey, shards: int) -> Offsets:
 
 
 def group_of(client: Valkey, group: str, shards: int) -> Offsets:
-    """Where a group stands. A shard in which it never read begins at its oldest entry."""
+    """Return the position of a group in each shard; the beginning of a shard that it never read."""
     return ordered({str(shard): _group_offset(client, group, shard) for shard in range(shards)})
 
 
@@ -101,7 +102,7 @@ def _group_offset(client: Valkey, group: str, shard: int) -> ShardOffset:
 
 def _offset_from(client: Valkey, shard: int, at_ms: int, otherwise: ShardOffset) -> ShardOffset:
     entries = streams.entries_from(client, keys.metrics(shard), f"{at_ms}-0", NEIGHBOURS)
-    if not entries:  # trimmed meanwhile
+    if not entries:  # trimmed in the meantime
         return otherwise
     return {"id": entries[0][0].decode(), "seq": _first_seq(entries, otherwise["seq"])}
 

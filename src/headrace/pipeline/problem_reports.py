@@ -1,7 +1,7 @@
-"""Reports an unhealthy exporter to where alerts are raised.
+"""Report an unhealthy exporter as a problem for alerts.
 
-The report is repeated while the problem lasts and withdrawn when a send succeeds, so a process that ends with a problem
-leaves a report that grows old.
+The report is repeated while the problem lasts and withdrawn when a send succeeds. A process that ends with a problem
+leaves a report that becomes stale.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ REPEAT_S = 30.0
 RETRY_S = 5.0
 
 ReportProblem = Callable[[str | None], None]
-"""Called with what is wrong; with None when that is over."""
+"""Called with a description of the problem; with None when it is over."""
 
 
 @contextmanager
 def reporting(exporter: Exporter, report: ReportProblem | None) -> Generator[None]:
-    """Report the exporter's health until the block ends."""
+    """Report the exporter's health inside this context."""
     if report is None:
         yield
         return

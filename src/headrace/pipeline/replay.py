@@ -1,4 +1,4 @@
-"""Hours of the archive as rows of the warehouse, by the same functions that made them when they were streamed."""
+"""Recompute rows of the warehouse from hours of the archive, with the functions that the streaming job uses."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headrace.pipeline.archive import HOUR_MS, Archive
 from headrace.pipeline.buckets import SCHEMA
 from headrace.pipeline.transforms import SUMMARY, Plan, between, collected, joined, summarise, total
 
-READS = 3  # of files that may be tidied away while they are read
+READS = 3  # attempts to read files that may be compacted away meanwhile
 
 T = TypeVar("T")
 
 
 class ArchiveIncomplete(HeadraceError):
-    """The archive lacks events that history may have counted."""
+    """The archive lacks events that history may include."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Whole hours: [start, end)."""
+    """A period of whole hours: [start, end)."""
 
     start_ms: int
     end_ms: int
@@ -38,16 +38,17 @@ class Window:
 
 
 def closed_window(start_ms: int, end_ms: int, watermark_ms: int | None) -> Window:
-    """Refuses what is no range of whole hours, and hours that may still change."""
+    """Return a window of whole, closed hours. Raises InvalidPeriod for other periods, and for hours that may still
+    change."""
     if start_ms % HOUR_MS or end_ms % HOUR_MS or start_ms >= end_ms:
         start = start_ms // HOUR_MS * HOUR_MS
         end = max(-(-end_ms // HOUR_MS) * HOUR_MS, start + HOUR_MS)
         raise InvalidPeriod(
-            f"From {iso(start_ms)} to {iso(end_ms)} is no range of whole hours. Nothing was changed. The nearest one "
+            f"{iso(start_ms)} to {iso(end_ms)} is not a range of whole hours. Nothing was changed. The nearest range "
             f"is --from {iso(start)} --to {iso(end)}."
         )
     if end_ms > (watermark_ms or 0):
-        known = f"complete up to {iso(watermark_ms)}" if watermark_ms else "not complete up to any time"
+        known = f"complete up to {iso(watermark_ms)}" if watermark_ms else "not complete yet"
         raise InvalidPeriod(
             f"History is {known}, and {iso(end_ms)} is later. Nothing was changed. Wait until the pipeline has read "
             "that far, or choose an earlier --to."
@@ -58,14 +59,14 @@ def closed_window(start_ms: int, end_ms: int, watermark_ms: int | None) -> Windo
 @dataclass(frozen=True)
 class Hour:
     start_ms: int
-    rows: pa.Table  # of the 5 s tier
+    rows: pa.Table  # rows of the 5 s tier
     events: int
-    lost: int  # events that are missing among them, by their numbers
-    seqs: dict[int, tuple[int, int]]  # shard → the numbers of its first and last event
+    lost: int  # missing events, by their numbers
+    seqs: dict[int, tuple[int, int]]  # event numbers of the first and last event, by shard
 
 
 def replay(session: SparkSession, uri: str, hour_ms: int) -> Hour:
-    """A task per shard. Spark passes on its sums; the events stay where they are read."""
+    """Recompute an hour, with one Spark task per shard. Spark only transfers sums; events stay where they are read."""
     shards = sorted({name.shard for name in Archive(uri).names(hour_ms)})
     if not shards:
         return Hour(hour_ms, SCHEMA.empty_table(), 0, 0, {})
@@ -104,25 +105,26 @@ def _again_if_tidied(read: Callable[[], T]) -> T:
 
 
 class Continuity:
-    """Whether the archive holds every event from hour to hour. Events are numbered, so what is missing shows."""
+    """Checks that the archive has every event from hour to hour. Events are numbered, so gaps are visible."""
 
     def __init__(self, uri: str) -> None:
         self._archive = Archive(uri)
 
     def missing(self, hour: Hour) -> str | None:
-        """In words; None if nothing is. The hour is over and was read, so every shard has events after it."""
+        """Describe which events the archive lacks around an hour; None if none. The hour must be closed, so every shard
+        has an event after it."""
         if hour.lost:
             return f"{hour.lost} events within it"
         around = _again_if_tidied(lambda: self._archive.neighbours(hour.start_ms))
         for shard, (before, after) in around.items():
-            first, last = hour.seqs.get(shard, (after, before))  # a shard in which nothing happened
+            first, last = hour.seqs.get(shard, (after, before))  # a shard without events in this hour
             if before is None and first is not None and first > 1:
-                return f"what precedes its first event of shard {shard}"
+                return f"events before the first one of shard {shard}"
             if after is None:
-                return f"what follows its last event of shard {shard}"
+                return f"events after the last one of shard {shard}"
             lost = between(before or 0, first or 0)[0] + (between(last or 0, after)[0] if shard in hour.seqs else 0)
             if lost:
-                return f"{lost} events of shard {shard} at its edges"
+                return f"{lost} events of shard {shard} next to the hour before or after"
         return None
 
 

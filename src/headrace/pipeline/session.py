@@ -1,4 +1,4 @@
-"""The Spark session of the pipeline, of backfill and of audit."""
+"""Spark session of the pipeline, of backfills and of audits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headrace.pipeline.source import RedisStreamSource
 
 LOOPBACK = "127.0.0.1"
 
-# The work is done in Python and Arrow; the JVM plans. A light compiler and collector bring the first chart a quarter
-# earlier on two cores, and later batches are no slower.
+# The work is done in Python and Arrow; the JVM only plans. A light compiler and garbage collector produce the first
+# chart a quarter earlier on two cores, and later batches are no slower.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -21,7 +21,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 class SessionOptions:
     master: str = "local[*]"
     driver_memory: str = "1g"
-    driver_host: str = LOOPBACK  # where executors reach the driver; nothing listens beyond loopback unless told to
+    driver_host: str = LOOPBACK  # address where executors reach the driver; loopback unless configured otherwise
     java_home: str | None = None
 
 
@@ -29,7 +29,7 @@ def start_session(options: SessionOptions) -> SparkSession:
     if options.java_home:
         os.environ["JAVA_HOME"] = options.java_home
     if options.driver_host == LOOPBACK:
-        # Spark would start its workers with whatever `python3` is on PATH, which may not have us installed.
+        # By default Spark starts its workers with any `python3` on PATH, which may not have Headrace installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     settings = {
@@ -39,10 +39,10 @@ def start_session(options: SessionOptions) -> SparkSession:
         "spark.driver.host": options.driver_host,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # The default of 200 costs a second per batch on one machine; a batch here is a few thousand rows.
+        # The default of 200 costs a second per batch on one machine; a batch has a few thousand rows.
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        # Each keeps files of the checkpoint; the offsets of a few batches are enough to go on.
+        # Each batch keeps files in the checkpoint; the offsets of a few batches are enough to continue.
         "spark.sql.streaming.minBatchesToRetain": "20",
     }
     builder = SparkSession.builder.appName("headrace-pipeline").master(options.master)

@@ -1,12 +1,12 @@
-"""One micro-batch into the spool, exactly once.
+"""Store micro-batches in the spool, exactly once.
 
-A batch becomes records: its rows, what could not be understood, and what is known about it. They are on disk when this
-returns, together with a mark per shard: up to which entry and event number the spool has taken them. Spark may run a
-batch again after a crash, and may even plan the same batch id over other events; what is up to the mark is left out
-then, so each event is taken once. And since events are numbered, the mark also tells how many are missing.
+A batch becomes records: its rows, samples of unreadable entries, and the batch's statistics. They are on disk when this
+returns, together with a mark per shard: up to which entry and event number the spool has stored it. Spark may run a
+batch again after a crash, and may even plan the same batch id over other events; entries up to the mark are then
+skipped, so each event is stored once. Because events are numbered, the mark also shows how many are missing.
 
-Records carry a token made of *what was read*. The spool may send one again when it does not know whether ClickHouse has
-it; ClickHouse recognises the token.
+Records have a token derived from *what was read*. The spool may send a record again when it does not know whether
+ClickHouse has it; ClickHouse recognises the token.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.warehouse.pipeline_coverage import Interval
 
 SHARD = "shard/"
-ENTRY = "entry/"  # the exact id beside SHARD, which has room for 2^20 entries in a millisecond
-GAP = "gap/"  # in front of a shard whose queues have not yet said where they stand after events were missing
+ENTRY = "entry/"  # exact entry id beside SHARD, which has room for 2^20 entries in a millisecond
+GAP = "gap/"  # prefix of shards with lost events whose queues were not resynced yet
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The last entry of a shard that the spool has taken."""
+    """Last entry of a shard that is in the spool."""
 
     at: EntryId
-    seq: int  # of its event
+    seq: int  # event number of the entry
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A batch that is in the spool."""
+    """A batch that was stored in the spool."""
 
     batch: PipelineBatch
-    broken: frozenset[int]  # shards in which events were missing
+    broken: frozenset[int]  # shards with lost events
 
 
 class SpoolSink:
-    """What `foreachBatch` calls. Rows of the batch are summaries."""
+    """Callback for `foreachBatch`. The rows of a batch are partition summaries."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class SpoolSink:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._spool = spool
-        self._begun = begun  # where shards without a mark begin
-        self._also = also  # marks that every batch carries
+        self._begun = begun  # start of shards without a mark
+        self._also = also  # additional marks for every batch
         self._before_put = before_put
         self._after_put = after_put
         self._now_ms = now_ms
@@ -88,7 +88,7 @@ class SpoolSink:
             batch_id=batch_id,
             events=sum(read.events for read in shards.values()),
             rows=rows.num_rows,
-            duration_ms=max(now - started_ms, 0),  # the clock may have been set back, and the column takes no less
+            duration_ms=max(now - started_ms, 0),  # the clock may have been set back, and the column is unsigned
             oldest_event_ms=min(read.first_at for read in shards.values()).ms,
             newest_event_ms=max(read.last_at for read in shards.values()).ms,
             lost_events=sum(lost for lost, _ in losses.values()),
@@ -99,25 +99,25 @@ class SpoolSink:
         samples = [sample for read in shards.values() for sample in read.samples]
         token = token_of(shards)
         counted = records_of(queue_metrics.TABLE, rows, token)
-        unread = records_of(set_aside.TABLE, set_aside.to_arrow(samples), token) if samples else []
-        # What says how far history goes is last: it must not be there before the rows.
+        unreadable = records_of(set_aside.TABLE, set_aside.to_arrow(samples), token) if samples else []
+        # The record with the watermark is last: it must not arrive before the rows.
         last = records_of(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch), token)
         coverage = Coverage(now, [_interval(read, before.get(shard)) for shard, read in sorted(shards.items())])
-        if counted:  # each record vouches for its own rows
+        if counted:  # each record covers its own rows
             counted = covered(counted, coverage)
         else:
             last = covered(last, coverage)
-        broken = frozenset(shard for shard, loss in losses.items() if any(loss))
+        gap_shards = frozenset(shard for shard, loss in losses.items() if any(loss))
         self._before_put()
         self._spool.put_many(
-            [*counted, *unread, *last],
+            [*counted, *unreadable, *last],
             marks={
                 **self._also(),
-                **dict.fromkeys((f"{GAP}{shard}" for shard in broken), "1"),
+                **dict.fromkeys((f"{GAP}{shard}" for shard in gap_shards), "1"),
                 **write_marks({shard: mark for shard, mark in after.items() if mark.at > START}),
             },
         )
-        self._after_put(Taken(batch, broken))
+        self._after_put(Taken(batch, gap_shards))
 
 
 def read_marks(marks: Mapping[str, str]) -> dict[int, Mark]:
@@ -129,7 +129,8 @@ def read_marks(marks: Mapping[str, str]) -> dict[int, Mark]:
 
 
 def _read_id(linear: int, exact: str | None) -> EntryId:
-    """Releases before 0.2 wrote no exact id, and leave an outdated one behind."""
+    """Return the exact entry id if it belongs to the packed one. Releases before 0.2 wrote no exact id, and leave an
+    outdated one."""
     found = EntryId.parse(exact) if exact else None
     return found if found is not None and found.linear == linear else EntryId.from_linear(linear)
 
@@ -150,22 +151,26 @@ def marks_at(offsets: Offsets) -> dict[int, Mark]:
 
 
 def watermark_ms(marks: Mapping[int, Mark]) -> int:
-    """Up to when every shard was read. A shard in which nothing ever happened holds nobody up."""
+    """Return the time in ms up to which every shard was read; 0 if none was. Shards that never had an entry are
+    ignored."""
     return min((mark.at for mark in marks.values() if mark.at > START), default=START).ms
 
 
 def token_of(shards: Mapping[int, Summary]) -> str:
-    """The same entries give the same token, other entries another one, however they were split among partitions."""
+    """Return a token that depends only on the entries that were read, not on how they were split among partitions."""
     read = [(shard, str(each.first_at), str(each.last_at), each.events) for shard, each in sorted(shards.items())]
     return hashlib.sha256(json.dumps(read).encode()).hexdigest()
 
 
 def _refuse_taken(shards: Mapping[int, Summary], before: Mapping[int, Mark]) -> None:
-    """What was taken is left out when it is read, by the marks that the query began with. Should an offset go back
-    within a query, the batch fails, and the next query knows the new marks."""
+    """Raise HeadraceError if entries that are already in the spool were read again. The query skips them by the marks
+    it started with; if an offset goes back within a query, the batch fails, and the next query uses new marks."""
     for shard, read in shards.items():
         if shard in before and read.first_at <= before[shard].at:
-            raise HeadraceError(f"Shard {shard} was read again from an entry that is taken. Nothing was counted twice.")
+            raise HeadraceError(
+                f"Shard {shard} was read again from an entry that is already in the spool. The batch was rejected;"
+                " nothing was counted twice."
+            )
 
 
 def _interval(read: Summary, before: Mark | None) -> Interval:
@@ -175,15 +180,15 @@ def _interval(read: Summary, before: Mark | None) -> Interval:
 
 
 def _last_seq(read: Summary, before: Mapping[int, Mark]) -> int:
-    """Entries that are no events have no number; the mark then keeps the one it has."""
+    """Return the event number for the shard's new mark; keep the old one if no entry read has a number."""
     if read.last_seq or read.shard not in before:
         return read.last_seq
     return before[read.shard].seq
 
 
 def _loss(read: Summary, before: Mark | None) -> tuple[int, int]:
-    """Lost events and rewinds up to the last entry that was read."""
-    if before is None or before.at == START:  # from the beginning: events are numbered from 1
+    """Return lost events and rewinds up to the last entry that was read."""
+    if before is None or before.at == START:  # read from the beginning: events are numbered from 1
         return max(read.first_seq - 1, 0) + read.lost, read.rewinds
     lost, rewinds = between(before.seq, read.first_seq)
     return lost + read.lost, rewinds + read.rewinds

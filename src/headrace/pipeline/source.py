@@ -1,14 +1,14 @@
-"""The Spark source `redis_stream`: metric streams as a DataFrame, streaming or batch.
+"""The Spark data source `redis_stream`: metric streams as a DataFrame, streaming or batch.
 
-A micro-batch is exactly the entries between two offsets, however often it is replayed. `read` runs in the
-executors and is stateless: it reads its range again from Valkey each time. `commit` is called
-when everything up to an offset is safe downstream; then the stream is trimmed, except for the last entry,
-which stays as an anchor, and the consumer group is moved so that ordinary tools see the lag.
+A micro-batch is exactly the entries between two offsets, however often it is replayed. `read` runs in the executors and
+is stateless: it reads its range from Valkey each time. `commit` is called when everything up to an offset is stored
+downstream; then the stream is trimmed, except for the last entry, which stays as an anchor, and the consumer group is
+moved so that ordinary tools show the lag.
 
-Options: `url`; `shards` (at least so many; more are found in Valkey as they come); `maxEventsPerTrigger`;
+Options: `url`; `shards` (a minimum; more are found in Valkey as they appear); `maxEventsPerTrigger`;
 `eventsPerPartition`, above which a shard's range is read by several tasks; `startingOffsets` (JSON) for a query without
-a checkpoint. With `summaries` set, rows are not events but summaries of partitions (transforms.py), made next to the
-read: events need not travel through Java. Its value says which events to leave out and where to archive.
+a checkpoint. With `summaries` set, rows are not events but partition summaries (transforms.py), computed by the reading
+task, so that events need not pass through Java. Its value says which events to skip and where to archive.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ShardPartition(InputPartition):
 
 
 class Reading:
-    """What streaming and batch have in common."""
+    """Reads the partitions of a stream, for streaming and batch."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -96,8 +96,10 @@ class Reading:
         with connect(self._options.url) as client:
             pieces = [
                 piece
-                for moved in ranges(start, end)
-                for piece in patiently(lambda moved=moved: split(client, moved, self._options.events_per_partition))
+                for stream_range in ranges(start, end)
+                for piece in patiently(
+                    lambda stream_range=stream_range: split(client, stream_range, self._options.events_per_partition)
+                )
             ]
         return [ShardPartition(piece.shard, piece.start["id"], piece.end["id"]) for piece in pieces]
 
@@ -112,7 +114,7 @@ class Reading:
 class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
-        self._last: Offsets | None = None  # where an `availableNow` run ends
+        self._last: Offsets | None = None  # end of an `availableNow` run
 
     def initialOffset(self) -> dict[str, Any]:
         known = {str(shard): BEGINNING for shard in range(self._options.shards)}
@@ -133,12 +135,16 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._partitions(cast(Offsets, start), cast(Offsets, end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Failing to trim fails nothing: the next commit trims more."""
+        """Trim the streams up to an offset. Errors are logged: the next commit trims more."""
         try:
             with connect(self._options.url) as client:
                 patiently(lambda: _commit(client, cast(Offsets, end)))
         except (QueueUnavailable, MemoryFull) as error:
-            log.warning("streams could not be trimmed yet: %s", error, extra={"action": "commit_failed"})
+            log.warning(
+                "could not trim the metric streams; the next commit retries: %s",
+                error,
+                extra={"action": "commit_failed"},
+            )
 
     def _ends(self, start: Offsets, most: int | None) -> Offsets:
         with connect(self._options.url) as client:
@@ -146,7 +152,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class BatchReader(Reading, DataSourceReader):
-    """Everything that the streams hold now."""
+    """Reads everything in the streams now."""
 
     def partitions(self) -> Sequence[InputPartition]:
         with connect(self._options.url) as client:
@@ -161,12 +167,12 @@ def _ends(client: Valkey, start: Offsets, at_least: int, most: int | None) -> Of
 
 
 def _end(client: Valkey, shard: int, start: ShardOffset, most: int | None) -> ShardOffset:
-    """The newest entry, or the one about `most` events after `start` if that is earlier."""
+    """Return the newest entry, or the one about `most` events after `start` if that is earlier."""
     newest = newest_after(client, shard, start)
     if most is None or newest["seq"] - start["seq"] <= most:
         return newest
     found = entry_at(client, shard, start["seq"] + most, start, newest)
-    # Many events of one millisecond cannot be told apart by time: then all of it is read.
+    # Many events of one millisecond cannot be separated by time: then all of it is read.
     return found if position(found) > position(start) else newest
 
 
@@ -189,7 +195,7 @@ def _pages(client: Valkey, partition: ShardPartition) -> Iterator[pa.RecordBatch
 
 def _commit(client: Valkey, end: Offsets) -> None:
     for shard, offset in end.items():
-        if offset["seq"]:  # a stream that was never written is idle, not read
+        if offset["seq"]:  # a stream that was never written to
             stream = keys.metrics(int(shard))
             streams.trim_before(client, stream, offset["id"])  # before anything that needs memory
             streams.move_group(client, stream, GROUP, offset["id"], offset["seq"])

@@ -1,7 +1,7 @@
-"""What is made of events: each partition becomes one summary, next to where it was read.
+"""Summarise partitions of events where they are read.
 
-Shared by streaming, replay and tests. A summary holds the partial sums of its partition (as Arrow's own bytes, which
-Spark passes on untouched) and what was read: from which entry to which, how many, and what is missing among them.
+Shared by streaming, replay and tests. A summary contains the partial sums of its partition (as Arrow bytes, which Spark
+passes on unchanged) and what was read: from which entry to which, how many, and what is missing among them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headrace.pipeline.entries import Ints, are_after, ascend, read_ids
 from headrace.pipeline.payload import from_payload, to_payload
 from headrace.warehouse.set_aside import SetAside
 
-pc: Any = pyarrow.compute  # its functions are made when it is imported; no type checker sees them
+pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
-CHUNK_EVENTS = 100_000  # summed up together: few enough for memory, many enough for speed
-SAMPLES = 10  # kept of what was set aside, per partition
+CHUNK_EVENTS = 100_000  # events aggregated together: few enough for memory, many enough for speed
+SAMPLES = 10  # samples kept of unreadable entries, per partition
 
 _IDS = ("first_at", "last_at")
 _NUMBERS = ("first_seq", "last_seq", "events", "lost", "rewinds", "set_aside")
@@ -44,9 +44,9 @@ SUMMARY = pa.schema(
 
 @dataclass(frozen=True)
 class Plan:
-    """How partitions are summarised: which events were taken before, and where to archive the others."""
+    """How to summarise partitions: which events are already stored, and where to archive the others."""
 
-    marks: Mapping[int, EntryId] = field(default_factory=dict[int, EntryId])  # shard → the last entry that was taken
+    marks: Mapping[int, EntryId] = field(default_factory=dict[int, EntryId])  # last stored entry, by shard
     archive: str | None = None
 
     def text(self) -> str:
@@ -63,18 +63,18 @@ class Summary:
     shard: int
     first_at: EntryId
     last_at: EntryId
-    first_seq: int  # numbers of events; 0 if none has one
+    first_seq: int  # event number; 0 if no entry has one
     last_seq: int
     events: int
-    lost: int  # numbers that are missing between the first and the last
-    rewinds: int  # times the number went back: Valkey forgot events that we know
+    lost: int  # missing numbers between the first and the last
+    rewinds: int  # times the number went backwards, because Valkey lost events
     set_aside: int
     samples: list[SetAside]
     rows: pa.Table
 
 
 def summaries(events: DataFrame, plan: Plan | None = None) -> list[Summary]:
-    """Run the job on events; one summary per partition that had events to take."""
+    """Run a Spark job on events; return one summary per partition with new events."""
     chosen = plan or Plan()
 
     def summarised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ def summaries(events: DataFrame, plan: Plan | None = None) -> list[Summary]:
 
 
 def collected(found: DataFrame) -> list[Summary]:
-    """Run the job on what the source has summarised already."""
+    """Run the Spark job of a source that returns summaries, and collect them."""
     return [summary_of(row) for row in found.toArrow().to_pylist()]
 
 
@@ -98,7 +98,7 @@ def summary_of(row: dict[str, Any]) -> Summary:
 
 
 def summarise(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:
-    """A partition holds entries of one shard. Those up to the shard's mark were taken before."""
+    """Summarise a partition, which contains entries of one shard. Entries up to the shard's mark are skipped."""
     archive = ArchiveWriter(plan.archive) if plan.archive else None
     partials: list[pa.Table] = []
     summary: Summary | None = None
@@ -163,7 +163,7 @@ def _describe(chunk: pa.Table) -> Summary:
 
 
 def missing(seq: Ints) -> tuple[int, int]:
-    """How many numbers were passed over in a run of event numbers, and how often it went back."""
+    """Return how many numbers are missing in a series of event numbers, and how often it went backwards."""
     steps = np.diff(seq)
     return int(np.sum(steps[steps > 1] - 1)), int(np.sum(steps < 1))
 
@@ -175,7 +175,7 @@ def _samples(chunk: pa.Table) -> list[SetAside]:
 
 
 def _joined(one: Summary, other: Summary) -> Summary:
-    """`other` follows `one` in the same shard."""
+    """Append `other`, which follows `one` in the same shard."""
     lost, rewinds = between(one.last_seq, other.first_seq)
     return Summary(
         shard=one.shard,
@@ -193,13 +193,13 @@ def _joined(one: Summary, other: Summary) -> Summary:
 
 
 def between(last: int, first: int) -> tuple[int, int]:
-    """Lost events and rewinds between two stretches, by the number that ends one and the number that begins the next;
-    0 if a stretch has none."""
+    """Return lost events and rewinds between two parts of a stream, by the last event number of one and the first of
+    the next; 0 if a part has no number."""
     return missing(np.array([last, first])) if last and first else (0, 0)
 
 
 def joined(found: Sequence[Summary]) -> dict[int, Summary]:
-    """What was read of each shard, all its partitions together. Their rows are left to `total`."""
+    """Merge the summaries of each shard, except for their rows; see `merge_rows`."""
     shards: dict[int, Summary] = {}
     for summary in sorted(found, key=lambda each: (each.shard, each.first_at)):
         known = shards.get(summary.shard)
@@ -208,7 +208,7 @@ def joined(found: Sequence[Summary]) -> dict[int, Summary]:
 
 
 def total(found: Sequence[Summary]) -> pa.Table:
-    """The rows of all summaries, one per queue, epoch and bucket."""
+    """Return the rows of all summaries, one per queue, epoch and bucket."""
     return merge(summary.rows for summary in found)
 
 

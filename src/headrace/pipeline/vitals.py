@@ -1,6 +1,6 @@
-"""How the pipeline is: figures for Prometheus, the health page and the log.
+"""Status, Prometheus metrics and health response of the pipeline.
 
-Written by the sink (what was taken), by Spark's listener (how long it took) and by the job (lag, failures).
+Updated by the sink (stored batches), by Spark's listener (durations) and by the job (lag, failures).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ BATCH_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 @dataclass
 class Vitals:
-    """One consistent answer. None: not known yet."""
+    """A consistent snapshot of the pipeline. None: unknown yet."""
 
-    state: str = "starting"  # starting, waiting (another pipeline reads), running, retrying, stopping
+    state: str = "starting"  # starting, waiting (another pipeline holds the lease), running, retrying, stopping
     failures_in_a_row: int = 0
     last_error: str = ""
     batches: int = 0
@@ -30,7 +30,7 @@ class Vitals:
     lost_events: int = 0
     rewinds: int = 0
     set_aside: int = 0
-    events_per_s: float | None = None  # of the newest batch
+    events_per_s: float | None = None  # in the newest batch
     batch_ms: int | None = None
     freshness_ms: int | None = None  # from the newest event to the spool, in the newest batch
     watermark_ms: int | None = None
@@ -56,24 +56,28 @@ class Monitor:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"headrace_pipeline_{name}", text, labels, registry=self.registry)
 
-        self._batches = counter("batches", "Micro-batches that are in the spool.")
+        self._batches = counter("batches", "Micro-batches stored in the spool.")
         self._events = counter("events", "Metric events read.")
-        self._rows = counter("rows", "Rows of history made of them.")
-        self._lost = counter("lost_events", "Events that were gone before they could be read.")
-        self._rewinds = counter("rewinds", "Times a shard's event number went back: Valkey lost data.")
-        self._aside = counter("set_aside", "Entries that could not be understood.")
-        self._failures = counter("failures", "Micro-batches that failed and were tried again.")
-        self._healthy = gauge("healthy", "1 until three micro-batches in a row failed.")
+        self._rows = counter("rows", "Rows of history computed from metric events.")
+        self._lost = counter("lost_events", "Events lost before they could be read.")
+        self._rewinds = counter("rewinds", "Times a shard's event number went backwards because Valkey lost data.")
+        self._aside = counter("set_aside", "Unreadable stream entries.")
+        self._failures = counter("failures", "Failed micro-batches, which are retried.")
+        self._healthy = gauge(
+            "healthy", "0 after three consecutive failed micro-batches, until a success; otherwise 1."
+        )
         self._healthy.set(1)
-        self._lag = gauge("lag_events", "Events in the stream that are not in the spool yet.", "shard")
-        self._watermark = gauge("watermark_timestamp_seconds", "Up to when every shard was read.")
-        self._last = gauge("last_batch_timestamp_seconds", "When the newest batch was put into the spool.")
+        self._lag = gauge("lag_events", "Events in the stream that are not yet in the spool.", "shard")
+        self._watermark = gauge("watermark_timestamp_seconds", "Unix time up to which every shard was read.")
+        self._last = gauge(
+            "last_batch_timestamp_seconds", "Unix time at which the newest batch was stored in the spool."
+        )
         self._seconds = Histogram(
-            *("headrace_pipeline_batch_seconds", "From the start of a micro-batch until it was in the spool."),
+            *("headrace_pipeline_batch_seconds", "Time from the start of a micro-batch until it was in the spool."),
             buckets=BATCH_SECONDS,
             registry=self.registry,
         )
-        self._phases = gauge("phase_seconds", "What the newest micro-batch spent its time on.", "phase")
+        self._phases = gauge("phase_seconds", "Duration of each phase of the newest micro-batch.", "phase")
 
     def read(self) -> Vitals:
         with self._lock:
@@ -84,7 +88,7 @@ class Monitor:
             self._now.state = state
 
     def took(self, batch: PipelineBatch) -> None:
-        """A batch is in the spool."""
+        """Record a batch that was stored in the spool."""
         at = time.time()
         with self._lock:
             now = self._now
@@ -122,7 +126,7 @@ class Monitor:
             self._phases.labels(phase).set(spent / 1000)
 
     def lags(self, events: dict[str, int]) -> None:
-        """Empty: not known, so no series rather than a zero."""
+        """Record the lag by shard; empty if unknown, so that there is no series instead of a zero."""
         with self._lock:
             self._now.lag_events = events
         self._lag.clear()
@@ -131,5 +135,5 @@ class Monitor:
 
 
 def page(now: Vitals) -> tuple[int, dict[str, Any]]:
-    """Status and body of /healthz."""
+    """Return HTTP status and body of /healthz."""
     return (200 if now.healthy else 503), {"healthy": now.healthy, **asdict(now)}

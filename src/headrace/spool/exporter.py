@@ -5,11 +5,11 @@ senders send them, with a bounded channel between; `FlowControl` decides when ea
 
 Guarantees:
 - A record is leased, never popped. It leaves the spool when the destination has stored it (ack), when it is invalid
-(dead letter), or when it was split (replace). After anything else, including internal errors, it is sent again.
+  (dead letter), or when it was split (replace). After anything else, including internal errors, it is sent again.
 - The circuit breaker is checked before a record is leased.
 - A record whose outcome is unknown is sent again unchanged, and few others are sent past it (`UnknownOutcomes`).
 - `stop` loses nothing: prepared records go back without counting an attempt. Sends in progress may finish until the
-deadline; a record still being sent then stays leased and is delivered again when the spool is opened.
+  deadline; a record still being sent then stays leased and is delivered again when the spool is opened.
 
 Order: with one worker, records arrive in the order they were put, also after an outage; a record that keeps failing
 then blocks all others until its attempts are used up. With more workers records are sent in parallel, and a failed

@@ -3,10 +3,10 @@
 A preparer waits for a slot *before* it leases a record, so that no record is leased that cannot be sent:
 
 - normally, up to `channel_size` records hold a slot (prepared, being prepared, or held by a sender that waits for its
-permit);
+  permit);
 - while the breaker is open or the exporter pauses, none are leased; when a probe is due, one is;
 - while a record with an unknown outcome must not be passed any further, only such records proceed; once another one was
-leased and had to go back, records are leased one at a time.
+  leased and had to go back, records are leased one at a time.
 
 A sender is checked again before it sends, because conditions may have changed: at most `max_sends` sends of this
 exporter are in progress, and as many of all exporters of the process as `SendLimit` allows. Senders beyond `workers`
