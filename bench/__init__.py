@@ -1,1 +1,1 @@
-"""Benchmarks: programs that measure one promise each and end with one line of JSON. See docs/bench/README.md."""
+"""Benchmarks: programs that each measure one guarantee and end with one line of JSON. See docs/bench/README.md."""

@@ -1,7 +1,7 @@
-"""What does a round over 10,000 rules of 1,000 environments cost, and what do ten times the rules?
+"""Measure the cost of evaluating 10,000 alert rules of 1,000 environments, and of ten times as many rules.
 
-History is that of two queues per environment over some minutes; the rules are of all metrics, over windows of both
-tiers, and some fire. Each figure is the median of the rounds.
+The history has two queues per environment over some minutes; the rules use all metrics and windows of both tiers, and
+some fire. Each result is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# This folder holds a queue.py, which must not be found in place of the standard library's.
+# This folder contains a queue.py, which must not shadow the module of the standard library.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -48,7 +48,7 @@ AT_ONCE = 2000
 @dataclass(frozen=True)
 class Size:
     environments: int = 1000
-    rules: int = 10  # of each environment
+    rules: int = 10  # per environment
     rounds: int = 3
 
 
@@ -56,7 +56,7 @@ QUICK = Size(environments=100)
 
 
 def rules_of(number: int, count: int) -> list[Rule]:
-    """The first two of a hundred fire; the others differ in their thresholds."""
+    """Build the rules of an environment: the first one fires, the others differ in their thresholds."""
     return [
         Rule(
             f"r{number}-{each}",
@@ -97,7 +97,8 @@ def add_history(client: Client, environments: int, now_ms: int) -> None:
 
 
 def measure(evaluator: Evaluator, lease: Lease, now_ms: int, rounds: int) -> tuple[float, Round]:
-    """The first round reads the rules and opens incidents, and does not count."""
+    """Evaluate the rules; return the median seconds and the last report. The first round loads the rules and opens
+    incidents, and is not measured."""
     seconds: list[float] = []
     done = Round()
     for number in range(rounds + 1):
@@ -134,7 +135,8 @@ def run(size: Size, pool: Pool, clickhouse_url: str) -> dict[str, float]:
         "evaluation_s": seconds,
         "queries": done.queries,
         "queries_per_environment": done.queries / done.environments,
-        "queries_of_one_environment": one.queries - 1,  # one is about the pipeline, whatever the environments
+        "queries_of_one_environment": one.queries
+        - 1,  # one query reads the pipeline's progress, whatever the environments
         "rules_10x": more.rules,
         "evaluation_10x_s": more_seconds,
         "rules_growth_ratio": more_seconds / seconds,
@@ -143,8 +145,8 @@ def run(size: Size, pool: Pool, clickhouse_url: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench alerts", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="run a smaller benchmark, about a minute; write no record")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)

@@ -1,10 +1,8 @@
-"""How long do jobs wait, and what does it cost, under Headrace's rule and under others? What does a stream's true depth
-cost to read?
+"""Compare wait times and cost under Headrace's scaling rule and others, and measure reading the true depth of a stream.
 
-A made-up day (quiet night and busy day, four bursts, an hour of slow poison jobs, an outage and what follows it) is
-played through the same simulator under each rule: pending work as pressure, doubled beyond 30 s; KEDA's scaler for
-Redis streams, by pending entries and by lag; and the smallest fixed number of workers whose p95 wait is not above
-Headrace's.
+A synthetic day (quiet night and busy day, four bursts, an hour of slow poison jobs, an outage and its aftermath) is
+simulated under each rule: pending work as pressure, doubled beyond 30 s; KEDA's scaler for Redis streams, by pending
+entries and by lag; and the smallest fixed number of workers whose p95 wait does not exceed Headrace's.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# This folder holds a queue.py, which must not be found in place of the standard library's.
+# This folder contains a queue.py, which must not shadow the module of the standard library.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -61,7 +59,7 @@ def headrace() -> Rule:
 
 
 def smallest_fixed(load: Load, wait_s: float) -> tuple[int, Outcome]:
-    """Whose p95 wait is not above this one."""
+    """Return the smallest fixed number of workers whose p95 wait does not exceed `wait_s`, and its outcome."""
     low, high = 1, BOUNDS.max
     found = play(load, Fixed(high), high)
     while low < high:
@@ -105,7 +103,7 @@ def simulate(load: Load) -> dict[str, float]:
 
 
 def fill(redis: Valkey, stream: str, entries: int) -> None:
-    """A third of it done, but for the same number of pending entries, and the rest not delivered."""
+    """Fill a stream: a third is done except for PENDING entries, the rest is not delivered."""
     redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
     for start in range(0, entries, 1000):
         pipeline = redis.pipeline(transaction=False)
@@ -126,7 +124,7 @@ def depth_cost(size: Size) -> dict[str, float]:
         for name, entries in sizes.items():
             note(f"a stream of {entries} entries")
             fill(bench.redis, name, entries)
-        for _ in range(size.reads):  # in turns: what else this machine does hits both
+        for _ in range(size.reads):  # alternating, so that other load on this machine affects both
             for name in sizes:
                 began = time.perf_counter()
                 read_depth(bench.redis, name, GROUP)
@@ -142,8 +140,8 @@ def depth_cost(size: Size) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench autoscale", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="six hours for a day; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="simulate six hours instead of a day; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     figures = {**simulate(synthetic("day", size.length_s, rate=4.0)), **depth_cost(size)}

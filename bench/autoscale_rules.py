@@ -1,4 +1,4 @@
-"""The rules that Headrace's is compared with, each as its own documents describe it."""
+"""Scaling rules that Headrace's is compared with, each as documented by its project."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.autoscale.simulation import View
 AGE_S = 30.0
 KEDA_LAG = 5
 KEDA_PENDING = 3
-"""Per replica of five slots. With five pending entries or more for each, all its slots, it would never ask for one
-more."""
+"""Pending entries per replica of five slots. With a target of five or more, all slots of a replica, it would never
+scale up."""
 SETTLE_S = 300
-"""The autoscaler of Kubernetes goes down to the highest number of the last five minutes, by default."""
+"""Seconds: by default, the autoscaler of Kubernetes scales down only to the highest number of the last five minutes."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Pending:
 
 
 class Keda:
-    """The scaler of KEDA for Redis streams, under the autoscaler of Kubernetes: a count per target; at most twice as
-    many, or four more, at a time; down to what the last five minutes needed. An error keeps what there is."""
+    """KEDA's scaler for Redis streams, under the autoscaler of Kubernetes: a count per target; at most double, or four
+    more, at a time; scales down only to the maximum of the last five minutes. An error keeps the number."""
 
     def __init__(self, bounds: Bounds, *, lag: bool) -> None:
         self._bounds = bounds

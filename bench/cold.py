@@ -1,7 +1,7 @@
-"""What does it cost that jobs wait in PostgreSQL: to put them there, to bring them back, and how does it grow?
+"""Measure the cost of the cold tier: spilling jobs to PostgreSQL, refilling Valkey, and growth with the backlog.
 
-Contenders take turns on one embedded Valkey and one embedded PostgreSQL, several rounds each. Rates are medians over
-the rounds, ratios are medians of the rounds' own ratios.
+Contenders alternate on one embedded Valkey and one embedded PostgreSQL, several rounds each. Rates are medians over the
+rounds, ratios are medians of the ratios of each round.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# This folder holds a queue.py, which must not be found in place of the standard library's.
+# This folder contains a queue.py, which must not shadow the module of the standard library.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -44,8 +44,8 @@ QUICK = Size(rounds=3, batches=5, singles=50, refills=5000, deep=100_000, claims
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench cold", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="run a smaller benchmark, about a minute; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     with bench_server() as bench, bench_postgres(bench.folder) as postgres_url:

@@ -1,4 +1,4 @@
-"""What a million jobs in PostgreSQL cost: Valkey's memory, and the time of every query that looks among them."""
+"""Measure the cost of a million jobs in PostgreSQL: memory of Valkey, and the duration of queries over them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ HEAD: LiteralString = """
 
 @dataclass(frozen=True)
 class Depth:
-    """A queue in a PostgreSQL database of its own."""
+    """A queue in its own PostgreSQL database."""
 
     store: Store
     queue_id: int
 
     def claim_s(self) -> float:
-        """What the mover's claim takes; nothing is moved."""
+        """Return the seconds of the mover's claim query; nothing is moved."""
         with self.store.transaction() as conn:
             started = time.perf_counter()
             rows = self.store.claim(conn, self.queue_id, BATCH, ANY_SIZE)
@@ -68,7 +68,7 @@ def depth_figures(bench: Bench, postgres_url: str, deep: int, claims: int) -> di
     shallow_url = with_database(postgres_url, "shallow")
     deep_url = with_database(postgres_url, "deep")
     options = QueueOptions(caps=Caps(items=CAP))
-    bench.redis.execute_command("FLUSHALL", "SYNC")  # else what was before is freed while we measure
+    bench.redis.execute_command("FLUSHALL", "SYNC")  # otherwise earlier data is freed during the measurement
     with (
         two_tiers(bench, shallow_url, SHALLOW_DB, options) as small,
         two_tiers(bench, deep_url, DEEP_DB, options) as large,
@@ -79,7 +79,7 @@ def depth_figures(bench: Bench, postgres_url: str, deep: int, claims: int) -> di
         fill_to(large, CAP + deep - deep // 10)
         last = fill_to(large, deep)
         memory_after = used_memory(bench)
-        fill_to(small, CAP + SHALLOW)  # only now: it would be in the memory that is compared
+        fill_to(small, CAP + SHALLOW)  # last, because it would count in the memory that is compared
         few, many = depth_of(small), depth_of(large)
         refuse_slow_plan(deep_url, many.queue_id)
         figures = {
@@ -95,7 +95,7 @@ def depth_figures(bench: Bench, postgres_url: str, deep: int, claims: int) -> di
 
 
 def with_database(url: str, name: LiteralString) -> str:
-    """The URL of a database of its own, with our tables."""
+    """Create a database with Headrace's tables and return its URL."""
     with connect(url) as conn:
         conn.execute("CREATE DATABASE " + name)
     own = url.rpartition("/")[0] + "/" + name
@@ -112,7 +112,7 @@ def fill_to(both: TwoTiers, depth: int) -> float:
     """Enqueue until `depth` jobs wait in both tiers. Returns the seconds per job."""
     states = read_states(both.client.redis, both.client.shards)
     missing = depth - sum(state.depth for state in states)
-    note(f"{missing:,} jobs more, of {depth:,}")
+    note(f"{missing:,} more jobs, up to {depth:,}")
     spent = 0.0
     for start in range(0, missing, SPILL_BATCH):
         jobs = new_jobs(min(SPILL_BATCH, missing - start))
@@ -121,7 +121,7 @@ def fill_to(both: TwoTiers, depth: int) -> float:
 
 
 def used_memory(bench: Bench) -> float:
-    """With metric streams drained, and once what was given back is free."""
+    """Return the memory used by Valkey, with empty metric streams and after freed memory was returned."""
     for db in (SHALLOW_DB, DEEP_DB):
         with bench.in_db(db) as redis:
             for shard in range(NEW_SHARDS):
@@ -136,7 +136,7 @@ def used_memory(bench: Bench) -> float:
 
 
 def in_turns(name: str, few: Callable[[], float], many: Callable[[], float], turns: int) -> dict[str, float]:
-    """Medians of each, and their ratio."""
+    """Measure both alternately; return the median of each, and their ratio."""
     spent = [(few(), many()) for _ in range(turns + 1)][1:]  # the first one connects and reads from disk
     before, after = (median(side) for side in zip(*spent, strict=True))
     return {
@@ -147,13 +147,13 @@ def in_turns(name: str, few: Callable[[], float], many: Callable[[], float], tur
 
 
 def after_deletes(few: Depth, many: Depth, deep_url: str, rows: int, claims: int) -> dict[str, float]:
-    """Rows that were moved leave their entries in the index until a vacuum; here, none comes."""
+    """Measure claims after many deletes without a vacuum: deleted rows leave their entries in the index."""
     with connect(deep_url, statement_timeout_s=300) as conn:
         conn.execute("ALTER TABLE cold_queue_entries SET (autovacuum_enabled = off)")
         note(f"deletes {rows:,} rows at the head")
         for _ in range(0, rows, 10 * BATCH):
             conn.execute(HEAD, [many.queue_id, 10 * BATCH])
-            many.claim_s()  # as a mover would
+            many.claim_s()  # as a mover does
     refuse_slow_plan(deep_url, many.queue_id)
     found = in_turns("claim_after_deletes", few.claim_s, many.claim_s, claims)
     return {
@@ -163,10 +163,10 @@ def after_deletes(few: Depth, many: Depth, deep_url: str, rows: int, claims: int
 
 
 def refuse_slow_plan(url: str, queue_id: int) -> None:
-    """The claim must walk along its index."""
+    """Raise RuntimeError unless PostgreSQL uses the index for the claim."""
     values = {"queue_id": queue_id, "most": BATCH, "bytes": ANY_SIZE}
     with connect(url) as conn:
         row: Any = conn.execute("EXPLAIN (FORMAT JSON) " + QUERIES["claim"], values).fetchone()
     plan = json.dumps(row[0])
     if "cold_queue_entries_next" not in plan or "Seq Scan" in plan:
-        raise RuntimeError(f"PostgreSQL does not use the index of the next jobs: {plan}")
+        raise RuntimeError(f"PostgreSQL does not use the index for the next jobs: {plan}")

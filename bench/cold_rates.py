@@ -1,4 +1,4 @@
-"""How fast jobs go to PostgreSQL and come back, each against the least that could be done instead."""
+"""Measure the rates of spill and refill, each against the minimum work needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPILL_BATCH = 1000
 PAYLOAD_BYTES = 200
 FLOWS = 20
 NEARLY_NOTHING = QueueOptions(caps=Caps(items=1))
-"""The first job waits in Valkey; the others in PostgreSQL."""
+"""Options under which the first job waits in Valkey, the others in PostgreSQL."""
 
 SPILL_DB, REFILL_DB, WARM_DB = 0, 1, 2
 
@@ -74,7 +74,8 @@ def seconds(do: Callable[[], object]) -> float:
 
 
 def spill_figures(bench: Bench, postgres_url: str, rounds: int, batches: int, singles: int) -> dict[str, float]:
-    """Jobs into a queue in cold mode, until PostgreSQL has committed and Valkey knows; against COPY of their rows."""
+    """Measure enqueueing into a queue in cold mode, until PostgreSQL has committed and Valkey is updated, against COPY
+    of the rows."""
     ref = QueueRef("acme", "shop", "prod", "spill")
     found: defaultdict[str, list[float]] = defaultdict(list)
     with two_tiers(bench, postgres_url, SPILL_DB, NEARLY_NOTHING) as both, connect(postgres_url) as conn:
@@ -109,7 +110,7 @@ def enqueue_all(client: SyncClient, ref: QueueRef, batches: Iterable[Sequence[Ne
 
 
 def copy_all(conn: Connection, name: str, batches: Iterable[Sequence[NewJob]]) -> None:
-    """One transaction per batch."""
+    """Copy the rows of each batch in its own transaction."""
     statement = QUERIES["copy_rows"].replace("cold_queue_entries", f"bench_{name}")
     for batch in batches:
         now_ms = time.time() * 1000
@@ -121,7 +122,7 @@ def copy_all(conn: Connection, name: str, batches: Iterable[Sequence[NewJob]]) -
 
 
 def refill_figures(bench: Bench, postgres_url: str, rounds: int, jobs: int) -> dict[str, float]:
-    """The mover brings jobs to a Valkey with room for all; against enqueueing the same jobs there."""
+    """Measure the mover refilling a Valkey with room for all jobs, against enqueueing the same jobs there."""
     refills: list[float] = []
     enqueues: list[float] = []
     with (

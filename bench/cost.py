@@ -1,4 +1,4 @@
-"""What a job costs the server in microseconds, from `INFO commandstats`: no client, network or scheduler in it."""
+"""Measure the server time per job in microseconds, from `INFO commandstats`: excludes client, network and scheduler."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LEASE_MS = 60_000
 BURST = 50
 FILL_BATCH = 1000
 TAKE = 10
-"""Jobs per dequeue and ack: what a worker of concurrency 10 asks for."""
+"""Jobs per dequeue and ack, as requested by a worker of concurrency 10."""
 
 
 @dataclass(frozen=True)
 class JobCost:
-    """Microseconds of server time per job."""
+    """Server time per job, in microseconds."""
 
     enqueue: float
     dequeue: float
@@ -35,7 +35,7 @@ class JobCost:
 
 
 def job_cost(bench: Bench, client: SyncClient, refs: Sequence[QueueRef], jobs: int, take: int) -> JobCost:
-    """Enqueue jobs one by one, take and ack as many, `take` at a time. The depth is the same before and after."""
+    """Enqueue jobs one by one; dequeue and ack as many, `take` at a time. The depth is the same before and after."""
     stubs = client.options.stubs()
     with bench.script_time() as enqueue:
         for number in range(jobs):
@@ -48,24 +48,25 @@ def job_cost(bench: Bench, client: SyncClient, refs: Sequence[QueueRef], jobs: i
     with bench.script_time() as ack:
         for shard, leased in taken:
             run(client.redis, stubs.ack(shard, [(job, 1) for job in leased]))
-    assert sum(len(leased) for _, leased in taken) == jobs, "the benchmark's queues ran dry"
+    assert sum(len(leased) for _, leased in taken) == jobs, "the benchmark's queues ran empty"
     return JobCost(enqueue.usec / jobs, dequeue.usec / jobs, ack.usec / jobs)
 
 
 def undisturbed(costs: Sequence[JobCost]) -> JobCost:
+    """Return the tenth percentile of each verb: other processes only ever add time."""
     return JobCost(*(percentile([getattr(cost, verb) for cost in costs], 0.1) for verb in VERBS))
 
 
 def metrics_cost(bench: Bench, db: int, bursts: int) -> dict[str, float]:
-    """Single-job calls with the XADD on and off, in turns of short bursts.
+    """Measure single-job calls with metric events on and off, in alternating short bursts.
 
-    What other processes take from the server only ever adds to a burst, so each side's tenth percentile is compared.
+    Other processes only ever add time to a burst, so the tenth percentiles are compared.
     """
     refs = [QueueRef("acme", "shop", "prod", "emails")]
     costs: dict[bool, list[JobCost]] = {True: [], False: []}
     with SyncClient(bench.url(db), UNCAPPED) as client:
         fill(client, refs, 1000)
-        job_cost(bench, client, refs, TAKE, 1)  # the server learns the scripts
+        job_cost(bench, client, refs, TAKE, 1)  # load the scripts
         for number in range(bursts):
             for on in (True, False) if number % 2 else (False, True):
                 switch_metrics(client, on)
@@ -83,16 +84,16 @@ def metrics_cost(bench: Bench, db: int, bursts: int) -> dict[str, float]:
 
 
 def depth_growth(bench: Bench, dbs: tuple[int, int], deep: int, bursts: int) -> dict[str, float]:
-    """The cost of a job in a queue that holds 1,000 and in one that holds `deep`."""
+    """Compare the cost of a job in a queue of 1,000 jobs and in one of `deep`."""
     ref = QueueRef("acme", "shop", "prod", "emails")
     return _growth(bench, dbs, ([ref], 1000), ([ref], deep), bursts, UNCAPPED, "depth")
 
 
 def queues_growth(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, float]:
-    """The cost of a job among 10 queues (of 10 environments) and among 10,000 (of 1,000).
+    """Compare the cost of a job among 10 queues (of 10 environments) and among 10,000 (of 1,000).
 
-    One shard, and as many environments as a call takes jobs: in both cases every call serves ten queues, so
-    the ratio shows what the number of queues costs, not what serving several queues in one call does.
+    There is one shard, and as many environments as a call takes jobs: every call serves ten queues in both cases, so
+    the ratio shows the cost of the number of queues, not of serving several queues in one call.
     """
     options = replace(UNCAPPED, shards=1)
     few, many = make_refs(10, 1), make_refs(1000, 10)
@@ -100,7 +101,7 @@ def queues_growth(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, 
 
 
 def spread_cost(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, float]:
-    """What it costs that the ten jobs of a call come from ten tenants instead of one."""
+    """Compare calls whose ten jobs belong to one tenant and to ten tenants."""
     one, ten = make_refs(1, 1), make_refs(10, 1)
     return _growth(bench, dbs, (one, 1000), (ten, 1000), bursts, replace(UNCAPPED, shards=1), "spread")
 

@@ -1,13 +1,15 @@
-"""Does a tenant with 100,000 jobs make 50 quiet ones wait? Does one that trickles take the turns of one that queues?
+"""Measure fairness: whether a tenant with 100,000 jobs delays 50 quiet ones, and whether a tenant with single jobs
+takes starts from one with a backlog.
 
-One worker, jobs of 2 ms. First its capacity is measured; then 50 quiet tenants send half of that, at random
-moments, alone; then the same moments again beside a tenant that has 100,000 jobs waiting.
-Waits come from the events of `dequeue`. As jobs may be held by the worker before they start, the time
-until the task's first line, taken by the task itself, is reported beside it. Figures are medians over the rounds.
+One worker runs jobs of 2 ms. First its capacity is measured; then 50 quiet tenants send half of that, at random times,
+alone; then at the same times beside a tenant with 100,000 waiting jobs.
 
-The trickler is a tenant that has exactly one job waiting whenever a job is taken, beside one with 500. Both are served
-one job at a time, by a worker of all queues and by one of named queues, with the trickler's name before and after the
-other's.
+Waits come from the events of `dequeue`. Because a worker may hold jobs before it starts them, the time until the task's
+first line, measured by the task itself, is reported too. Results are medians over the rounds.
+
+The trickling tenant always has exactly one job waiting when a job is dequeued, beside one with 500. Both are served one
+job at a time, by a worker of all queues and by one of named queues, with the trickling tenant's name before and after
+the other's.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# This folder holds a queue.py, which must not be found in place of the standard library's.
+# This folder contains a queue.py, which must not shadow the module of the standard library.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -40,8 +42,10 @@ from headrace.valkey.scripts import run
 DB = 0
 CONCURRENCY = 2
 NAP_S = 0.002
-QUIET_LOAD = 0.5  # of the worker's capacity
-WORKER = {"HEADRACE_WORKER_POLL": "2ms"}  # else the poll of an idle worker would be what quiet tenants wait for alone
+QUIET_LOAD = 0.5  # share of the worker's capacity
+WORKER = {
+    "HEADRACE_WORKER_POLL": "2ms"
+}  # otherwise quiet tenants alone would mostly wait for the poll of an idle worker
 SEED = 7
 SHARE = 0.99
 
@@ -73,7 +77,8 @@ class Waits:
 
     @property
     def dequeue_p99(self) -> float:
-        """Events count whole milliseconds: half of one is added, or a ratio of zeros would mean something."""
+        """p99 wait until dequeue. Events have whole milliseconds: half of one is added, so that ratios of zero are
+        defined."""
         return percentile(self.until_dequeue, SHARE) + 0.5
 
     @property
@@ -85,7 +90,7 @@ class Waits:
 
 
 def capacity(bench: Bench) -> float:
-    """Jobs per second when there is always one waiting."""
+    """Return the jobs per second when jobs are always waiting."""
     with SyncClient(bench.url(DB), UNCAPPED) as client:
         client.redis.flushdb()
         total = 3000
@@ -107,7 +112,7 @@ def quiet_waits(bench: Bench, arrivals: list[tuple[float, QueueRef]], noisy_jobs
             client.enqueue_many(NOISY, naps(1000))
         with bench.worker(DB, CONCURRENCY, {**WORKER, WAITS_FILE: str(waits_file)}):
             send_timed(client, QUIET[0], 0)
-            while not taken(client, QUIET[:1]):  # the worker is up
+            while not taken(client, QUIET[:1]):  # until the worker is running
                 time.sleep(0.01)
             started = time.perf_counter()
             for at, ref in arrivals:
@@ -130,7 +135,7 @@ def naps(count: int) -> list[NewJob]:
 
 
 def taken(client: SyncClient, refs: list[QueueRef]) -> list[float]:
-    """How long each job of these queues waited, from the metric streams."""
+    """Return the wait in ms of each job of these queues, from the metric streams."""
     orgs = {ref.org for ref in refs}
     column = {each.name: number for number, each in enumerate(COLUMNS)}
     found: list[float] = []
@@ -144,7 +149,8 @@ def taken(client: SyncClient, refs: list[QueueRef]) -> list[float]:
 
 
 def backlogged_shares(bench: Bench) -> Iterator[tuple[str, float]]:
-    """What the tenant with a backlog gets of the starts: for each order of names and each kind of worker."""
+    """Yield the share of starts that the tenant with a backlog gets, for each order of names and each kind of
+    worker."""
     for trickling, waiting in (TRICKLE_NAMES, TRICKLE_NAMES[::-1]):
         for kind, names in (("all queues", ()), ("named queues", ("work",))):
             trickler, backlogged = (QueueRef(org, "app", "prod", "work") for org in (trickling, waiting))
@@ -168,7 +174,7 @@ def backlogged_share(bench: Bench, trickler: QueueRef, backlogged: QueueRef, nam
 
 
 def moments(per_s: float, seconds: float, seed: int) -> Iterator[tuple[float, QueueRef]]:
-    """Arrivals at random, the same for every contender of a round."""
+    """Yield random arrivals, the same for every contender of a round."""
     random_ = random.Random(seed)
     at = 0.0
     while (at := at + random_.expovariate(per_s)) < seconds:
@@ -177,15 +183,15 @@ def moments(per_s: float, seconds: float, seed: int) -> Iterator[tuple[float, Qu
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench fairness", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller, in half a minute; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="run a smaller benchmark, half a minute; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     found: dict[bool, list[Waits]] = {False: [], True: []}
     with bench_server() as bench:
         shares = dict(backlogged_shares(bench))
-        for what, share in shares.items():
-            note(f"{what}: {share:.0%} of the starts for the backlog")
+        for case, share in shares.items():
+            note(f"{case}: {share:.0%} of the starts for the backlog")
         per_s = capacity(bench)
         note(f"the worker does {per_s:,.0f} jobs/s; the quiet tenants send {QUIET_LOAD * per_s:,.0f}/s")
         for number in range(size.rounds):

@@ -1,8 +1,8 @@
-"""How fast is history, over the API, against the bare queries; and what do ten times as many rows cost?
+"""Measure history over the API against the bare queries, and the cost of ten times as many rows.
 
-A server of this process on loopback, one client, one question at a time: each is asked over the API and then, bare, as
-the same statements sent to ClickHouse over HTTP, whose answers are read and thrown away. Both in turns, and both on a
-database with a tenth of the rows, in the same run.
+A server in this process on loopback, one client, one request at a time: each is sent to the API and then, bare, as the
+same statements to ClickHouse over HTTP, whose results are read and discarded. Both alternate, and both also run on a
+database with a tenth of the rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.pop(0)  # this folder holds files that are called like modules of the standard library
+sys.path.pop(0)  # this folder contains files named like modules of the standard library
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import argparse
@@ -49,12 +49,12 @@ from headrace.warehouse.reads import Columns, Reads
 ENV = EnvRef("acme", "shop", "prod")
 PERIODS = ("30m", "24h", "7d", "90d")
 SUBJECTS = ("queue", "environment")
-NO_VALKEY = "redis://127.0.0.1:1/0"  # history does not ask it
+NO_VALKEY = "redis://127.0.0.1:1/0"  # not used by history
 SETTINGS = ApiSettings(rate=100_000.0, burst=1_000_000)
 CLIENTS = 32
 IDLE_S = 600.0
 FEW_MS = 50.0
-"""A question that takes less is judged by what the API adds, one that takes more by how many times as long it is."""
+"""Requests faster than this are judged by the time that the API adds, slower ones by the ratio."""
 
 BARS = (
     Bar("api_ratio_vs_bare", "<=", 1.5),
@@ -65,7 +65,7 @@ BARS = (
 
 @dataclass(frozen=True)
 class Size:
-    queues: int = 600  # a run stays below 15 minutes, most of which it makes rows
+    queues: int = 600  # keeps a run below 15 minutes, most of which create rows
     rounds: int = 30
     load_s: float = 20.0
 
@@ -74,23 +74,23 @@ QUICK = Size(queues=100, rounds=8, load_s=5.0)
 
 
 Statements = Sequence[tuple[str, Mapping[str, Any], int]]
-"""Text, parameters and threads."""
+"""Text, parameters and threads of each statement."""
 
 
 class Recorded(Reads):
-    """Notes the statements."""
+    """Records the statements that it runs."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.asked: list[tuple[str, Mapping[str, Any], int]] = []
+        self.recorded: list[tuple[str, Mapping[str, Any], int]] = []
 
     def ask(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
-        self.asked.append((query, parameters, threads))
+        self.recorded.append((query, parameters, threads))
         return super().ask(query, parameters, threads)
 
 
 class Line:
-    """One connection that is kept, as clients do."""
+    """A connection that is kept open, as clients do."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         address = urlsplit(url)
@@ -101,10 +101,10 @@ class Line:
 
     def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         self._connection.request(method, path, body, self._headers)
-        answer = self._connection.getresponse()
-        text = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"{method} {path} was answered with {answer.status}: {text[:500]!r}")
+        response = self._connection.getresponse()
+        text = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{method} {path} returned status {response.status}: {text[:500]!r}")
         return text
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Side:
-    """A database, an API in front of it, and a line to each."""
+    """A database, an API in front of it, and a connection to each."""
 
     rows: Rows
     url: str
@@ -125,12 +125,12 @@ class Side:
         return self.api.request("GET", path(subject, period, number))
 
     def ask_bare(self, statements: Statements, number: int) -> float:
-        """Milliseconds."""
+        """Run the statements and return the milliseconds they took."""
         spent = 0.0
         for query, parameters, threads in statements:
-            given = {**parameters, "queue": queue_name(number)}
+            values = {**parameters, "queue": queue_name(number)}
             settings = {"database": self.rows.database, **({"max_threads": threads} if threads else {})}
-            target = "/?" + urlencode({**settings, **{f"param_{name}": value for name, value in given.items()}})
+            target = "/?" + urlencode({**settings, **{f"param_{name}": value for name, value in values.items()}})
             body = f"{query} FORMAT Native".encode()
             began = time.perf_counter()
             self.clickhouse.request("POST", target, body)
@@ -138,14 +138,14 @@ class Side:
         return spent * 1000
 
     def statements(self, subject: str, period: str) -> Statements:
-        """What the API asks ClickHouse."""
+        """Return the statements that the API sends to ClickHouse."""
         reads, now_ms = Recorded(self.rows.client), time.time_ns() // 1_000_000
         window = window_of(now_ms, period=period)
         if subject == "environment":
             environment_history(reads, ENV, window, now_ms)
         else:
             queue_history(reads, QueueRef(ENV.org, ENV.project, ENV.env, queue_name(0)), window, now_ms)
-        return reads.asked
+        return reads.recorded
 
 
 def path(subject: str, period: str, number: int) -> str:
@@ -157,9 +157,9 @@ def path(subject: str, period: str, number: int) -> str:
 
 @contextmanager
 def serving(services: Services) -> Generator[str]:
-    """The API in a thread of this process."""
+    """Run the API in a thread of this process, and yield its URL."""
     port = choose_port("the API of a benchmark", 0)
-    # A busy machine may let a line rest for longer than the usual five seconds.
+    # On a busy machine a connection may be idle for longer than the usual five seconds.
     config = uvicorn.Config(
         create_app(services), port=port, log_config=None, access_log=False, timeout_keep_alive=int(IDLE_S)
     )
@@ -195,7 +195,7 @@ Times = Mapping[tuple[str, str], Sequence[float]]
 
 
 def measure(everything: Side, tenth: Side, rounds: int) -> tuple[Times, Times, Times]:
-    """Milliseconds per subject and period: over the API, bare, and over the API with a tenth of the rows."""
+    """Return milliseconds per subject and period: over the API, bare, and over the API with a tenth of the rows."""
     api: dict[tuple[str, str], list[float]] = defaultdict(list)
     bare: dict[tuple[str, str], list[float]] = defaultdict(list)
     few: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -204,11 +204,11 @@ def measure(everything: Side, tenth: Side, rounds: int) -> tuple[Times, Times, T
         note(f"round {number} of {rounds}")
         for case, statements in cases.items():
             queue = number * 7 % tenth.rows.queues
-            told = {"api": timed(everything, *case, queue), "few": timed(tenth, *case, queue)}
-            told["bare"] = everything.ask_bare(statements, queue)
-            if number:  # the first opens connections and fills caches
+            times_ms = {"api": timed(everything, *case, queue), "few": timed(tenth, *case, queue)}
+            times_ms["bare"] = everything.ask_bare(statements, queue)
+            if number:  # the first round opens connections and fills caches
                 for times, name in ((api, "api"), (few, "few"), (bare, "bare")):
-                    times[case].append(told[name])
+                    times[case].append(times_ms[name])
     return api, bare, few
 
 
@@ -236,7 +236,7 @@ def figures_of(api: Times, bare: Times, few: Times) -> dict[str, float]:
 
 
 def load(everything: Side, seconds: float) -> dict[str, float]:
-    """Half an hour of any queue, again and again, by many at once."""
+    """Request half an hour of any queue repeatedly, with many clients in parallel."""
     note(f"{CLIENTS} clients for {seconds:.0f} s")
     until = time.monotonic() + seconds
 
@@ -256,17 +256,17 @@ def load(everything: Side, seconds: float) -> dict[str, float]:
 
 
 def refuse_nonsense(everything: Side) -> None:
-    """What is measured must be the real thing."""
-    answer = json.loads(everything.ask_api("queue", "7d", 0))
-    assert len(answer["timeseries"]) == 10_080
-    assert answer["headline"]["totals"]["enqueued"] > 1_000_000
-    assert answer["percentiles"]["wait_ms"]["p99"] > answer["percentiles"]["wait_ms"]["p50"] > 0
+    """Check that the API returns real data."""
+    document = json.loads(everything.ask_api("queue", "7d", 0))
+    assert len(document["timeseries"]) == 10_080
+    assert document["headline"]["totals"]["enqueued"] > 1_000_000
+    assert document["percentiles"]["wait_ms"]["p99"] > document["percentiles"]["wait_ms"]["p50"] > 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench history", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="a sixth of the rows, in some minutes; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="use a sixth of the rows, some minutes; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     with ExitStack() as stack:

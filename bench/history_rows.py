@@ -1,4 +1,4 @@
-"""Millions of rows of history, made inside ClickHouse: two hours of 5 s, a week of minutes, ninety days of hours."""
+"""Create millions of rows of history inside ClickHouse: two hours of 5 s, a week of minutes, ninety days of hours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNS = f"map({', '.join(f'toInt16({30 + number}), toUInt64(21)' for number in ra
 
 @dataclass(frozen=True)
 class Rows:
-    """A database with as many queues of one environment."""
+    """A database with `queues` queues of one environment."""
 
     client: Client
     queues: int
@@ -43,7 +43,7 @@ def queue_name(number: int) -> str:
 def make_rows(clickhouse: EmbeddedClickHouse, database: str, queues: int) -> Rows:
     migrate(connect(clickhouse.url), database)
     client = connect(clickhouse.url, database)
-    # Each tier gets its own rows: views would add those of the finer ones to them.
+    # Each tier gets its own rows; views would add those of the finer tiers.
     for [view] in client.query(VIEWS).result_rows:
         client.command(f"DROP VIEW {view}")
     end_s = int(time.time()) // 3600 * 3600
@@ -69,7 +69,7 @@ def _fill(client: Client, tier: Tier, queues: int, end_s: int) -> None:
 
 
 def _fill_rest(client: Client, end_s: int) -> None:
-    """The newest state of every queue, and a day of batches, one per second."""
+    """Insert the newest state of every queue, and a day of batches, one per second."""
     client.command(
         "INSERT INTO queue_last_v1 SELECT organization_id, project_id, environment_id, queue_name, max(last) "
         "FROM queue_metrics_by_hour_v1 GROUP BY ALL"
@@ -81,7 +81,7 @@ def _fill_rest(client: Client, end_s: int) -> None:
 
 
 def _settle(client: Client) -> None:
-    """Until ClickHouse has merged what it wants to: it would do so in the middle of a measurement."""
+    """Wait until ClickHouse has finished merging, so that it does not merge during a measurement."""
     deadline = time.monotonic() + SETTLE_S
     merging = "SELECT count() FROM system.merges WHERE database = currentDatabase()"
     while time.monotonic() < deadline and client.query(merging).result_rows[0][0]:

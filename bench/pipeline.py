@@ -1,7 +1,7 @@
-"""How fast do events become history, against a plain consumer and the bare read; how fresh is it, how does it grow?
+"""Measure how fast events become history, against a plain consumer and a bare read; freshness and growth.
 
-One stored stream per round, copied for each contender; they take turns, several rounds each. Rates are medians over
-the rounds, ratios are medians of the rounds' own ratios. All of it is checked: what arrived must be what was written.
+There is one stored stream per round, copied for each contender; they alternate, several rounds each. Rates are medians
+over the rounds, ratios are medians of the ratios of each round. The results are checked: all events must arrive.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# This folder holds a queue.py, which must not be found in place of the standard library's.
+# This folder contains a queue.py, which must not shadow the module of the standard library.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -59,7 +59,7 @@ QUICK = Size(rounds=2, events=200_000, warm_events=20_000, live_s=10.0, live_war
 
 @dataclass
 class Kinds:
-    """The same queues in every round: their odometers go on."""
+    """Queues of each kind, the same in every round: their odometers continue."""
 
     size: Size
     epoch: int
@@ -75,13 +75,13 @@ class Kinds:
 
 @dataclass
 class Course:
-    """The streams, the contenders and what each took."""
+    """The streams, the contenders and their rates."""
 
     bench: Bench
     stream: Stream
     pipeline: RunningPipeline
     plain: Client
-    written: Counter[str] = field(default_factory=Counter[str])  # that the pipeline was given, by verb
+    written: Counter[str] = field(default_factory=Counter[str])  # events given to the pipeline, by verb
     written_plain: Counter[str] = field(default_factory=Counter[str])
     rates: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list[float]))
 
@@ -122,7 +122,7 @@ def throughput(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, s
     covered_s = size.rounds * 2.2 * size.events / EVENTS_PER_S + 300
     start_ms = int((datetime.now(UTC) - timedelta(seconds=covered_s)).timestamp() * 1000)
     kinds, memory = Kinds(size, start_ms), Memory()
-    # Quicker than its usual second: how long it waits before it looks is not what is measured here.
+    # Shorter than the usual second: the time between triggers is not measured here.
     settings = {"HEADRACE_PIPELINE_TRIGGER": "250ms"}
     with (
         bench.in_db(MASTER_DB) as master,
@@ -150,7 +150,7 @@ def throughput(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, s
         "ratio_vs_plain_consumer": median_ratio(found["pipeline"], found["plain"]),
         "ratio_vs_plain_consumer_large": median_ratio(found["pipeline"], found["plain_large"]),
         "ratio_vs_raw_read": median_ratio(found["pipeline"], found["raw"]),
-        # Cost is the inverse of the rate, so the larger one is below.
+        # Cost is the inverse of the rate, so the larger case is the divisor.
         "events_growth_ratio": median_ratio(found["few_events"], found["pipeline"]),
         "queues_growth_ratio": median_ratio(found["pipeline"], found["many_queues"]),
         "peak_memory_mib": memory.peak_bytes / 2**20,
@@ -163,11 +163,11 @@ def refuse_difference(who: str, totals: Totals, written: Counter[str]) -> None:
     for (_, op), number in totals.items():
         arrived[op] += number
     if +arrived != +written:
-        raise RuntimeError(f"The {who} counted {dict(arrived)}, and {dict(written)} were written.")
+        raise RuntimeError(f"The {who} counted {dict(arrived)}, but {dict(written)} were written.")
 
 
 def freshness(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, size: Size) -> dict[str, float]:
-    """At its usual settings, while events come in."""
+    """Measure freshness with default settings, while events arrive."""
     memory = Memory()
     with (
         bench.in_db(LIVE_DB) as redis,
@@ -185,12 +185,12 @@ def freshness(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, si
             pipeline.wait_for(written)
         found = freshness_since(pipeline.warehouse, since)
     if found.p99_ms is None:
-        raise RuntimeError("No batch came while events did.")
+        raise RuntimeError("No batch finished while events arrived.")
     return {"freshness_p99_ms": float(found.p99_ms), "live_peak_memory_mib": memory.peak_bytes / 2**20}
 
 
 def live(stream: Stream, queues: Queues, seconds: float) -> int:
-    """Events at their rate, a few every moment; returns how many."""
+    """Write events at their rate, a few at a time. Return how many."""
     began, written = time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         due = (int(passed * EVENTS_PER_S) - written) // SHARDS * SHARDS
@@ -202,8 +202,10 @@ def live(stream: Stream, queues: Queues, seconds: float) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench pipeline", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller, in about two minutes; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a smaller benchmark, about two minutes; write no record"
+    )
     given = parser.parse_args()
     size = QUICK if given.quick else Size()
     with bench_server() as bench, bench_clickhouse(bench) as clickhouse:

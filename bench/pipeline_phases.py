@@ -1,4 +1,4 @@
-"""Where the time goes: what one process does to a stored stream, step by step, without Spark."""
+"""Measure each step of the pipeline on a stored stream, in one process without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.warehouse.connect import Client
 
 
 class Phases:
-    """Seconds by name."""
+    """Seconds per phase."""
 
     def __init__(self) -> None:
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -40,8 +40,8 @@ class Phases:
 
 
 def phase_figures(redis: Valkey, warehouse: Client, segment: Segment) -> dict[str, float]:
-    """µs per event: read, decode, bucketize and merge can be shared among tasks; insert is one process's, and
-    ClickHouse's."""
+    """Return µs per event of each phase: read, decode, bucketize and merge can run in parallel tasks; insert takes one
+    process and ClickHouse."""
     phases = Phases()
     partials: list[pa.Table] = []
     for shard in range(SHARDS):
@@ -69,7 +69,7 @@ def phase_figures(redis: Valkey, warehouse: Client, segment: Segment) -> dict[st
 
 
 def insert(warehouse: Client, rows: pa.Table) -> None:
-    """As the spool's exporter does it."""
+    """Insert rows as the exporter does."""
     destination = ClickHouseDestination(BlockWriter(lambda: warehouse))
     record = Record(1, to_payload(rows), uuid4().hex, {TABLE: queue_metrics.TABLE}, 0, time.time())
     for batch in destination.prepare(record):

@@ -1,4 +1,4 @@
-"""The pipeline as its command runs it, on servers of its own, and what it takes."""
+"""The pipeline as started by its command, on its own databases, and its memory use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def new_warehouse(server: EmbeddedClickHouse, database: str) -> Client:
 
 @dataclass
 class Memory:
-    """The largest sum of resident bytes of a process and all below it. Pages that they share count for each."""
+    """Peak of the resident bytes of a process and its descendants. Shared pages count for each."""
 
     peak_bytes: int = 0
 
@@ -68,7 +68,7 @@ def resident_bytes(pid: int) -> int:
         for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
             try:
                 total += process.memory_info().rss
-            except psutil.Error:  # it has just ended
+            except psutil.Error:  # the process has just ended
                 pass
     except psutil.Error:
         return 0
@@ -79,7 +79,7 @@ def resident_bytes(pid: int) -> int:
 class RunningPipeline:
     child: Child
     warehouse: Client
-    arrived: int = 0  # events that are in history
+    arrived: int = 0  # events in history
 
     def wait_for(self, events: int) -> datetime:
         """Wait until this many more events are in history. Returns when the last of them arrived."""
@@ -89,7 +89,7 @@ class RunningPipeline:
             found, readable_at = self._batches()
             if found >= wanted:
                 if found > wanted:
-                    raise RuntimeError(f"History holds {found} events, more than the {wanted} that were written.")
+                    raise RuntimeError(f"History has {found} events, more than the {wanted} that were written.")
                 self.arrived = found
                 return readable_at
             if found != seen:
@@ -110,7 +110,7 @@ class RunningPipeline:
 def running_pipeline(
     bench: Bench, clickhouse: EmbeddedClickHouse, name: str, db: int, settings: Mapping[str, str]
 ) -> Generator[RunningPipeline]:
-    """`headrace pipeline` on a database of its own in both servers; it has not read anything yet."""
+    """Run `headrace pipeline` on its own database in both servers; it has read nothing yet."""
     warehouse = new_warehouse(clickhouse, name)
     with bench.in_db(db) as redis:
         redis.set(keys.SHARDS, 2)

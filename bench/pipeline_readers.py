@@ -1,4 +1,4 @@
-"""Those that the pipeline is measured against: a plain consumer in Python, and a bare read of the streams."""
+"""Contenders of the pipeline: a plain consumer in Python, and a bare read of the streams."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _COLUMNS = (*_IDENTITY, "bucket_start", *_KEPT)
 
 
 def plain_consumer(redis: Valkey, warehouse: Client, segment: Segment, batch: int = BATCH) -> float:
-    """XREADGROUP of 1,000 entries, sums per queue and 5 s in a dict, INSERT as JSON, XACK; shards take turns. It never
-    pauses while there is more. It keeps counts, highest gauges and waits: no last values, no histograms, no odometers.
-    Returns the seconds it took."""
+    """Consume a segment and return the seconds it took: XREADGROUP of 1,000 entries, sums per queue and 5 s in a dict,
+    INSERT as JSON, XACK; shards alternate. It never pauses while there is more. It computes counts, highest gauges and
+    waits, but no last values, histograms or odometers."""
     for shard, after in enumerate(segment.after):
         redis.xgroup_create(keys.metrics(shard), GROUP, id=after)
     began, done = time.perf_counter(), 0
     while done < segment.events:
         for shard in range(SHARDS):
             stream = keys.metrics(shard)
-            answer: Any = redis.xreadgroup(GROUP, CONSUMER, {stream: ">"}, count=batch)
-            entries = answer[0][1] if answer else []
+            response: Any = redis.xreadgroup(GROUP, CONSUMER, {stream: ">"}, count=batch)
+            entries = response[0][1] if response else []
             if not entries:
                 continue
             insert(warehouse, sums(entries))
@@ -61,7 +61,7 @@ def plain_consumer(redis: Valkey, warehouse: Client, segment: Segment, batch: in
 
 
 def sums(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[dict[str, Any]]:
-    """One row per queue and 5 s."""
+    """Return one row per queue and 5 s."""
     field = FIELD.encode()
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for entry_id, fields in entries:
@@ -92,14 +92,14 @@ def new_row(key: Sequence[str], bucket: int) -> dict[str, Any]:
 
 def insert(warehouse: Client, rows: Sequence[dict[str, Any]]) -> None:
     block = "\n".join(map(json.dumps, rows)).encode()
-    # A token, because equal rows without one are taken for a repetition and dropped.
+    # With a token, because equal rows without one are treated as a repetition and dropped.
     settings = {**INSERT_SETTINGS, "insert_deduplication_token": uuid4().hex}
     warehouse.raw_insert(queue_metrics.TABLE, _COLUMNS, block, settings, "JSONEachRow")
 
 
 def bare_read(redis: Valkey, segment: Segment) -> float:
-    """XRANGE over raw connections, one per shard, so that the server works on one answer while the other is parsed;
-    nothing is decoded. Returns the seconds it took."""
+    """Read a segment without decoding it and return the seconds it took: XRANGE over raw connections, one per shard, so
+    that the server prepares one response while the other is parsed."""
     pool = redis.connection_pool
     connections: list[Any] = [pool.get_connection() for _ in range(SHARDS)]
     after, left = list(segment.after), set(range(SHARDS))

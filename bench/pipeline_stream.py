@@ -1,7 +1,7 @@
-"""A stored metric stream, of any length and for any number of queues.
+"""Create stored metric streams of any length, for any number of queues.
 
-The real queue runs a few hundred jobs of one queue, through Lua, from empty to empty. What it emitted is then written
-again and again under other names, with the event numbers, odometers and times that the queue would have given it.
+The real queue runs a few hundred jobs of one queue, through Lua, from empty to empty. The events that it emitted are
+then repeated under other names, with the event numbers, odometers and times that the queue would have used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 
 SHARDS = 2
-EVENTS_PER_S = 5000  # of the time that a stored stream covers
+EVENTS_PER_S = 5000  # rate of the events in a stored stream
 WRITE = 10_000  # entries sent together
 LEASE_MS = 60_000
 NAMES = [column.name for column in COLUMNS]
@@ -34,23 +34,23 @@ AFTER_OLDEST = NAMES[NAMES.index("oldest_ms") + 1 :]
 
 @dataclass(frozen=True)
 class Step:
-    """One event of the pattern, without what depends on when and for whom it is written."""
+    """An event of the pattern, without the parts that depend on time and queue."""
 
     op: str
     n: int
-    counted: int  # by the pattern so far, this event included
+    counted: int  # odometer within the pattern, including this event
     gauges: str
-    age_ms: int | None  # of the job that waits longest
+    age_ms: int | None  # age of the oldest waiting job
     rest: str
 
 
 @dataclass(frozen=True)
 class Pattern:
     steps: list[Step]
-    totals: Counter[str]  # per verb, once through
+    totals: Counter[str]  # per verb, of one pass
 
     def packed(self, number: int, seq: int, names: str, epoch: int, at_ms: int) -> str:
-        """The event of a queue's step: the pattern repeats, and odometers go on."""
+        """Return the event of a queue's step: the pattern repeats, and odometers continue."""
         times, place = divmod(number, len(self.steps))
         step = self.steps[place]
         odometer = times * self.totals[step.op] + step.counted
@@ -60,7 +60,7 @@ class Pattern:
 
 
 def record_pattern(bench: Bench, db: int) -> Pattern:
-    """Jobs one by one and in bulk, taken one and several at a time, done but for one that fails once."""
+    """Record the events of jobs enqueued one by one and in bulk, dequeued one and several at a time; one fails once."""
     ref = QueueRef("org", "project", "env", "queue")
     with SyncClient(bench.url(db), QueueOptions(shards=SHARDS)) as client:
         stubs = client.options.stubs()
@@ -68,8 +68,8 @@ def record_pattern(bench: Bench, db: int) -> Pattern:
             for _ in range(10):
                 client.enqueue(ref, NewJob("send", b"x" * 200))
             client.enqueue_many(ref, [NewJob("send", b"x" * 200) for _ in range(bulk)])
-            for taken in (1, 1, 1, 1, 2, 3, 5, 10, 20):
-                _work(client.redis, stubs, ref, taken)
+            for count in (1, 1, 1, 1, 2, 3, 5, 10, 20):
+                _work(client.redis, stubs, ref, count)
             while _work(client.redis, stubs, ref, 10):
                 pass
         stream = keys.metrics(stubs.shard_of(ref))
@@ -106,7 +106,8 @@ def _work(redis: Valkey, stubs: Stubs, ref: QueueRef, most: int) -> int:
 
 @dataclass
 class Queues:
-    """Queues that take turns; each in an environment of its own, so that the environment's numbers are its own."""
+    """Queues that emit events in turn; each in its own environment, so that the environment's values are those of the
+    queue."""
 
     kind: str
     count: int
@@ -135,7 +136,7 @@ class Segment:
 
 
 class Stream:
-    """The streams of both shards, as a queue would have written them since `start_ms`."""
+    """Streams of both shards, as a queue would have written them since `start_ms`."""
 
     def __init__(self, redis: Valkey, pattern: Pattern, start_ms: int) -> None:
         self._redis = redis
@@ -145,7 +146,7 @@ class Stream:
         self._at_ms = start_ms
 
     def write(self, queues: Queues, events: int) -> Segment:
-        """Add events that cover as much time as EVENTS_PER_S says. What was there before goes, but for the last."""
+        """Add events at the rate EVENTS_PER_S. Earlier entries are removed, except for the last."""
         for shard in range(SHARDS):
             self._redis.xtrim(keys.metrics(shard), minid=self._last[shard], approximate=False)
         segment = Segment(list(self._last), events // SHARDS * SHARDS, Counter())
@@ -155,13 +156,13 @@ class Stream:
         return segment
 
     def write_now(self, queues: Queues, events: int) -> None:
-        """Add events at the server's time."""
+        """Add events with the server's time."""
         at_ms = time.time_ns() // 1_000_000
         for shard in range(SHARDS):
             self._send(_xadd(shard, "*", self._next(shard, queues, at_ms, Counter())) for _ in range(events // SHARDS))
 
     def copy_to(self, db: int) -> None:
-        """Both streams at once, in place of what the other database has."""
+        """Copy both streams to another database atomically, replacing those there."""
         pipeline = self._redis.pipeline(transaction=True)
         for shard in range(SHARDS):
             pipeline.copy(keys.metrics(shard), keys.metrics(shard), destination_db=str(db), replace=True)
@@ -186,7 +187,7 @@ class Stream:
         return self._pattern.packed(number, self._seq[shard], names[turn], queues.epoch, at_ms)
 
     def _send(self, commands: Iterator[bytes]) -> None:
-        """Without redis-py's packing, which would take most of the time."""
+        """Send packed commands without redis-py's packing, which would take most of the time."""
         pool = self._redis.connection_pool
         connection: Any = pool.get_connection()
         try:

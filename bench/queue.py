@@ -1,7 +1,7 @@
-"""How fast is the queue, what do its metrics cost, how does it grow, and how does dramatiq compare?
+"""Measure the rates of the queue, the cost of its metrics, its growth, and compare with dramatiq.
 
-Contenders take turns on one embedded Valkey, several rounds each. Rates are medians over the rounds, ratios are
-medians of the rounds' own ratios: on a shared machine a ratio holds where a rate does not.
+Contenders alternate on one embedded Valkey, several rounds each. Rates are medians over the rounds, ratios are medians
+of the ratios of each round: on a shared machine ratios are more stable than rates.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# This file is called like a module of the standard library that others import: its folder must not be searched.
+# This file is named like a module of the standard library, so its folder must not be searched.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -52,7 +52,7 @@ class Size:
     rounds: int = 3
     singles: int = 3000  # jobs enqueued one by one
     jobs: int = 20_000  # jobs enqueued in bulk and processed
-    bursts: int = 150  # of calls whose server time is measured
+    bursts: int = 150  # bursts of calls whose server time is measured
     deep: int = 1_000_000
 
 
@@ -76,7 +76,7 @@ def headrace_rates(bench: Bench, size: Size, *, metrics: bool, task: str = "noop
         def new_jobs(count: int) -> list[NewJob]:
             return [NewJob(task, b"x" * PAYLOAD_BYTES) for _ in range(count)]
 
-        client.enqueue(REF, new_jobs(1)[0])  # the connection and the script are there
+        client.enqueue(REF, new_jobs(1)[0])  # opens the connection and loads the script
         singles = rate(size.singles, lambda: [client.enqueue(REF, NewJob(task, b"x" * PAYLOAD_BYTES))])
         bulk = rate(size.jobs, lambda: client.enqueue_many(REF, new_jobs(BULK)))
         queue = keys.queue(client.options.stubs().shard_of(REF), REF)
@@ -90,7 +90,7 @@ def headrace_rates(bench: Bench, size: Size, *, metrics: bool, task: str = "noop
 
 
 def dramatiq_rates(bench: Bench, size: Size) -> Rates:
-    """dramatiq has no call for many messages: its users loop over `send`, and so does this."""
+    """Measure dramatiq. It has no call for many messages: its users loop over `send`, as this does."""
     env = {"BENCH_DRAMATIQ_URL": bench.url(DRAMATIQ_DB)}
     os.environ.update(env)
     from bench.peers.dramatiq_app import noop
@@ -110,7 +110,7 @@ def dramatiq_rates(bench: Bench, size: Size) -> Rates:
 
 
 def rate(total: int, send: Callable[[], list[Any]]) -> float:
-    """Jobs per second until `total` are accepted."""
+    """Return the jobs per second until `total` are accepted."""
     started, sent = time.perf_counter(), 0
     while sent < total:
         sent += len(send())
@@ -153,8 +153,8 @@ def throughput(bench: Bench, size: Size) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench queue", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="run a smaller benchmark, about a minute; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     with bench_server() as bench:

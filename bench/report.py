@@ -1,4 +1,4 @@
-"""How a benchmark ends: a table for people, one line of JSON for machines, a file for the record.
+"""Report results of a benchmark: a table for people, one line of JSON for machines, a file for the record.
 
 A missed target is reported, not raised: the person who runs the benchmark decides what it means.
 """
@@ -22,7 +22,7 @@ RECORDS = Path(__file__).parents[1] / "docs" / "bench"
 
 @dataclass(frozen=True)
 class Bar:
-    """What a figure must reach; `aim` is what it should."""
+    """Limit that a result must meet; `aim` is the target beyond it."""
 
     key: str
     sign: Literal["<=", ">="]
@@ -42,26 +42,26 @@ def missed(figures: Mapping[str, float], bars: Iterable[Bar]) -> list[str]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed."""
+    """Return the smallest value that at least `share` of all values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
 
 
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the rounds' own ratios: a round that the machine disturbed counts once, for both sides."""
+    """Return the median of the ratios of each round: a disturbed round counts once, for both sides."""
     return median(a / b for a, b in zip(above, below, strict=True))
 
 
 def rounded(value: float) -> float:
-    """Three digits are more than two busy cores repeat; rates keep their ones."""
+    """Round to three significant digits, more than two busy cores reproduce; rates keep their units digit."""
     return round(value) if abs(value) >= 100 else float(f"{value:.3g}")
 
 
 def finish(name: str, figures: Mapping[str, float], bars: Sequence[Bar], *, json_only: bool, record: bool) -> None:
-    """Print the table (on standard error if `json_only`), keep the record, and end with the line of JSON."""
+    """Print the table (to standard error if `json_only`), write the record, and print the line of JSON."""
     _print_table(figures, bars, sys.stderr if json_only else sys.stdout)
     shown = {key: rounded(value) for key, value in figures.items()}
-    # Judged before it is rounded: 15.04 is more than 15.
+    # Compared before rounding: 15.04 is more than 15.
     result: dict[str, Any] = {"bench": name, **shown, "missed": missed(figures, bars)}
     if record:
         RECORDS.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def finish(name: str, figures: Mapping[str, float], bars: Sequence[Bar], *, json
 
 
 def note(text: str) -> None:
-    """What the benchmark is doing; a run takes minutes."""
+    """Print progress to standard error; a run takes minutes."""
     print(f"[{datetime.now(UTC):%H:%M:%S}] {text}", file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
-"""What does a scrape of 10,000 series cost, does it grow with the rows behind them, and does a database notice?
+"""Measure a scrape of 10,000 series, its growth with the rows behind them, and the load on the database.
 
-Two APIs serve snapshots of 10,000 series (a tenth of them ages), one made of a thousand rows and one of a million, and
-take turns. Versions are published between the rounds, so that what a new one costs is part of the figures. A scrape of
-the database itself is the same reading without a snapshot; Prometheus is taken to scrape every 15 s, as the refresher
-refreshes.
+Two APIs serve snapshots of 10,000 series (a tenth of them ages), one computed from a thousand rows and one from a
+million, and alternate. Versions are published between the rounds, so that the cost of a new one is included. A direct
+scrape of the database is the same reading without a snapshot; Prometheus is assumed to scrape every 15 s, the interval
+of the refresher.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# This folder holds a queue.py, which must not be found in place of the standard library's.
+# This folder contains a queue.py, which must not shadow the module of the standard library.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -43,10 +43,10 @@ BARS = (
 SERIES = 10_000
 AGES = SERIES // 10
 SCRAPERS = 50
-PER_MINUTE = 4  # refreshes, and scrapes of each scraper
+PER_MINUTE = 4  # refreshes, and scrapes per scraper
 READY_S = 60.0
 FLUSH_S = 2.0
-"""PostgreSQL adds up what a connection did about once a second."""
+"""PostgreSQL updates the statistics of a connection about once a second."""
 FEW, MANY = "few", "many"
 ROWS = Path(__file__).parent / "scrape_rows.sql"
 
@@ -55,8 +55,8 @@ ROWS = Path(__file__).parent / "scrape_rows.sql"
 class Size:
     rows: int = 1_000_000
     rounds: int = 9
-    scrapes: int = 200  # of one scraper, in a round
-    bursts: int = 8  # of all scrapers, in a round
+    scrapes: int = 200  # of one scraper, per round
+    bursts: int = 8  # of all scrapers, per round
     reads: int = 3
 
 
@@ -65,7 +65,7 @@ QUICK = Size(rows=100_000, rounds=3, scrapes=60, bursts=3, reads=1)
 
 @dataclass
 class Side:
-    """A table, the refresher that reads it, and the API that serves what that published."""
+    """A table, the refresher that reads it, and the API that serves the published snapshot."""
 
     name: str
     port: int
@@ -81,7 +81,7 @@ def declared(table: str) -> list[Declared]:
     names = "'project ' || number AS project, 'endpoint ' || number % 100 AS endpoint, 'processing' AS status"
     since = "coalesce(min(row.created_at), now()) - number * interval '1 second'"
     labels = ("project", "endpoint", "status")
-    # Numbers of all kinds, with few rows too: pages that are easier to compress would be served faster.
+    # Varied numbers, also with few rows: pages that compress better would be served faster.
     return [
         Declared(
             Described("bench_deliveries", "Deliveries by endpoint.", labels),
@@ -109,9 +109,9 @@ def side(bench: Bench, postgres_url: str, name: str, rows: int) -> Generator[Sid
     port = choose_port("the API", 0)
     arguments = [str(port), name, bench.url(0), postgres_url]
     with bench.process(f"api-{name}", ["bench.scrape_api", *arguments], {}) as child:
-        made = Side(name, port, sources, refresher)
+        result = Side(name, port, sources, refresher)
         _wait_for(port, child.log_tail)
-        yield made
+        yield result
 
 
 def run(size: Size, bench: Bench, postgres_url: str) -> dict[str, float]:
@@ -121,7 +121,7 @@ def run(size: Size, bench: Bench, postgres_url: str) -> dict[str, float]:
         side(bench, postgres_url, MANY, size.rows) as many,
         connect(other) as stats,
     ):
-        stats.execute("ALTER SYSTEM SET autovacuum = off")  # it would be counted too
+        stats.execute("ALTER SYSTEM SET autovacuum = off")  # vacuums would be counted too
         stats.execute("SELECT pg_reload_conf()")
         queries = 0.0
         for number in range(size.rounds + 1):
@@ -150,7 +150,7 @@ def run(size: Size, bench: Bench, postgres_url: str) -> dict[str, float]:
 
 
 def _round(each: Side, size: Size, stats: Connection, url: str, *, counts: bool) -> float:
-    """How many transactions the database saw meanwhile. The first round warms up."""
+    """Scrape one side; return the number of transactions in the database meanwhile. The first round is a warm-up."""
     before = _transactions(stats, url)
     one = scrape(each.port, 1, size.scrapes)
     together = scrape(each.port, SCRAPERS, size.bursts)
@@ -166,7 +166,7 @@ def _transactions(stats: Connection, url: str) -> float:
 
 
 def _database_ms(stats: Connection, url: str, times: int, read: Callable[[], object]) -> float:
-    """How long the database worked for one of them."""
+    """Return the time in ms that the database worked for one call of `read`."""
     before = _settled(stats, "active_time", url)
     for _ in range(times):
         read()
@@ -177,7 +177,7 @@ def _settled(stats: Connection, column: str, url: str) -> float:
     time.sleep(FLUSH_S)
     query = f"SELECT {column} FROM pg_stat_database WHERE datname = %s"
     row = stats.execute(query, [url.rpartition("/")[2]]).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
-    assert row is not None, "the database is there"
+    assert row is not None, "the database exists"
     return float(row[0])
 
 
@@ -185,19 +185,19 @@ def _wait_for(port: int, log_tail: Callable[[], str]) -> None:
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-                text = answer.read().decode()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+                text = response.read().decode()
                 assert text.count("\nbench_") == SERIES, "all series are served"
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise RuntimeError(f"The API did not answer:\n{log_tail()}")
+    raise RuntimeError(f"The API did not respond:\n{log_tail()}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench scrape", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="run a smaller benchmark, about a minute; write no record")
     options = parser.parse_args()
     with bench_server() as bench, bench_postgres(bench.folder) as postgres_url:
         figures = run(QUICK if options.quick else Size(), bench, postgres_url)

@@ -1,4 +1,4 @@
-"""The API for `bench/scrape.py`, without what it does on the side: all that it asks of PostgreSQL, scrapes ask."""
+"""The API for `bench/scrape.py`, without background work, so that only scrapes query PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.settings import QueueSnapshotSettings
 
 
 def main() -> None:
-    """Arguments: port, prefix, URL of Valkey, URL of PostgreSQL."""
+    """Serve the API. Arguments: port, prefix, URL of Valkey, URL of PostgreSQL."""
     port, prefix, redis_url, postgres_url = sys.argv[1:]
     snapshot = QueueSnapshotSettings(redis_prefix=prefix, max_staleness=86_400.0)
     services = Services(redis_url, "http://127.0.0.1:1", "x", 2, postgres_url, snapshot=snapshot)

@@ -1,4 +1,4 @@
-"""Scrapers: each keeps its connection and asks for compressed OpenMetrics, as Prometheus does."""
+"""Scrapers that keep their connection and request compressed OpenMetrics, as Prometheus does."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ LENGTH = b"content-length: "
 
 
 def scrape(port: int, scrapers: int, rounds: int) -> list[float]:
-    """Milliseconds of each scrape; in a round all scrapers ask at once."""
+    """Return the milliseconds of each scrape; in a round all scrapers send their request at once."""
     return asyncio.run(_scrape(port, scrapers, rounds))
 
 
 async def _scrape(port: int, scrapers: int, rounds: int) -> list[float]:
     opened = [await asyncio.open_connection("127.0.0.1", port, limit=2**24) for _ in range(scrapers)]
-    took: list[float] = []
+    times_ms: list[float] = []
     for _ in range(rounds):
-        took += await asyncio.gather(*(_one(reader, writer) for reader, writer in opened))
+        times_ms += await asyncio.gather(*(_one(reader, writer) for reader, writer in opened))
     for _, writer in opened:
         writer.close()
-    return took
+    return times_ms
 
 
 async def _one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:

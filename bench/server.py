@@ -1,7 +1,8 @@
-"""One embedded Valkey for a whole benchmark, worker processes on it, and the server's own clock; PostgreSQL if wanted.
+"""Servers of a benchmark: one embedded Valkey with worker processes, its own time measurement, and PostgreSQL if
+needed.
 
-Rewriting the append-only file is switched off: it forks the server at moments of its own choosing, which
-would hit one contender and not the other. All else is as `headrace up` runs it, for peers too.
+Rewriting the append-only file is disabled: it forks the server at arbitrary times, which would affect one contender and
+not the other. Otherwise the servers run as with `headrace up`, for peers too.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ class Bench:
     redis: Valkey
 
     def url(self, db: int) -> str:
-        """Contenders live in databases of their own, so that neither pays for the other's keys."""
+        """Return the URL of a database. Contenders have their own databases, so that neither pays for the other's
+        keys."""
         return f"{self.server.url.removesuffix('/0')}/{db}"
 
     @contextmanager
     def worker(self, db: int, concurrency: int, env: Mapping[str, str] | None = None) -> Generator[Child]:
-        """A Headrace worker as the command line starts it."""
+        """Run a Headrace worker as the command line starts it."""
         command = ["headrace", "worker", "bench.tasks:tasks", "--concurrency", str(concurrency)]
         with self.process("worker", command, {"HEADRACE_REDIS_URL": self.url(db), **(env or {})}) as child:
             yield child
@@ -69,7 +71,7 @@ class Bench:
 
     @contextmanager
     def script_time(self) -> Generator[ScriptTime]:
-        """What the scripts that run inside the block cost the server."""
+        """Measure the server time of scripts that run inside this context."""
         spent = ScriptTime()
         calls, usec = self._scripts()
         yield spent
@@ -104,20 +106,20 @@ def bench_server() -> Generator[Bench]:
 
 
 class BenchValkey(EmbeddedValkey):
-    """Benchmarks empty databases and change settings of the server."""
+    """Embedded Valkey that allows emptying databases and changing settings."""
 
     rules = "+@all"
 
 
 class BenchPostgres(EmbeddedPostgres):
-    """Benchmarks make databases and change settings of the server."""
+    """Embedded PostgreSQL that allows creating databases and changing settings."""
 
     role_options = "SUPERUSER"
 
 
 @contextmanager
 def bench_postgres(folder: Path) -> Generator[str]:
-    """The URL of a PostgreSQL with our tables, as `headrace up` runs it."""
+    """Run PostgreSQL with Headrace's tables, as `headrace up` does, and yield its URL."""
     server = BenchPostgres(folder / "postgres", folder / "log")
     server.start()
     try:
@@ -134,7 +136,7 @@ def switch_metrics(client: SyncClient, on: bool) -> None:
 
 
 def rate_of(done: Callable[[], int], total: int, child: Child) -> float:
-    """Jobs per second between the first that is seen done and the last: how long a process starts is not counted."""
+    """Return the jobs per second between the first finished job and the last, so that startup time does not count."""
     first: tuple[float, int] | None = None
     seen, seen_at = -1, time.perf_counter()
     while True:

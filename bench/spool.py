@@ -1,9 +1,9 @@
-"""How fast is the spool, against the bare limit of the disk and against other disk queues; what does a backlog cost?
+"""Measure the spool against the limit of the disk and other disk queues, and the cost of a backlog.
 
-The limit is a program that only compresses, checksums and appends to one file, and reads it back. Contenders take turns
+The limit is a program that only compresses, checksums and appends to one file, and reads it back. Contenders alternate
 in one run, several rounds each, on the same payloads (rows of JSON that snappy shrinks by a third to a half), with an
-fsync every 100 records; persist-queue and diskcache have no such setting and run at their defaults. Rates are medians
-over the rounds, ratios are medians of the rounds' own ratios.
+fsync every 100 records; persist-queue and diskcache have no such setting and run with their defaults. Rates are medians
+over the rounds, ratios are medians of the ratios of each round.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.pop(0)  # this folder holds files that are called like modules of the standard library
+sys.path.pop(0)  # this folder contains files named like modules of the standard library
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import argparse
@@ -41,7 +41,7 @@ from headrace.spool.spool import Spool, SpoolOptions
 
 SYNC_EVERY = 100
 SMALL, LARGE = 1024, 65536
-VARIETY = 64  # payloads in turn
+VARIETY = 64  # number of different payloads
 BACKLOG_BYTES = 200
 
 BARS = (
@@ -59,7 +59,7 @@ class Size:
     rounds: int = 5
     small: int = 30_000  # records of 1 KiB
     large: int = 3000  # of 64 KiB
-    peers: int = 3000  # of both, for those who are slower
+    peers: int = 3000  # of both sizes, for the slower contenders
     ram: int = 2000
     recovery_bytes: int = 2**29
     deep: int = 1_000_000
@@ -155,11 +155,11 @@ def spool_rates(path: Path, given: Sequence[bytes], count: int) -> Rates:
     put_rate = rate(count, put)
     spool.close()
     half = count // 2
-    with Spool.open(options) as spool:  # nothing is in memory now
+    with Spool.open(options) as spool:  # the memory layer is empty after reopening
         many = rate(half, lambda: drain(spool, half))
         one = rate(half, lambda: drain_one_by_one(spool, half))
         if spool.stats().size:
-            raise AssertionError("records are left")
+            raise AssertionError("records remain")
     return Rates(put_rate, many, one)
 
 
@@ -175,12 +175,12 @@ def drain_one_by_one(spool: Spool, count: int) -> None:
     for _ in range(count):
         record = spool.lease()
         if record is None:
-            raise AssertionError("the spool is empty too soon")
+            raise AssertionError("the spool ran empty too early")
         spool.ack(record.id)
 
 
 def persist_queue_rates(path: Path, given: Sequence[bytes], count: int) -> Rates:
-    """Its file queue, at its defaults."""
+    """Measure the file queue of persist-queue with its defaults."""
     queue: Any = persistqueue.Queue(str(path / "persist-queue"))
 
     def put() -> None:
@@ -196,7 +196,7 @@ def persist_queue_rates(path: Path, given: Sequence[bytes], count: int) -> Rates
 
 
 def diskcache_rates(path: Path, given: Sequence[bytes], count: int) -> Rates:
-    """Its Deque, at its defaults."""
+    """Measure the Deque of diskcache with its defaults."""
     queue: Any = diskcache.Deque(directory=str(path / "diskcache"))
 
     def put() -> None:
@@ -244,12 +244,12 @@ def throughput(size: Size, record_bytes: int, count: int, suffix: str) -> dict[s
 
 
 def ram_put(size: Size) -> dict[str, float]:
-    """A put that need not be durable and finds room in memory."""
+    """Measure a put that is not durable and fits into memory."""
     payload = payloads(SMALL)[0]
     found: list[float] = []
     for _ in range(10):
         with folder() as path, Spool.open(spool_options(path / "spool")) as spool:
-            spool.put(payload, durable=False)  # reserves numbers
+            spool.put(payload, durable=False)  # reserves sequence numbers
 
             def put(spool: Spool = spool) -> None:
                 for _ in range(size.ram):
@@ -279,8 +279,8 @@ def recovery(size: Size) -> dict[str, float]:
 
 
 def backlog(size: Size) -> dict[str, float]:
-    """The same bursts of put, lease and ack in turns on a spool with few and one with many records waiting. The memory
-    layer is smaller than both backlogs, so that both read from disk."""
+    """Measure alternating bursts of put, lease and ack on a spool with few and one with many waiting records. The
+    memory layer is smaller than both backlogs, so that both read from disk."""
     payload = payloads(SMALL)[0][:BACKLOG_BYTES]
     with folder() as path:
         before = psutil.Process().memory_info().rss
@@ -299,7 +299,7 @@ def backlog(size: Size) -> dict[str, float]:
                 costs[name].append(burst(spool, payload))
         for spool in spools.values():
             spool.close()
-    # Other processes only ever add to a burst.
+    # Other processes only ever add time to a burst.
     small, large = (percentile(costs[name], 0.1) for name in ("small", "large"))
     return {
         "backlog_small_us": small,
@@ -310,7 +310,7 @@ def backlog(size: Size) -> dict[str, float]:
 
 
 def burst(spool: Spool, payload: bytes) -> float:
-    """µs per record of: put, flush, lease, ack."""
+    """Return the µs per record of put, flush, lease and ack."""
     began = time.perf_counter()
     for _ in range(SYNC_EVERY):
         spool.put(payload, durable=False)
@@ -324,11 +324,11 @@ def burst(spool: Spool, payload: bytes) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench spool", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="nothing but the line of JSON on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller, in about a minute; keeps no record")
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
+    parser.add_argument("--quick", action="store_true", help="run a smaller benchmark, about a minute; write no record")
     given = parser.parse_args()
     size = QUICK if given.quick else Size()
-    waiting = backlog(size)  # first: it looks at how much the process grows
+    waiting = backlog(size)  # first, because it measures how much the process grows
     figures = throughput(size, SMALL, size.small, "")
     figures |= throughput(size, LARGE, size.large, "_64k")
     figures |= ram_put(size)

@@ -1,4 +1,4 @@
-"""What the benchmarks' workers run."""
+"""Tasks of the benchmarks' workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from headrace.model.job import LeasedJob
 from headrace.queue.tasks import Tasks
 
 WAITS_FILE = "BENCH_WAITS_FILE"
-"""Where `timed` writes, when the worker ends, how long each of its jobs waited until it started (ms)."""
+"""Environment variable with the file to which `timed` writes, at exit, how long each job waited until it started
+(ms)."""
 
 tasks = Tasks()
 
@@ -37,7 +38,7 @@ _waits: list[float] = []
 
 @tasks.task()
 async def timed(job: LeasedJob) -> None:
-    """A nap whose producer wrote when it sent the job: `seconds sent_at`, on the same machine's clock."""
+    """Sleep, and record the wait until start. The payload is `seconds sent_at`, by the same machine's clock."""
     seconds, sent_at = map(float, job.payload.split())
     _waits.append((time.time() - sent_at) * 1000)
     await asyncio.sleep(seconds)

@@ -1,1 +1,1 @@
-"""Other queues, used as their own users would use them."""
+"""Other queues, used as documented for their users."""
