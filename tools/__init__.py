@@ -1,1 +1,1 @@
-"""Programs for the repository itself: checks, comparison of benchmarks, the torture run of the tests."""
+"""Programs for the repository: checks, benchmark comparison, torture runs of the tests."""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 ALLOWED = frozenset(
     {"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-CMU", "PSF-2.0", "Zlib"}
-    | {"MPL-2.0"}  # asks for changes to its own files only, and no such file is changed here
+    | {"MPL-2.0"}  # requires publishing changes to its own files only, and none is changed here
 )
 """SPDX identifiers."""
 
@@ -28,7 +28,7 @@ ALLOWED = frozenset(
 class Permission:
     """One package that may be used under a licence that is not on the list."""
 
-    licence: str  # as it is declared; another one needs another look
+    licence: str  # as declared; a different one needs another review
     reason: str
 
 
@@ -48,7 +48,7 @@ ELSEWHERE = {"async-timeout": "Apache-2.0", "colorama": "BSD-3-Clause"}
 SPELLINGS = {
     "apache 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
-    "bsd": "BSD-3-Clause",  # does not say which; both are on the list
+    "bsd": "BSD-3-Clause",  # does not say which; both are allowed
     "bsd license": "BSD-3-Clause",
     "bsd 2-clause license": "BSD-2-Clause",
     "bsd 3-clause license": "BSD-3-Clause",
@@ -58,13 +58,13 @@ SPELLINGS = {
     "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
     "python software foundation license": "PSF-2.0",
 }
-"""What metadata says in place of an SPDX identifier, in lower case. Texts that are not here are not understood."""
+"""Licence texts in metadata that are no SPDX identifiers, in lower case. Other texts are not recognised."""
 
 SPDX = re.compile(r"[A-Za-z0-9.-]+")
 
 
 def read_licence(found: PackageMetadata) -> str:
-    """Return the declared licence as an SPDX expression, empty if the metadata has none that is understood."""
+    """Return the declared licence as an SPDX expression; empty if the metadata has none that is recognised."""
     if "License-Expression" in found:
         return found["License-Expression"]
     text = found["License"].strip() if "License" in found else ""
@@ -77,13 +77,13 @@ def read_licence(found: PackageMetadata) -> str:
 
 
 def is_allowed(expression: str) -> bool:
-    """Return whether the list allows one of the alternatives. Nested parentheses are not understood, so not allowed."""
+    """Return True if one of the alternatives is allowed. Nested parentheses are not parsed, so not allowed."""
     plain = expression.removeprefix("(").removesuffix(")")
     return any(all(part.strip() in ALLOWED for part in each.split(" AND ")) for each in plain.split(" OR "))
 
 
 def judge(name: str, licence: str, exceptions: Mapping[str, Permission] = EXCEPTIONS) -> str | None:
-    """Return what is wrong with the licence of a package, or None."""
+    """Return the problem with the licence of a package, or None."""
     exception = exceptions.get(name)
     if exception is None:
         return None if is_allowed(licence) else f"{name}: {licence or 'no licence that is understood'}"
@@ -106,7 +106,7 @@ def read_python(lock: str) -> Iterator[tuple[str, str]]:
 def read_dashboard(lock: str) -> Iterator[tuple[str, str]]:
     packages: dict[str, dict[str, Any]] = json.loads(lock)["packages"]
     for path, package in packages.items():
-        if path:  # the first is the dashboard itself
+        if path:  # the first entry is the dashboard itself
             yield f"npm {path.removeprefix('node_modules/')}", str(package.get("license", ""))
 
 

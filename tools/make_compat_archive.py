@@ -36,7 +36,7 @@ ARCHIVES = ROOT / "tests" / "compat"
 TASKS = "compat_tasks"
 START_S = 300.0
 CATCH_UP_S = 300.0
-ENDS = "10m"  # when leases and retries end: after the archive was written, and before it is first opened
+ENDS = "10m"  # duration of leases and retries: they end after the archive was written and before it is first opened
 DICTIONARY_BYTES = 128 * 2**20  # larger than a data directory: the databases of PostgreSQL are copies of each other
 
 # Servers and commands create these again, and some of them name the machine.
@@ -202,7 +202,7 @@ def fill(release: Release, folder: Path) -> dict[str, Any]:
         dead = run_jobs(release, folder)
         kept = leave_jobs(release)
         print(f"reconcile: {release.reconcile()['difference']}", file=sys.stderr)
-        release.signal("mover", signal.SIGSTOP)  # from here on dead jobs stay in Valkey
+        release.signal("mover", signal.SIGSTOP)  # from now on, dead jobs stay in Valkey
         dead += hold_jobs(release, folder)
         counted = release.reconcile()
         fill_spool(release)
@@ -235,7 +235,8 @@ def _answers(release: Release) -> bool:
 
 
 def run_jobs(release: Release, folder: Path) -> list[str]:
-    """Jobs that end while the whole stack runs: their history is complete. Returns the ids of the dead ones."""
+    """Run jobs to their end while the whole stack runs, so that their history is complete. Return the ids of the dead
+    ones."""
     release.enqueue(EMAILS, "succeed", 40, "--flow", "signup", "--flow-type", "DATA_SINK")
     release.enqueue(EMAILS, "fail_once", 6, "--priority", "5")
     release.enqueue(EMAILS, "succeed", 1, "--ttl", "1ms")
@@ -256,7 +257,7 @@ def run_jobs(release: Release, folder: Path) -> list[str]:
 
 
 def leave_jobs(release: Release) -> list[str]:
-    """Jobs that wait in both tiers, and settings. Returns the ids of those that are due in 300 days."""
+    """Leave waiting jobs in both tiers, and settings. Return the ids of those that are due in 300 days."""
     release.enqueue(REPORTS, "succeed")
     release.run("pause", *REPORTS)
     release.run("caps", *REPORTS, "--items", "20")
@@ -294,7 +295,7 @@ def _is_held(found: Mapping[tuple[str, ...], dict[str, Any]]) -> bool:
 
 
 def fill_spool(release: Release) -> None:
-    """Stop ClickHouse in its tracks, so that the next batch of the pipeline waits in the spool."""
+    """Pause ClickHouse, so that the next batch of the pipeline waits in the spool."""
     release.signal("clickhouse", signal.SIGSTOP)
     release.enqueue(EMAILS, "succeed", 3)
     wait_until(lambda: release.read("spool", "inspect")["records"] > 0, "the spool holds a batch")
@@ -308,7 +309,7 @@ def fill_streams(release: Release) -> None:
 
 
 def compare(release: Release) -> None:
-    """Refuse an archive in which the release itself does not find what is expected."""
+    """Check that the release itself finds what is expected in the archive."""
     found = release.queues()
     assert found.keys() == EXPECTED.keys(), found.keys()
     for queue, expected in EXPECTED.items():
@@ -321,8 +322,8 @@ def compare(release: Release) -> None:
 
 
 def end(release: Release, stack: subprocess.Popen[bytes]) -> None:
-    """Kill the pipeline and the mover, and let the stack stop everything else in order. It stands still meanwhile, so
-    that it does not restart them."""
+    """Kill the pipeline and the mover, and let the stack stop everything else in order. The stack is paused meanwhile,
+    so that it does not restart them."""
     stack.send_signal(signal.SIGSTOP)
     release.signal("mover", signal.SIGKILL)
     release.signal("pipeline", signal.SIGKILL)
@@ -361,7 +362,7 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def drop_old_wal(cluster: Path) -> None:
-    """Remove what PostgreSQL keeps for recycling. After an orderly stop it reads only the segment of the last
+    """Remove WAL segments that PostgreSQL keeps for recycling. After a clean stop it reads only the segment of the last
     checkpoint."""
     command = [str(binaries() / "pg_controldata"), "-D", str(cluster)]
     made = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})

@@ -1,4 +1,4 @@
-"""Random pauses of processes: SIGSTOP, and SIGCONT a moment later."""
+"""Pause random processes: SIGSTOP, and SIGCONT a moment later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 MARK = "TORTURE_RUN"
-"""Environment variable that every process of one run has inherited."""
+"""Environment variable inherited by every process of a run."""
 
 PAUSE_S = (0.5, 3.0)
 BETWEEN_S = (0.2, 2.0)
@@ -21,7 +21,7 @@ AT_ONCE = 2
 
 
 def find_processes(root: int, mark: str) -> list[psutil.Process]:
-    """Return a process, its descendants, and whatever else inherited the mark: servers outlive the process that
+    """Return a process, its descendants, and other processes that inherited the mark: servers outlive the process that
     started them. A descendant with another mark is left out: a test stops and continues it itself."""
     try:
         top = psutil.Process(root)
@@ -48,7 +48,7 @@ def read_mark(pid: int) -> str | None:
 
 
 class Pauses:
-    """Stops random processes for a moment, from a thread, while the block `running` lasts."""
+    """Pauses random processes from a thread, inside the context `running`."""
 
     def __init__(self, rng: random.Random, find: Callable[[], Sequence[psutil.Process]]) -> None:
         self.count = 0
@@ -71,8 +71,8 @@ class Pauses:
             self._pause_some()
 
     def _pause_some(self) -> None:
-        """Stop up to `AT_ONCE` processes that run, and continue them in any case."""
-        # What a test itself has stopped is not ours to continue.
+        """Stop up to `AT_ONCE` running processes, and continue them in any case."""
+        # A process that a test has stopped must not be continued here.
         running = [each for each in self._find() if is_running(each)]
         chosen = self._rng.sample(running, min(len(running), self._rng.randint(1, AT_ONCE)))
         stopped: list[psutil.Process] = []

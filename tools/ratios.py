@@ -1,4 +1,4 @@
-"""Ratios between two trees' figures: what `./hr bench NAME --against COMMIT` computes."""
+"""Ratios between the results of two trees, for `./hr bench NAME --against COMMIT`."""
 
 from __future__ import annotations
 

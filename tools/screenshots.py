@@ -31,7 +31,7 @@ PICTURES: dict[str, tuple[str, str]] = {
     "autoscaler": ("autoscaler?type=mail", "[data-testid=steps]"),
     "streams": (f"streams?open={BROWSER_JOBS}", "[data-testid=consumers]"),
 }
-"""Name → address, and what must be there before it is taken."""
+"""Address of each page, and the element that must be visible before the picture."""
 
 LIVE = "[data-testid=updated][data-condition=live]"
 TRIES = 5
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def sign_in_link(options: list[str]) -> str:
-    """As a person gets one."""
+    """Return a sign-in link, as the command prints it."""
     command = [sys.executable, "-m", "headrace", *options, "keys", "link", "--json"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
@@ -80,12 +80,12 @@ def sign_in_link(options: list[str]) -> str:
 def take(page: Page, url: str, ready: str, picture: Path) -> None:
     page.goto(url)
     page.wait_for_selector(ready)
-    page.wait_for_timeout(3000)  # let the axes settle
+    page.wait_for_timeout(3000)  # wait for the axes
     if (letter := page.locator("[data-testid=letter]")).count():
         letter.first.click()
         page.wait_for_selector("[data-testid=payload]")
         page.evaluate(SHORTEN_PATHS)
-    for _ in range(TRIES):  # a busy machine is stale now and then, which is no picture of it
+    for _ in range(TRIES):  # on a busy machine the page may show stale data
         page.wait_for_selector(LIVE)
         page.screenshot(path=picture, full_page="chart-depth" in ready)
         if page.locator(LIVE).count():

@@ -29,11 +29,11 @@ sys.path.insert(0, str(ROOT))
 
 from tools.pauses import MARK, Pauses, find_processes, read_mark  # noqa: E402
 
-TEST_TIMEOUT_S = 1800  # several times what a test takes beside the hogs
-END_S = 120.0  # for pytest to stop its servers after SIGINT
+TEST_TIMEOUT_S = 1800  # several times the duration of a test beside the hogs
+END_S = 120.0  # time for pytest to stop its servers after SIGINT
 NO_TESTS = 5  # pytest's exit code
 HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1000000):\n        pass\n"
-"""Uses one core until its parent is gone."""
+"""Program that uses one core until its parent is gone."""
 
 
 def parse_args(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -104,7 +104,7 @@ def read_failed(cache: Path, code: int) -> list[str]:
 
 @contextmanager
 def started(command: Sequence[str], env: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
-    """Run a command with standard error for its output; end it in order when the block is left early."""
+    """Run a command with its output on standard error; stop it cleanly when the block is left early."""
     child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=sys.stderr)
     try:
         yield child
@@ -135,8 +135,8 @@ def main() -> int:
         raise SystemExit(130)
 
     options, rest = parse_args(sys.argv[1:])
-    signal.signal(signal.SIGTERM, end)  # leaves the blocks above, which continue and end what they stopped
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it would be ignored, by pytest too
+    signal.signal(signal.SIGTERM, end)  # leaves the contexts above, which continue and end the processes they stopped
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it, and so would pytest
     failed: list[str] = []
     for seed in range(options.seed, options.seed + options.runs):
         failed += [f"{name} (seed {seed})" for name in run_once(seed, options.hogs, rest)]
