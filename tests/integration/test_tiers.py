@@ -454,7 +454,9 @@ def test_an_id_that_is_in_use_is_set_aside(bench: Bench) -> None:
     bench.ack([job for job in bench.dequeue() if job.queue == REF])
     bench.move()
     assert [job.id for job in bench.dequeue()] == ["11"]
-    assert bench.sql("SELECT job_id, reason FROM cold_quarantine") == [("10", "another job of this id is in Valkey")]
+    assert bench.sql("SELECT job_id, reason FROM cold_quarantine") == [
+        ("10", "a job with this id is already in Valkey")
+    ]
     assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 

@@ -1,1 +1,1 @@
-"""The cold tier: jobs that do not fit into Valkey wait in PostgreSQL, and come back in order. Sits on `queue`."""
+"""The cold tier: jobs that do not fit into Valkey wait in PostgreSQL and return in order. Built on `queue`."""

@@ -1,6 +1,7 @@
-"""Compares what is counted with what is there, mends it, and says how much was off.
+"""Compare counters and settings of both tiers with their source, repair differences, and report the drift.
 
-Counters change together with what they count, so nothing should ever be off; what a crash left untold is told here.
+Counters change in the same transaction as the rows they count, so no drift is expected. Counters that a crashed process
+did not sync to Valkey are synced here.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ NOTHING = Delta()
 
 @dataclass(frozen=True)
 class Drift:
-    """What an audit found off, and mended."""
+    """Differences that an audit found and repaired."""
 
-    rows: int = 0  # counters in PostgreSQL that were off against its rows
-    told: int = 0  # times Valkey knew other numbers than PostgreSQL had told it
-    settings: int = 0  # settings of which Valkey knew otherwise
+    rows: int = 0  # differences between the counters in PostgreSQL and its rows
+    told: int = 0  # queues whose counters in Valkey differed from those that PostgreSQL had sent
+    settings: int = 0  # settings that differed in Valkey
 
     def __bool__(self) -> bool:
         return self != Drift()
 
 
 class Audit:
-    """`adopt` takes over a queue's rows that a mover placed and did not delete; without it they are deleted."""
+    """Audit of shards. `adopt` takes over a queue's rows that a mover placed and did not delete; without it they are
+    deleted."""
 
     def __init__(self, tiers: Tiers, adopt: Callable[[QueueRef, int], None] | None = None) -> None:
         self._tiers = tiers
@@ -46,60 +48,63 @@ class Audit:
         self._settings = SettingsKeeper(tiers)
 
     def run(self, shard: int) -> Drift:
-        """Of every queue of the shard; returns what was found now and adds it to the shard's total."""
+        """Audit every queue of a shard. Return the drift, and add it to the shard's totals."""
         *_, drift = self.steps(shard)
         return drift
 
     def steps(self, shard: int) -> Iterator[Drift]:
-        """The same, queue by queue, with what was found so far: there may be many, and whoever audits has other things
-        to do in between. A queue that makes trouble is passed over; only servers that are gone end it."""
+        """Audit one queue per step and yield the drift so far, so that the caller can do other work in between. A queue
+        that fails is logged and skipped; QueueUnavailable and DatabaseUnavailable are raised."""
         drift = Drift()
-        for found, _ in self._store.numbers(shard):
+        for queue, _ in self._store.numbers(shard):
             try:
-                drift = self._mend(found, drift)
+                drift = self._mend(queue, drift)
             except (QueueUnavailable, DatabaseUnavailable):
                 raise
             except Exception:
-                log.exception("could not audit %s", found.ref, extra={"action": "audit_failed"})
+                log.exception("could not audit %s", queue.ref, extra={"action": "audit_failed"})
             yield drift
         drift = replace(drift, settings=self._settings.restore(shard))
         self._store.tidy()
         if drift:
-            log.warning("drift in shard %d: %s", shard, asdict(drift), extra={"action": "drift"})
+            log.warning("repaired drift in shard %d: %s", shard, asdict(drift), extra={"action": "drift"})
         self._export(shard, drift)
         yield drift
 
-    def _mend(self, found: Backlog, drift: Drift) -> Drift:
-        rows = self._mend_rows(found.queue_id, found.ref)
-        told = self._mend_told(found.queue_id, found.ref)
-        self._adopt(found.ref, found.queue_id)
-        return replace(drift, rows=drift.rows + rows, told=drift.told + told)
+    def _mend(self, queue: Backlog, drift: Drift) -> Drift:
+        rows = self._mend_rows(queue.queue_id, queue.ref)
+        synced = self._mend_told(queue.queue_id, queue.ref)
+        self._adopt(queue.ref, queue.queue_id)
+        return replace(drift, rows=drift.rows + rows, told=drift.told + synced)
 
     def tell(self, ref: QueueRef) -> None:
-        """Valkey learns what PostgreSQL holds, whoever forgot to tell it."""
+        """Send the queue's cold counters to Valkey, in case a crashed process did not."""
         self._mend_told(self._store.queue_id(ref, self._tiers.stubs.shard_of(ref)), ref)
 
     def _mend_rows(self, queue_id: int, ref: QueueRef) -> int:
-        off, details = self._store.recount(queue_id)
-        if unaccounted := off.pop("unaccounted", 0):  # cannot be mended: a row came or went without being counted
+        counters, flows = self._store.recount(queue_id)
+        if unaccounted := counters.pop("unaccounted", 0):  # cannot be repaired: a row came or went uncounted
             log.error("totals of %s leave %d jobs unaccounted for", ref, unaccounted, extra={"action": "drift"})
-        if not off and not details:
+        if not counters and not flows:
             return 0
-        off, details = self._store.repair(queue_id)
-        log.error("counters of %s were off by %s, %s", ref, dict(off), dict(details), extra={"action": "drift"})
-        return sum(map(abs, off.values())) + sum(map(abs, details.values()))
+        counters, flows = self._store.repair(queue_id)
+        log.error(
+            "repaired counters of %s: queue %s, flows %s", ref, dict(counters), dict(flows), extra={"action": "drift"}
+        )
+        return sum(map(abs, counters.values())) + sum(map(abs, flows.values()))
 
     def _mend_told(self, queue_id: int, ref: QueueRef) -> int:
-        settled = self._settle(ref, self._store.all_numbers_of(queue_id))
-        if settled.code == Settled.OUTDATED and self._store.numbers_of(queue_id).version < settled.known_version:
-            # Valkey learns a version only after its commit: PostgreSQL was restored to an earlier point.
-            self._store.raise_version(queue_id, settled.known_version)
-            settled = self._settle(ref, self._store.all_numbers_of(queue_id))
-        if settled.code == Settled.OTHER_EPOCH:  # the queue began anew: totals count from there
+        """Send the counters to Valkey. Return 1 if those in Valkey had drifted, else 0."""
+        result = self._settle(ref, self._store.all_numbers_of(queue_id))
+        if result.code == Settled.OUTDATED and self._store.numbers_of(queue_id).version < result.known_version:
+            # A version reaches Valkey only after its commit, so PostgreSQL was restored to an earlier point.
+            self._store.raise_version(queue_id, result.known_version)
+            result = self._settle(ref, self._store.all_numbers_of(queue_id))
+        if result.code == Settled.OTHER_EPOCH:  # the queue was created again in Valkey: totals count from there
             with self._store.transaction() as conn:
-                self._store.change(conn, queue_id, NOTHING, Counter(), valkey_epoch=settled.valkey_epoch)
-            settled = self._settle(ref, self._store.all_numbers_of(queue_id))
-        return int(settled.code == Settled.DRIFTED)
+                self._store.change(conn, queue_id, NOTHING, Counter(), valkey_epoch=result.valkey_epoch)
+            result = self._settle(ref, self._store.all_numbers_of(queue_id))
+        return int(result.code == Settled.DRIFTED)
 
     def _confirm(self, ref: QueueRef, queue_id: int) -> None:
         if unconfirmed := self._tiers.unconfirmed(ref):
@@ -111,5 +116,5 @@ class Audit:
 
     def _export(self, shard: int, drift: Drift) -> None:
         with available():
-            for name, found in asdict(drift).items():
-                self._tiers.valkey.hincrby(keys.meta(shard), f"drift_{name}", found)
+            for name, count in asdict(drift).items():
+                self._tiers.valkey.hincrby(keys.meta(shard), f"drift_{name}", count)

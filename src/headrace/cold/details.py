@@ -1,4 +1,4 @@
-"""What waits in both tiers, by what it is part of: the rows of the queue metrics page."""
+"""Depth per flow of both tiers: the rows of the queue metrics page."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class FlowDetail:
 
 
 def join_details(warm: Iterable[Detail], cold: Iterable[Detail]) -> list[FlowDetail]:
-    """One row per (queue, task, flow, flow type), ordered by these."""
-    tiers = [{_key(detail): detail for detail in details} for details in (warm, cold)]
+    """Return one row per (queue, task, flow, flow type), sorted by these."""
+    tiers = [{_key(depth): depth for depth in depths} for depths in (warm, cold)]
     rows: list[FlowDetail] = []
     for key in sorted({*tiers[0], *tiers[1]}):
-        found = [tier.get(key) for tier in tiers]
-        oldest = [detail.oldest_ms for detail in found if detail and detail.oldest_ms is not None]
-        warm_count, cold_count = (detail.waiting if detail else 0 for detail in found)
+        depths = [tier.get(key) for tier in tiers]
+        oldest = [depth.oldest_ms for depth in depths if depth and depth.oldest_ms is not None]
+        warm_count, cold_count = (depth.waiting if depth else 0 for depth in depths)
         rows.append(FlowDetail(*key, warm_count, cold_count, min(oldest, default=None)))
     return rows
 

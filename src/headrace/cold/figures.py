@@ -1,4 +1,4 @@
-"""What a mover did, for /metrics: of its own process, or of the worker that it is part of."""
+"""Metrics of the mover, exported by its own process or by the worker that runs it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from headrace.cold.audit import Drift
 from headrace.vitals.figures import Families, Metric, Numbers
 from headrace.vitals.rounds import LoopFigures, Rounds, one
 
-SHARDS = Metric("headrace_mover_shards", "gauge", "Shards whose jobs this process moves; the others are another's.")
+SHARDS = Metric("headrace_mover_shards", "gauge", "Shards that this process leads as mover.")
 ROWS = Metric(
     "headrace_mover_rows_total",
     "counter",
-    "Rows that left PostgreSQL: for Valkey (refill), because their time was over (expire), because they cannot be "
-    "moved and were set aside (quarantine), or dead for too long (remove).",
+    "Rows that left PostgreSQL: moved to Valkey (refill), past their TTL (expire), quarantined because they cannot be "
+    "moved (quarantine), or dead for too long (remove).",
     ("op",),
 )
 DRIFT = Metric(
     "headrace_mover_drift_total",
     "counter",
-    "What audits found off and mended: counters against rows (rows), numbers that Valkey had not been told (told), or "
-    "settings of which it knew otherwise (settings).",
+    "Differences that audits repaired: counters against rows (rows), counters in Valkey against those in PostgreSQL "
+    "(told), or settings (settings).",
     ("kind",),
 )
 QUEUE_FAILURES = Metric(
-    "headrace_mover_queue_failures_total", "counter", "Times that one queue made trouble and was passed over."
+    "headrace_mover_queue_failures_total", "counter", "Failures of a single queue, which was skipped."
 )
 METRICS = (SHARDS, ROWS, DRIFT, QUEUE_FAILURES)
 
@@ -34,7 +34,8 @@ OPS = ("refill", "expire", "quarantine", "remove")
 
 
 class MoverFigures(LoopFigures):
-    """`led` tells how many shards are led now. A round is a sweep of one shard."""
+    """Metrics of a mover. `led` returns the number of shards that it leads. An iteration of its loop is a sweep of one
+    shard."""
 
     def __init__(self, led: Callable[[], int]) -> None:
         self._led = led
@@ -49,7 +50,7 @@ class MoverFigures(LoopFigures):
         return [one(SHARDS, self._led()), *super().more()]
 
     def moved(self, **rows: int) -> None:
-        """How many, by op."""
+        """Add numbers of rows, by op."""
         for op, count in rows.items():
             self._rows.add(count, op)
 
@@ -57,11 +58,11 @@ class MoverFigures(LoopFigures):
         self._queue_failures.add(1)
 
     def counted(self, steps: Iterator[Drift]) -> Iterator[Drift]:
-        """An audit, which tells after each step what it found so far."""
+        """Yield the steps of an audit and count its drift. Each step has the drift so far."""
         began, before = time.monotonic(), asdict(Drift())
         for drift in steps:
-            for kind, found in asdict(drift).items():
-                self._drift.add(found - before[kind], kind)
+            for kind, count in asdict(drift).items():
+                self._drift.add(count - before[kind], kind)
             before = asdict(drift)
             yield drift
         self.audits.done(time.monotonic() - began)

@@ -1,24 +1,23 @@
-"""The mover brings jobs back from PostgreSQL when Valkey has room, and takes dead ones there.
+"""The mover moves jobs from PostgreSQL back to Valkey when there is room, and dead jobs from Valkey to PostgreSQL.
 
 One mover per shard leads, under a lease; the others stand by. For each batch of a queue:
 
-1. lock    its row in cold_movers: whoever paused here holds it, so nobody passes him (PostgreSQL ends his session after
-           `IDLE_IN_TRANSACTION_S`, and with it the lock)
-2. claim   the next rows, in order. Nothing is marked: the lock is the claim
-3. refill  one script call. It refuses a mover that is no longer the leader, takes what fits, and notes the rows'
-           numbers as `moving`, so that a row that comes again is not a job again, even if the job is done by then
-4. delete  the rows once their copy in Valkey is safe (valkey/durability.py), count, commit. Meanwhile the next batches
-           are placed, behind these, up to `MAX_PLACED` rows of a shard
-5. settle  Valkey learns the new numbers, and that the rows are gone: their numbers may be forgotten
+1. lock    its row in cold_movers. A paused mover keeps this lock, so no other can overtake it, until PostgreSQL ends
+its session after `IDLE_IN_TRANSACTION_S` 2. claim   the next rows, in order. Nothing is marked: the lock is the claim
+3. refill  one script call places what fits and records the row numbers in `moving`, so that a row placed again does not
+become a second job, even if the first is done. It refuses a mover whose token is outdated or whose lock may have ended
+4. delete  the rows once their copy in Valkey is safe (valkey/durability.py), update the counters, commit. Meanwhile the
+next batches are placed, up to `MAX_PLACED` rows of a shard 5. sync    the counters to Valkey, and remove the numbers of
+the deleted rows from `moving`
 
-A crash before 4 leaves rows that are in Valkey; the next mover, or audit, finds their numbers there and does 4 and 5 as
-soon as the copy is safe. Rows whose copy is gone again by then, after a failover, are placed once more.
-A crash before 5 leaves numbers in `moving` that no row has; numbers are never used twice, so they harm nobody until
-they are dropped in the same way.
+After a crash before step 4, rows are in both tiers; the next mover, or an audit, finds their numbers in `moving` and
+does steps 4 and 5 as soon as the copy is safe. Rows whose copy was lost in a failover are placed again. After a crash
+before step 5, `moving` has numbers without a row; numbers are never reused, so they do no harm until they are removed
+in the same way.
 
-A queue leaves cold mode when nothing waits and Valkey is at most 80 % full. The mover then locks the queue's row, which
-makes spills wait, moves what came last, closes the epoch, commits, and reopens the queue in Valkey under the next
-epoch. Spills that waited carry the old epoch and are refused; their producers ask Valkey again, and find it open.
+A queue leaves cold mode when no row waits and Valkey is at most 80 % full. The mover then locks the queue's row, which
+blocks spills, moves the last rows, closes the epoch, commits, and reopens the queue in Valkey under the next epoch.
+Blocked spills carry the old epoch and are refused; their producers enqueue in Valkey again, which now accepts the jobs.
 """
 
 from __future__ import annotations
@@ -63,33 +62,33 @@ from headrace.valkey.scripts import Call, run
 log = logging.getLogger(__name__)
 
 BATCH = 500
-BATCHES_PER_VISIT = 20  # then the other queues have their turn
+BATCHES_PER_VISIT = 20  # of one queue, before the other queues are served
 SWEEP_BATCH = 1000
-LOOK_AHEAD_MS = 30_000.0  # jobs that are due this soon wait in Valkey
+LOOK_AHEAD_MS = 30_000.0  # delayed jobs are moved to Valkey this long before they are due
 RECONNECT_S = 1.0
-STOP_S = 10.0  # how long shards may take to end; one whose server hangs ends with the process
-# A mover that was paused for longer than this since it looked at a queue cannot know that its lock still holds.
+STOP_S = 10.0  # how long shards may take to stop; the thread of a hanging shard ends with the process
+# A mover that was paused for longer than this since it read a queue's state may have lost its lock.
 SURE_OF_LOCK_MS = (IDLE_IN_TRANSACTION_S - 2.0) * 1000
-HOPELESS = 10  # rows that fail one after the other, and then no more are tried
+HOPELESS = 10  # placing rows one by one ends after this many failures
 
-IDLE_WAIT_S = 0.25  # for one shard's queues to ask for jobs
-BUSY_WAIT_S = 0.005  # the same within BUSY_S after some queue did
+IDLE_WAIT_S = 0.25  # how long to block for refill requests of one shard
+BUSY_WAIT_S = 0.005  # the same within BUSY_S after a request
 BUSY_S = 1.0
 HUNGRY_PAGE = 100
-ATTEND_S = 0.05  # how long a sweep goes on before it looks who asks for jobs
-MAX_PLACED = 100_000  # rows of a shard that are placed and wait for their deletion
+ATTEND_S = 0.05  # interval of serving refill requests during a sweep
+MAX_PLACED = 100_000  # rows of a shard that are placed and not yet deleted
 DELETE_BATCH = 5000
-AUDIT_SLICE_S = 0.1  # how long an audit goes on before it is another one's turn
+AUDIT_SLICE_S = 0.1  # how long an audit runs before other work of the shard
 
 
 @dataclass(frozen=True)
 class MoverOptions:
-    every_s: float = 5.0  # how often PostgreSQL is asked for queues with a backlog
+    every_s: float = 5.0  # interval of sweeps
     lease_s: float = 15.0  # longer than a paused mover can hold a lock
     audit_every_s: float = 60.0
-    keep_dead_s: float | None = None  # None: until somebody redrives or removes them
+    keep_dead_s: float | None = None  # dead jobs are removed after this; None: never
     batch: int = BATCH
-    refill_after: RefillAfter = "fsync"  # when a row may be deleted: see valkey/durability.py
+    refill_after: RefillAfter = "fsync"  # when a placed row may be deleted: see valkey/durability.py
 
     def __post_init__(self) -> None:
         assert self.lease_s > IDLE_IN_TRANSACTION_S
@@ -97,12 +96,12 @@ class MoverOptions:
 
 @dataclass
 class Batch:
-    """What became of claimed rows."""
+    """Outcomes of claimed rows."""
 
-    gone: list[ColdRow] = field(default_factory=list[ColdRow])  # they are in Valkey
+    gone: list[ColdRow] = field(default_factory=list[ColdRow])  # their jobs are in Valkey
     expired: list[ColdRow] = field(default_factory=list[ColdRow])
-    aside: list[tuple[ColdRow, str]] = field(default_factory=list[tuple[ColdRow, str]])  # cannot be moved, and why
-    full: bool = False  # some found no room
+    aside: list[tuple[ColdRow, str]] = field(default_factory=list[tuple[ColdRow, str]])  # row, reason
+    full: bool = False  # some rows did not fit
     valkey_epoch: int | None = None
 
     @property
@@ -111,30 +110,31 @@ class Batch:
 
     @property
     def handled(self) -> set[int]:
-        """Numbers of the rows that need not be claimed again."""
+        """Return the numbers of the rows that must not be claimed again."""
         return {row.seq for row in (*self.gone, *self.expired, *(row for row, _ in self.aside))}
 
     def counts(self) -> dict[str, int]:
-        """By the verb of a mover."""
+        """Return the number of rows by op, as label values of the metric."""
         return {"refill": len(self.gone), "expire": len(self.expired), "quarantine": len(self.aside)}
 
     def set_aside(self, row: ColdRow, reason: str) -> None:
         self.aside.append((row, reason))
 
     def apply(self, rows: Sequence[ColdRow], refilled: Refilled) -> None:
+        """Add the result of a refill call with these rows."""
         self.valkey_epoch = refilled.valkey_epoch
         self.full = len(refilled.answers) < len(rows)
         for row, answer in zip(rows, refilled.answers, strict=False):
             if answer == Refilled.EXPIRED:
                 self.expired.append(row)
             elif answer == Refilled.ID_IN_USE:
-                self.set_aside(row, "another job of this id is in Valkey")
+                self.set_aside(row, "a job with this id is already in Valkey")
             else:
                 self.gone.append(row)
 
 
 class Mover:
-    """Moves the jobs of `shards` (None: all of the queue); several run apart from each other, see run_forever."""
+    """Mover of `shards` (None: all). With several shards, each runs in its own thread, see run_forever."""
 
     def __init__(
         self,
@@ -153,28 +153,28 @@ class Mover:
         self._valkey_watch = ValkeyWatch(tiers)
         self._shares = ShareRounds(tiers)
         self._share_at = 0.0
-        self._tokens: dict[int, int] = {}  # of the shards that we lead
+        self._tokens: dict[int, int] = {}  # fencing tokens of the shards that this mover leads
         self._safety: dict[int, CopySafety] = {}
         self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
-        self._put_off: set[QueueRef] = set()  # until rows that are placed are deleted
+        self._put_off: set[QueueRef] = set()  # queues to refill after placed rows are deleted
         self._shards = shards
-        self._parts: list[Mover] = []  # one per shard, while they run apart
+        self._parts: list[Mover] = []  # one per shard, if each has its own thread
         self.figures = figures or MoverFigures(self.count_led)
-        self._failed: dict[int, str] = {}  # what could not be done since the last sweep
+        self._failed: dict[int, str] = {}  # last error since the last sweep, by shard
         self._renew_at = 0.0
-        self._fed_at = 0.0  # when a queue last asked for jobs
+        self._fed_at = 0.0  # time of the last refill request
         self._attend_at = 0.0
         self._sweep_at: dict[int, float] = {}
         self._audit_at: dict[int, float] = {}
-        self._auditing: dict[int, Iterator[Drift]] = {}  # of the shards whose audit is under way
+        self._auditing: dict[int, Iterator[Drift]] = {}  # audits in progress, by shard
 
     @cached_property
     def _stubs(self) -> Stubs:
-        return self._tiers.stubs  # may ask Valkey at first use, so not in the constructor
+        return self._tiers.stubs  # may read from Valkey at first use, so not in the constructor
 
     def run_forever(self, stop: Event) -> None:
-        """Run until `stop` is set, each shard in a thread with connections of its own: a shard whose server is away, or
-        whose scripts fail, delays its own jobs only."""
+        """Run until `stop` is set, each shard in a thread with its own connections, so that a shard whose server is
+        unavailable, or whose scripts fail, delays only its own jobs."""
         shards = self._await_shards(stop)
         if len(shards) == 1:
             self._run_until(stop)
@@ -189,14 +189,14 @@ class Mover:
             thread.join(max(0.0, until - time.monotonic()))
 
     def count_led(self) -> int:
-        """Return the number of shards whose jobs this process moves."""
+        """Return the number of shards that this process leads."""
         return len(self._tokens) + sum(part.count_led() for part in self._parts)
 
     def _all_shards(self) -> Sequence[int]:
         return range(self._stubs.shards) if self._shards is None else self._shards
 
     def _await_shards(self, stop: Event) -> Sequence[int]:
-        """Return the shards to serve once Valkey has said how many there are; none if `stop` is set before."""
+        """Return the shards to serve, once their number was read from Valkey; none if `stop` is set before."""
         while not stop.is_set():
             try:
                 return self._all_shards()
@@ -212,7 +212,7 @@ class Mover:
                     part = Mover(tiers, self._options, self.name, [shard], self.figures)
                     self._parts.append(part)
                     part.run_forever(stop)
-            except QueueUnavailable as error:  # a cluster is asked for its nodes at once
+            except QueueUnavailable as error:  # the client of a cluster connects in its constructor
                 self._note_failure(error, shard)
                 stop.wait(RECONNECT_S)
 
@@ -220,7 +220,7 @@ class Mover:
         while not stop.is_set():
             try:
                 self.turn()
-            except Exception as error:  # a server is away, has no tables yet, or a script failed
+            except Exception as error:  # a server is unavailable or not migrated, or a script failed
                 self._note_failure(error, *self._all_shards())
                 stop.wait(RECONNECT_S)
         self.resign()
@@ -237,7 +237,7 @@ class Mover:
         )
 
     def turn(self) -> None:
-        """Lead what can be led; then do what is due, or wait for a queue that has room."""
+        """Renew leadership; then do the work that is due in each shard, or wait for refill requests."""
         self.elect()
         if not self._tokens:
             time.sleep(min(1.0, self._options.lease_s / 3))
@@ -259,14 +259,16 @@ class Mover:
             self.visit(ref)
 
     def _share_out(self, shard: int) -> None:
-        """Share out the quotas of projects and organisations, each second, where we lead the first shard."""
+        """Start a round of sharing out the quotas of projects and organisations, once per second. Only the mover that
+        leads shard 0 does so."""
         now = time.monotonic()
         if shard == 0 and now >= self._share_at:
             self._share_at = now + SHARE_EVERY_S
             self._shares.begin()
 
     def _audit_some(self, shard: int) -> None:
-        """An audit looks at every queue there is, some per turn: those that have room must not wait for all of it."""
+        """Start an audit if it is due, and continue it for AUDIT_SLICE_S: it visits every queue, and refill requests
+        must not wait for its end. After an audit, remove old dead jobs."""
         now = time.monotonic()
         if shard not in self._auditing and now >= self._audit_at.setdefault(shard, now):
             self._audit_at[shard] = now + self._options.audit_every_s
@@ -283,7 +285,7 @@ class Mover:
     # Leading
 
     def elect(self) -> None:
-        """Take what nobody leads, keep what we lead."""
+        """Acquire the leadership of shards without a leader, and renew it for shards that this mover leads."""
         now = time.monotonic()
         if now < self._renew_at:
             return
@@ -291,22 +293,23 @@ class Mover:
         for shard in self._all_shards():
             token = run(self._tiers.valkey, self._stubs.elect(shard, self.name, int(self._options.lease_s * 1000)))
             if token and self._tokens.get(shard) != token:
-                log.info("moves jobs of shard %d", shard, extra={"action": "elected"})
+                log.info("became mover of shard %d", shard, extra={"action": "elected"})
                 self._tokens[shard] = token
-                self._placed.pop(shard, None)  # another mover may have led in between; they are in Valkey
+                self._placed.pop(shard, None)  # another mover may have led in between; Valkey has the current rows
             elif not token:
                 self._tokens.pop(shard, None)
-                self._placed.pop(shard, None)  # the next leader finds them in Valkey
+                self._placed.pop(shard, None)  # the next leader reads them from Valkey
         if not self._tokens:
             self.figures.sweeps.stands_by(tuple(self._all_shards()))
 
     def resign(self) -> None:
-        """Let another one lead at once. (Only if it is still us: the lease may have ended.)"""
+        """Give up leadership, so that another mover can lead at once. Does not affect a mover that has already taken
+        over."""
         for shard in list(self._tokens):
             try:
                 run(self._tiers.valkey, self._stubs.elect(shard, self.name, 1))
             except QueueUnavailable:
-                pass  # the lease ends by itself
+                pass  # the lease expires
         self._tokens = {}
         self._placed.clear()
         self._shares.end(STOP_S)
@@ -320,11 +323,12 @@ class Mover:
         self._placed.pop(shard, None)
         self._renew_at = 0.0
 
-    # What is to do
+    # Refill requests and sweeps
 
     def _hungry(self, shard: int) -> list[QueueRef]:
-        """Queues that asked for jobs; waits a little for the first one, and less while any shard has some: they take
-        turns, and one that is idle must not hold up another's workers."""
+        """Return queues that requested a refill. Block for the first one up to IDLE_WAIT_S, or BUSY_WAIT_S if any shard
+        had a request within BUSY_S or is being audited: shards are served in turn, and an idle one must not delay the
+        others."""
         idle_s = min(IDLE_WAIT_S, self._options.every_s)
         idle = time.monotonic() > self._fed_at + BUSY_S and not self._auditing.keys() & self._tokens.keys()
         wait_s = idle_s if idle else BUSY_WAIT_S
@@ -338,7 +342,8 @@ class Mover:
         return _refs([first[1], *(part for part, _ in more)])
 
     def sweep(self, shard: int) -> None:
-        """Everything that nobody asks for: due jobs, passed TTLs, dead jobs, queues whose call was lost."""
+        """Do a shard's periodic work: restore settings, check for lost data, move dead jobs, expire rows, sync
+        counters, and visit every queue with a backlog or in cold mode, in case a refill request was lost."""
         try:
             self._tiers.check_postgres(shard, anew=True)
         except WrongDatabase as error:
@@ -353,7 +358,7 @@ class Mover:
             cold: Any = node.smembers(keys.cold(shard))
             buried: Any = node.smembers(keys.buried(shard))
         now_ms = clock[0] * 1000 + clock[1] / 1000
-        backlog = {found.ref for found in self._store.backlog(shard, now_ms, now_ms + LOOK_AHEAD_MS)}
+        backlog = {queue.ref for queue in self._store.backlog(shard, now_ms, now_ms + LOOK_AHEAD_MS)}
         self._attend_at = time.monotonic() + ATTEND_S
         for ref in _refs(buried):
             self._guarded(ref, self._move_dead)
@@ -368,10 +373,10 @@ class Mover:
         self._report_losses(shard)
         self._say(shard, self._failed.pop(shard, ""))
 
-    # What happened to PostgreSQL
+    # Events of PostgreSQL
 
     def _watch_timeline(self, shard: int) -> None:
-        """Notice that PostgreSQL was promoted or recovered; then every queue is audited at once."""
+        """Detect that PostgreSQL was promoted or recovered, record it, and start an audit."""
         timeline = self._store.read_timeline()
         with available():
             known: Any = self._tiers.valkey.hget(keys.meta(shard), "postgres_timeline")
@@ -387,45 +392,47 @@ class Mover:
             self._tiers.valkey.hset(keys.meta(shard), "postgres_timeline", timeline)
 
     def _report_losses(self, shard: int) -> None:
-        """Record the accepted jobs that a restored PostgreSQL does not have, as `settle` found them."""
+        """Record the accepted jobs that a restored PostgreSQL does not have, as found by `sync_cold`."""
         key, taken = keys.losses(shard), keys.losses(shard) + ":taken"
         with available():
             if not self._tiers.valkey.exists(taken):
                 if not self._tiers.valkey.exists(key):
                     return
                 self._tiers.valkey.rename(key, taken)
-            found: Any = self._tiers.valkey.hgetall(taken)
-        losses = {keys.queue_of_part(part.decode()): int(missing) for part, missing in found.items()}
-        description = f"Totals of {len(losses)} queues went back: it was restored to an earlier point."
-        log.error("PostgreSQL went back: %s missing", losses, extra={"action": "server_event"})
+            fields: Any = self._tiers.valkey.hgetall(taken)
+        losses = {keys.queue_of_part(part.decode()): int(missing) for part, missing in fields.items()}
+        description = f"Totals of {len(losses)} queues decreased: it was restored to an earlier point."
+        log.error("PostgreSQL was restored to an earlier point: %s missing", losses, extra={"action": "server_event"})
         self._store.record_event("postgres", shard, "went back", description, losses)
         with available():
             self._tiers.valkey.delete(taken)
         self._audit_at[shard] = 0.0
 
     def _attend(self) -> None:
-        """Now and then in a sweep, which may have thousands of queues to look at: one whose workers are about to run
-        dry does not wait for its end, whichever shard it is of."""
+        """Serve pending refill requests of all shards this mover leads, at most every REQUEST_CHECK_S, so that a long
+        sweep does not delay them."""
         if time.monotonic() < self._attend_at:
             return
         for shard in list(self._tokens):
             with available():
-                asking: Any = self._tiers.valkey.zpopmin(keys.hungry(shard), HUNGRY_PAGE)
-            for ref in _refs(part for part, _ in asking):
+                requests: Any = self._tiers.valkey.zpopmin(keys.hungry(shard), HUNGRY_PAGE)
+            for ref in _refs(part for part, _ in requests):
                 self.visit(ref)
         self._attend_at = time.monotonic() + ATTEND_S
 
     def visit(self, ref: QueueRef) -> None:
-        """Move what fits. One queue's trouble never stops the others; only servers that are gone do."""
+        """Move what fits into Valkey, see `_run_guarded`."""
         self._guarded(ref, self._visit)
 
     def _guarded(self, ref: QueueRef, do: Callable[[QueueRef], None]) -> None:
+        """Run `do` for a queue if this mover leads its shard. Errors of one queue are logged and do not stop the
+        others; QueueUnavailable and DatabaseUnavailable are raised."""
         shard = self._stubs.shard_of(ref)
         try:
             if shard in self._tokens:
                 self.elect()
                 if shard not in self._tokens:
-                    raise MoverFenced  # it slept through its lease
+                    raise MoverFenced  # paused for longer than the lease
                 do(ref)
         except MoverFenced:
             self._lost(shard)
@@ -438,14 +445,14 @@ class Mover:
             self._failed[shard] = f"{' / '.join(vars(ref).values())}: {error}"
 
     def _say(self, shard: int, error: str) -> None:
-        """What `headrace doctor` shows of us."""
+        """Store the mover's status for `headrace doctor`. `error` is empty if the sweep succeeded."""
         try:
             with available():
-                said = {"name": self.name, "at": str(time.time_ns() // 1_000_000), "error": error[:500]}
-                for what, value in said.items():
+                status = {"name": self.name, "at": str(time.time_ns() // 1_000_000), "error": error[:500]}
+                for what, value in status.items():
                     self._tiers.valkey.hset(keys.meta(shard), f"mover_{what}", value)
         except (HeadraceError, ScriptError):
-            pass  # it is about to be noticed by whoever asks for more
+            pass  # the next call to Valkey reports the failure
 
     # Moving
 
@@ -468,12 +475,12 @@ class Mover:
             batch = self._move(ref, queue_id, room) or self._move_delayed(ref, queue_id, room)
             if batch is None:
                 return self._leave(ref, queue_id, room)
-            # A large job found no room; one that became due meanwhile may be before it, and fit.
+            # A large job did not fit; a job that became due meanwhile may precede it and fit.
             if batch.full and not self._hold(ref, queue_id, room):
                 return None
         return None
 
-    # Rows that are placed and not deleted
+    # Placed rows that are not deleted yet
 
     def _safety_of(self, shard: int) -> CopySafety:
         if shard not in self._safety:
@@ -486,18 +493,19 @@ class Mover:
         return self._placed[self._stubs.shard_of(ref)].setdefault(ref, PlacedRows())
 
     def _adopt(self, ref: QueueRef, queue_id: int) -> None:
-        """Take over rows that another mover placed and did not delete. How long ago is not known."""
+        """Take over rows that another mover placed and did not delete. They count as placed now, because the actual
+        time is unknown."""
         placed = self._placed_of(ref)
-        found = self._tiers.unconfirmed(ref)
-        if found and self._safety_of(self._stubs.shard_of(ref)).is_immediate():
-            self._tiers.confirm(ref, queue_id, found)
-            placed.forget(found)
+        unconfirmed = self._tiers.unconfirmed(ref)
+        if unconfirmed and self._safety_of(self._stubs.shard_of(ref)).is_immediate():
+            self._tiers.confirm(ref, queue_id, unconfirmed)
+            placed.forget(unconfirmed)
         else:
-            placed.keep_only({row.seq for row in found})
-            placed.add(found, time.monotonic())
+            placed.keep_only({row.seq for row in unconfirmed})
+            placed.add(unconfirmed, time.monotonic())
 
     def _delete_safe(self, shard: int) -> None:
-        """Step 4 and 5 for all rows whose copy in Valkey is safe by now."""
+        """Do steps 4 and 5 for all rows whose copy in Valkey is safe."""
         if not any(self._placed[shard].values()):
             return
         before = self._safety_of(shard).safe_before()
@@ -513,7 +521,7 @@ class Mover:
                 kept = self._still_placed(shard, ref, rows)
                 if kept:
                     numbers = self._tiers.confirm(ref, queue_id, kept)
-                    if numbers.version == placed.version + 1:  # nothing else has changed
+                    if numbers.version == placed.version + 1:  # no other change of the queue's rows
                         placed.version = numbers.version
                 if len(kept) < len(rows):
                     placed.restart()
@@ -525,19 +533,19 @@ class Mover:
             self._placed[shard].pop(ref, None)
 
     def _still_placed(self, shard: int, ref: QueueRef, rows: Sequence[PlacedRow]) -> list[PlacedRow]:
-        """Leave out rows that Valkey does not have any more: it failed over to a replica that was behind."""
+        """Return the rows that are still in Valkey. Others were lost in a failover to a replica that was behind."""
         with available():
             flags: Any = self._tiers.valkey.smismember(keys.moving(shard, ref), [row.seq for row in rows])
         kept = [row for row, flag in zip(rows, flags, strict=True) if flag]
         if len(kept) < len(rows):
             lost = len(rows) - len(kept)
-            log.warning("%d jobs of %s are placed again: Valkey lost them", lost, ref, extra={"action": "placed_again"})
+            log.warning("Valkey lost %d jobs of %s; placing them again", lost, ref, extra={"action": "placed_again"})
         return kept
 
     # One batch
 
     def _hold(self, ref: QueueRef, queue_id: int, room: Room) -> bool:
-        """No room. What has become due meanwhile waits like the rest from now on; was there any?"""
+        """The queue has no room: mark delayed rows that are due as waiting. Return whether there were any."""
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
             placed = self._placed_of(ref).rows
@@ -559,7 +567,7 @@ class Mover:
     def _claim(
         self, conn: Connection, queue_id: int, placed: PlacedRows, version: int, most: int, size: int
     ) -> list[ColdRow]:
-        """Return the next rows that are not placed."""
+        """Return the next rows, in order, that are not placed yet."""
         now = time.monotonic()
         if placed.position is not None and placed.can_go_on(version, now):
             return self._store.claim_after(conn, queue_id, most, size, placed.position)
@@ -580,7 +588,8 @@ class Mover:
     def _transfer(
         self, ref: QueueRef, queue_id: int, room: Room, claim: Callable[[Connection, int], list[ColdRow]]
     ) -> Batch | None:
-        """Steps 1 to 3 for one batch, and if its copy is safe at once 4 and 5; None if there is nothing to move."""
+        """Do steps 1 to 3 for one batch, and also 4 and 5 if its copy is safe at once. None: there are no rows to
+        move."""
         is_immediate = self._safety_of(self._stubs.shard_of(ref)).is_immediate()
         with self._store.transaction() as conn:
             if not is_immediate:
@@ -596,7 +605,7 @@ class Mover:
     def _note_placed(
         self, ref: QueueRef, rows: Sequence[ColdRow], batch: Batch, numbers: ColdNumbers | None, *, is_immediate: bool
     ) -> None:
-        """What follows the commit of a batch."""
+        """Update metrics, placed rows and the counters in Valkey after the commit of a batch."""
         self.figures.moved(**batch.counts())
         placed = self._placed_of(ref)
         if not is_immediate:
@@ -607,34 +616,35 @@ class Mover:
             self._tiers.tell(ref, numbers, [row.seq for row in batch.gone] if is_immediate else ())
 
     def _refill(self, ref: QueueRef, rows: Sequence[ColdRow], until_ms: float) -> Batch:
-        """Step 3. A row that makes no sense is set aside, and the rest tried again."""
+        """Do step 3. An invalid row is quarantined, and the others are tried again."""
         batch = Batch()
-        left: list[ColdRow] = []
+        remaining: list[ColdRow] = []
         for row in rows:
             if problem := unfit(row):
                 batch.set_aside(row, problem)
             else:
-                left.append(row)
-        while left:
+                remaining.append(row)
+        while remaining:
             try:
-                batch.apply(left, self._tiers.run(self._placing(ref, until_ms, left)))
+                batch.apply(remaining, self._tiers.run(self._placing(ref, until_ms, remaining)))
                 break
             except MemoryFull:
                 batch.full = True
                 break
             except ScriptError as error:
-                bad = poison(error, left)
-                if bad is None:
-                    return self._refill_one_by_one(ref, batch, left, until_ms)
-                batch.set_aside(bad, "its numbers make no sense")
-                left.remove(bad)
+                rejected = poison(error, remaining)
+                if rejected is None:
+                    return self._refill_one_by_one(ref, batch, remaining, until_ms)
+                batch.set_aside(rejected, "a numeric column is invalid")
+                remaining.remove(rejected)
         return batch
 
     def _placing(self, ref: QueueRef, until_ms: float, rows: Sequence[ColdRow]) -> Call[Refilled]:
         return self._stubs.refill(ref, self._token(ref), until_ms, rows, self._store.identity())
 
     def _refill_one_by_one(self, ref: QueueRef, batch: Batch, rows: Sequence[ColdRow], until_ms: float) -> Batch:
-        """Some row made the script fail, nobody knows which. If all do it is not the rows' fault: they stay."""
+        """Place rows one by one after the script failed on an unknown row. Rows that fail are quarantined if another
+        one was placed; if none was, the rows are not at fault: they stay, and the error is raised."""
         failed: list[tuple[ColdRow, ScriptError]] = []
         for row in rows:
             try:
@@ -653,26 +663,26 @@ class Mover:
         return self._tokens[self._stubs.shard_of(ref)]
 
     def _delete(self, conn: Connection, queue_id: int, batch: Batch, *, is_immediate: bool) -> ColdNumbers | None:
-        """Step 4, all but the commit. Rows that are placed stay unless their copy is safe at once; None if no row was
-        deleted."""
-        gone = batch.gone if is_immediate else []
+        """Do step 4 without the commit. Placed rows stay unless their copy is safe at once. Return the counters; None
+        if no row was deleted."""
+        placed = batch.gone if is_immediate else []
         if not is_immediate:
             if not batch.expired and not batch.aside:
                 return None
             self._store.place_durably(conn)
-        if gone or batch.expired:
-            self._store.delete(conn, [row.seq for row in (*gone, *batch.expired)])
+        if placed or batch.expired:
+            self._store.delete(conn, [row.seq for row in (*placed, *batch.expired)])
         if batch.aside:
             reasons = {row.seq: reason for row, reason in batch.aside}
             self._store.quarantine(conn, reasons)
-            log.error("set aside rows that cannot be moved: %s", reasons, extra={"action": "quarantined"})
-        left = [*gone, *batch.expired, *(row for row, _ in batch.aside)]
-        counts = {"refilled": len(gone), "expired": len(batch.expired), "quarantined": len(batch.aside)}
-        delta, details = leaving(left, **counts)
+            log.error("quarantined rows that cannot be refilled: %s", reasons, extra={"action": "quarantined"})
+        removed = [*placed, *batch.expired, *(row for row, _ in batch.aside)]
+        counts = {"refilled": len(placed), "expired": len(batch.expired), "quarantined": len(batch.aside)}
+        delta, details = leaving(removed, **counts)
         return self._store.change(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
 
     def _leave(self, ref: QueueRef, queue_id: int, room: Room) -> None:
-        """Nothing waits: close the epoch while nobody can spill, then reopen the queue."""
+        """End cold mode if no row waits: close the epoch while spills are blocked, then reopen the queue in Valkey."""
         if not room.cold or not room.leave:
             return
         batch, rows, most = Batch(), [], min(self._options.batch, room.items)
@@ -708,7 +718,7 @@ class Mover:
                 room.now_ms,
                 SWEEP_BATCH,
                 room.valkey_epoch or None,
-                lambda: self._tiers.unconfirmed(ref),  # their TTL is Valkey's business, they may even be done
+                lambda: self._tiers.unconfirmed(ref),  # Valkey handles their TTL, and may have run them
             )
             self.figures.moved(expire=count)
             if numbers is not None:
@@ -717,8 +727,8 @@ class Mover:
                 return
 
     def remove_old_dead(self, shard: int) -> int:
-        """Dead jobs that nobody wanted back in time; how many. Those in Valkey come to PostgreSQL first, so they are
-        found there."""
+        """Remove dead jobs older than `keep_dead_s`. Return how many. Dead jobs in Valkey move to PostgreSQL first, so
+        only PostgreSQL is searched."""
         if self._options.keep_dead_s is None:
             return 0
         with available():
@@ -730,8 +740,8 @@ class Mover:
             nonlocal removed
             removed += self._tiers.remove_dead(ref, DeadFilter(buried_until_ms=before_ms - 1), None)
 
-        for found in self._store.queues_with_dead(shard, before_ms):
-            self._guarded(found.ref, remove)
+        for queue in self._store.queues_with_dead(shard, before_ms):
+            self._guarded(queue.ref, remove)
         self.figures.moved(remove=removed)
         if removed:
             log.info("removed %d dead jobs of shard %d", removed, shard, extra={"action": "removed_dead"})
@@ -749,14 +759,15 @@ def _refs(parts: Iterable[bytes]) -> list[QueueRef]:
 
 
 def unfit(row: ColdRow) -> str | None:
-    """Why a row cannot be a job. Names must not run into each other; the script looks at the numbers."""
+    """Return why a row cannot be placed, or None. Checks the names; the script checks the numeric columns."""
     for what in ("job_id", "task", "flow", "flow_type"):
         name: str = getattr(row, what)
         if (name or what in ("job_id", "task")) and (problem := name_problem(name)):
-            return f"its {what} {problem}"
+            return f"{what} {problem}"
     return None
 
 
 def poison(error: ScriptError, rows: Iterable[ColdRow]) -> ColdRow | None:
+    """Return the row that the script rejected (`POISON <number>`), or None for another error."""
     word, _, number = str(error).partition(" ")
     return next((row for row in rows if word == "POISON" and str(row.seq) == number), None)

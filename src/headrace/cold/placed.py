@@ -1,4 +1,4 @@
-"""Rows of one queue that are jobs in Valkey already and are deleted in PostgreSQL once that copy is safe."""
+"""Rows of one queue that are placed in Valkey, and are deleted in PostgreSQL once that copy is safe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headrace.queue.scripts import ColdRow, PlacedRow
 
 Position = tuple[int, float, int]
-"""Where a row stands in the order of refill: priority, due ms, number."""
+"""Position of a row in the refill order: priority, due ms, number."""
 
 RESCAN_ROWS = 2000
 RESCAN_S = 0.2
@@ -17,11 +17,11 @@ RESCAN_S = 0.2
 
 @dataclass
 class PlacedRows:
-    """What a mover placed, in its memory; Valkey keeps the same numbers in `moving`, for the next mover."""
+    """Placed rows in the mover's memory. Valkey has the same numbers in `moving`, for the next mover."""
 
     rows: dict[int, PlacedRow] = field(default_factory=dict[int, PlacedRow])
-    position: Position | None = None  # claims go on behind it
-    version: int = -1  # of the queue in PostgreSQL when the rows before `position` were last known to be all placed
+    position: Position | None = None  # claims continue after it
+    version: int = -1  # of the queue in PostgreSQL when all rows before `position` were last known to be placed
     scanned_at: float = 0.0
     _batches: deque[tuple[float, list[PlacedRow]]] = field(default_factory=deque[tuple[float, list[PlacedRow]]])
 
@@ -35,15 +35,15 @@ class PlacedRows:
             self._batches.append((placed_at, new))
 
     def take_safe(self, before: float, most: int) -> list[PlacedRow]:
-        """Return rows that were placed before that moment, about `most` of them, oldest first; `forget` or `add_again`
-        must follow."""
-        taken: list[PlacedRow] = []
-        while self._batches and self._batches[0][0] < before and len(taken) < most:
-            taken += [row for row in self._batches.popleft()[1] if row.seq in self.rows]
-        return taken
+        """Return about `limit` rows that were placed before `before` (monotonic clock), oldest first. The caller must
+        then call `remove` or `put_back`."""
+        safe: list[PlacedRow] = []
+        while self._batches and self._batches[0][0] < before and len(safe) < most:
+            safe += [row for row in self._batches.popleft()[1] if row.seq in self.rows]
+        return safe
 
     def add_again(self, rows: Sequence[PlacedRow]) -> None:
-        """Put back rows that `take_safe` returned and that could not be deleted."""
+        """Put back rows from `take_safe` that could not be deleted."""
         self._batches.appendleft((0.0, [*rows]))
 
     def forget(self, rows: Iterable[PlacedRow]) -> None:
@@ -51,24 +51,24 @@ class PlacedRows:
             self.rows.pop(row.seq, None)
 
     def keep_only(self, seqs: set[int]) -> None:
-        """Forget rows that are not among these: Valkey lost their jobs, so they are claimed again."""
+        """Remove all other rows: Valkey lost their jobs, so they must be claimed again."""
         lost = self.rows.keys() - seqs
         if not lost:
             return
         for seq in lost:
             del self.rows[seq]
-        # A lost row that is placed again must not be taken as safe because of when it was placed first.
+        # A lost row that is placed again must not count as safe because of the time of its first placement.
         kept = [(placed_at, [row for row in rows if row.seq not in lost]) for placed_at, rows in self._batches]
         self._batches = deque(batch for batch in kept if batch[1])
         self.restart()
 
     def restart(self) -> None:
-        """Claim from the head again, past the rows that are placed."""
+        """Let the next claim start from the first row again, skipping placed rows."""
         self.position, self.version = None, -1
 
     def can_go_on(self, version: int, now: float) -> bool:
-        """Return whether no row before `position` can be missing: nothing has changed in PostgreSQL since it was
-        reached. A search past many placed rows is made some times a second only."""
+        """Return whether the next claim may start at `position`: no row before it can be unplaced, because PostgreSQL
+        has not changed since. With many placed rows, changes are ignored for RESCAN_S, because a scan is expensive."""
         if self.position is None:
             return False
         return version == self.version or (len(self.rows) > RESCAN_ROWS and now < self.scanned_at + RESCAN_S)
@@ -77,7 +77,7 @@ class PlacedRows:
         self.version, self.scanned_at = version, now
 
     def advance(self, claimed: Sequence[ColdRow], handled: set[int]) -> None:
-        """Move `position` behind the claimed rows, up to the first that found no room."""
+        """Move `position` past the claimed rows, up to the first that did not fit."""
         for row in claimed:
             if row.seq not in handled:
                 return

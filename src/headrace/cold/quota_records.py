@@ -1,8 +1,8 @@
-"""Quotas in PostgreSQL: the record of all, and how those of things that PostgreSQL holds are kept exactly.
+"""Quotas in PostgreSQL: the record of all quotas, and exact enforcement of those on data in PostgreSQL.
 
-A transaction that adds such things holds the quotas of the tenant, adds, counts what is there then, and is rolled back
-if that is more than a quota. Two such transactions of a tenant wait for each other, from `hold_quotas` to the commit.
-Locks are taken in one order: the row in cold_movers, organisation, project, environment, then the queue's row.
+A transaction that adds data locks the quotas of the tenant, adds, counts the result, and is rolled back if it exceeds a
+quota. Two such transactions of a tenant wait for each other, from `find_and_lock_quotas` to the commit. Locks are
+always taken in the same order: the row in cold_movers, organisation, project, environment, then the queue's row.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Row = tuple[str, str, str, str, int | None]
 
 @dataclass(frozen=True)
 class QuotaInForce:
-    """A quota that holds for a tenant."""
+    """A quota that applies to a tenant."""
 
-    tenant: TenantRef  # whose use it bounds
+    tenant: TenantRef  # the tenant whose usage it limits
     name: str
     value: int
-    is_default: bool  # the value is that of every environment
+    is_default: bool  # the value is the default of every environment
 
 
 def resolve(tenant: TenantRef, rows: Iterable[Row]) -> list[QuotaInForce]:
-    """Return the quotas that rows hold for a tenant: of its organisation first, of the environment last."""
+    """Return the quotas in `rows` that apply to a tenant: those of its organisation first, of its environment last."""
     values = {(TenantRef(*row[:3]), row[3]): row[4] for row in rows}
     names = sorted({name for _, name in values})
-    found: list[QuotaInForce] = []
+    quotas: list[QuotaInForce] = []
     for parent in tenant.parents():
         for name in names:
             is_default = parent.level == "environment" and (parent, name) not in values
             value = values.get((DEFAULT if is_default else parent, name))
             if value is not None:
-                found.append(QuotaInForce(parent, name, value, is_default))
-    return found
+                quotas.append(QuotaInForce(parent, name, value, is_default))
+    return quotas
 
 
 def find_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[QuotaInForce]:
@@ -50,7 +50,8 @@ def find_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> li
 
 
 def lock_tenants(conn: Connection, quotas: Iterable[QuotaInForce]) -> None:
-    """Keep others from adding to what these quotas count until the transaction ends. Ordered as by `resolve`."""
+    """Block other transactions that add to the usage of these quotas until this transaction ends. The quotas must be in
+    the order of `resolve_quotas`."""
     for tenant in dict.fromkeys(quota.tenant for quota in quotas):
         lock_tenant(conn, tenant)
 
@@ -68,7 +69,7 @@ def hold_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> li
 def refuse_beyond(
     quotas: Iterable[QuotaInForce], count: Callable[[TenantRef], Mapping[str, int]], added: Mapping[str, int]
 ) -> None:
-    """Raise QuotaExceeded if a tenant has more than a quota now, and this transaction `added` to it."""
+    """Raise QuotaExceeded if the usage of a tenant exceeds a quota, and this transaction `added` to it."""
     counts: dict[TenantRef, Mapping[str, int]] = {}
     for quota in quotas:
         if not added.get(quota.name):
@@ -86,15 +87,15 @@ def read_cold_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
 
 
 def list_quotas(conn: Connection) -> dict[TenantRef, dict[str, int | None]]:
-    """Return every quota that was set, by tenant."""
-    found: dict[TenantRef, dict[str, int | None]] = {}
+    """Return all quotas that are set, by tenant."""
+    quotas: dict[TenantRef, dict[str, int | None]] = {}
     for org, project, env, name, value in conn.execute(QUERIES["list_quotas"]):
-        found.setdefault(TenantRef(org, project, env), {})[name] = value
-    return found
+        quotas.setdefault(TenantRef(org, project, env), {})[name] = value
+    return quotas
 
 
 def quotas_of(conn: Connection, tenant: TenantRef) -> dict[str, int | None]:
-    """Return the quotas that were set for exactly this tenant."""
+    """Return the quotas that are set for exactly this tenant."""
     return dict(conn.execute(QUERIES["list_tenant_quotas"], _parts(tenant)).fetchall())
 
 
@@ -109,10 +110,10 @@ def remove_quotas(conn: Connection, tenant: TenantRef, names: Iterable[str]) -> 
 
 
 def check_quotas(tenant: TenantRef, values: Values) -> None:
-    """Raise InvalidLimit for names that are no quotas and values out of bounds."""
+    """Raise InvalidLimit for unknown names and values out of range."""
     for name, value in values.items():
         if name not in tuple(Quota):
-            raise InvalidLimit(f"There is no quota {name!r}. Nothing was changed. There are: {', '.join(Quota)}.")
+            raise InvalidLimit(f"There is no quota {name!r}. Nothing was changed. The quotas are: {', '.join(Quota)}.")
         least = 1 if name in (Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST) else 0
         if value is not None and not least <= value <= MOST:
             raise InvalidLimit(f"The quota {name} cannot be {value}: {least} to {MOST}, or none. Nothing was changed.")

@@ -1,7 +1,7 @@
-"""Sets quotas: in PostgreSQL, which has the record, then in Valkey, where scripts enforce them.
+"""Set quotas: in PostgreSQL, which has the record, then in Valkey, where scripts enforce them.
 
-Those of an environment travel as its setting `quota`, with limits, pauses and caps: they are restored like them when a
-Valkey has restarted or failed over (`SettingsKeeper`). Defaults and the names of quotas that are shared out are in each
+Quotas of an environment are stored as its setting `quota`, beside limits, pauses and caps, and are restored with them
+after a Valkey has restarted or failed over (`SettingsRestorer`). Defaults and the names of shared quotas are in each
 shard's meta, written here and restored at the same time.
 """
 
@@ -34,23 +34,23 @@ QUOTA = "quota"
 """Name of the setting of an environment that holds its quotas."""
 
 Counts = Mapping[str, int]
-"""Quota → how much is used."""
+"""Quota → usage."""
 
 
 @dataclass(frozen=True)
 class QuotaUse:
-    """A quota that holds for a tenant, and what is used of it."""
+    """A quota that applies to a tenant, and its usage."""
 
     name: str
     limit: int | None  # None: there is none
-    tenant: TenantRef  # whose it is
+    tenant: TenantRef  # the tenant whose usage it limits
     is_default: bool
-    used: int | None  # None: a rate, or not to be shown
-    share: int | None = None  # of a quota of a project or organisation: what the environment may use at the moment
+    used: int | None  # None: a rate, or not visible to the reader
+    share: int | None = None  # current share of the environment in a quota of its project or organisation
 
     @property
     def source(self) -> str | None:
-        """Return whose value it is, own or default; None if there is no quota."""
+        """Return "own" or "default"; None if there is no quota."""
         return None if self.limit is None else "default" if self.is_default else "own"
 
 
@@ -60,7 +60,7 @@ class QuotaKeeper:
         self._store = tiers.store
 
     def change(self, tenant: TenantRef, values: Values, unset: Collection[str] = ()) -> None:
-        """Set quotas of a tenant, and let those of `unset` be as the default says. Raises InvalidLimit."""
+        """Set quotas of a tenant, and remove those in `unset`, so that their defaults apply. Raises InvalidLimit."""
         check_quotas(tenant, values)
         check_quotas(DEFAULT, dict.fromkeys(unset))
         with self._store.transaction() as conn:
@@ -70,7 +70,7 @@ class QuotaKeeper:
             if (env := tenant.environment) is not None:
                 self._record(conn, env)
         if tenant.level in ("organisation", "project"):
-            # First the shares, then that they are needed: environments that are there already need not wait for them.
+            # Set the shares before Valkey requires them, so that existing environments need not wait for a share.
             if unset:
                 self.publish(tenant)
             for shard in range(self._tiers.stubs.shards):
@@ -80,7 +80,7 @@ class QuotaKeeper:
         self.publish(tenant)
 
     def publish(self, tenant: TenantRef) -> None:
-        """Let Valkey have what PostgreSQL has."""
+        """Copy the quotas of a tenant from PostgreSQL to Valkey."""
         keeper, stubs = SettingsKeeper(self._tiers), self._tiers.stubs
         if (env := tenant.environment) is not None:
             keeper.restore_one(stubs.shard_of(env), env, QUOTA)
@@ -89,37 +89,37 @@ class QuotaKeeper:
                 keeper.restore_shared_quotas(shard)
 
     def _record(self, conn: Connection, env: EnvRef) -> None:
-        """Write the setting from which Valkey's copy is restored, in the transaction that changes the quotas."""
+        """Record the setting from which Valkey's copy is restored, in the transaction that changes the quotas."""
         own = {name: value for name, value in quotas_of(conn, TenantRef.of(env)).items() if name in IN_VALKEY}
         self._store.put_settings(conn, env, {QUOTA: pack_quotas(own) if own else None})
 
     def describe(
         self, tenant: TenantRef, shows: Callable[[TenantRef], bool], count: Callable[[Connection, TenantRef], Counts]
     ) -> list[QuotaUse]:
-        """Return the quotas that hold for a tenant: all of its own level, with or without a limit, and those that its
-        project and organisation have. What is used is given where `shows` allows it; `count` counts what other rooms
-        hold."""
+        """Return the quotas that apply to a tenant: all quotas of its own level, with or without a limit, and those
+        that are set for its project and organisation. The usage is included where `shows` allows it; `count` returns
+        the usage of quotas that other packages enforce."""
         levels = tenant.parents() or [DEFAULT]
         counted = [level for level in levels if level.org and shows(level)]
         with self._store.transaction() as conn:
-            every = list_quotas(conn)
+            quotas = list_quotas(conn)
             used = {level: {**read_cold_use(conn, level), **count(conn, level)} for level in counted}
         warm, shares = self._read_warm(counted, tenant)
-        found: list[QuotaUse] = []
+        usage: list[QuotaUse] = []
         for name in Quota:
             for level in levels:
-                is_default = level.level == "environment" and name not in every.get(level, {})
-                limit = every.get(DEFAULT if is_default else level, {}).get(name)
+                is_default = level.level == "environment" and name not in quotas.get(level, {})
+                limit = quotas.get(DEFAULT if is_default else level, {}).get(name)
                 if level == tenant or limit is not None:
                     number = {**used.get(level, {}), **warm.get(level, {})}.get(name)
                     share = shares.get(name) if level != tenant else None
-                    found.append(QuotaUse(name, limit, level, is_default and limit is not None, number, share))
-        return found
+                    usage.append(QuotaUse(name, limit, level, is_default and limit is not None, number, share))
+        return usage
 
     def _read_warm(
         self, tenants: Iterable[TenantRef], tenant: TenantRef
     ) -> tuple[dict[TenantRef, dict[str, int]], Mapping[str, int]]:
-        """Sum up what Valkey holds of each of the tenants, and read the shares of the one that is asked about."""
+        """Return the usage in Valkey of each of `tenants`, and the shares of `tenant`."""
         own = tenant.environment
         envs = {env for each in tenants for env in self._environments(each)} | ({own} if own else set())
         uses = read_uses(self._tiers, sorted(envs))
@@ -137,11 +137,11 @@ class QuotaKeeper:
 def read_environments(tiers: Tiers, tenant: TenantRef) -> set[EnvRef]:
     """Return the environments of a tenant that ever had a queue."""
     prefix = keys.part_prefix(tenant.org or None, tenant.project or None)
-    found: set[EnvRef] = set()
+    envs: set[EnvRef] = set()
     for shard in range(tiers.stubs.shards):
         parts = read_parts(tiers.valkey, shard, prefix)
-        found |= {keys.queue_of_part(part.decode()).environment for part in parts}
-    return {env for env in found if tenant.covers(env)}
+        envs |= {keys.queue_of_part(part.decode()).environment for part in parts}
+    return {env for env in envs if tenant.covers(env)}
 
 
 def read_uses(tiers: Tiers, envs: list[EnvRef]) -> dict[EnvRef, WarmUse]:

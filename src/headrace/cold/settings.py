@@ -1,4 +1,4 @@
-"""What operators decided (limits, pause, close, caps), restored in Valkey from its record in PostgreSQL."""
+"""Restore the settings of operators (limits, pause, close, caps, quotas) in Valkey from their record in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INDEXED_DEFAULT = "quota_indexed"
 
 
 class SettingsKeeper:
-    """Restores the settings of a shard. Workers take no job of a server before that (see
+    """Restores the settings of a shard. Workers dequeue no job of a server before that (see
     lua/sync_settings_state.lua)."""
 
     def __init__(self, tiers: Tiers) -> None:
@@ -31,20 +31,20 @@ class SettingsKeeper:
         self._store = tiers.store
 
     def restore_if_needed(self, shard: int) -> bool:
-        """Restore the settings if the server has restarted, failed over or lost its data since they were last restored;
-        returns whether it has."""
-        asked = self._tiers.run(self._tiers.stubs.settings(shard))
-        if asked.restored_for == asked.life:
+        """Restore the settings if the server has restarted, failed over or lost its data since they were last restored.
+        Return whether it has."""
+        state = self._tiers.run(self._tiers.stubs.settings(shard))
+        if state.restored_for == state.life:
             return False
         self._tiers.check_postgres(shard)
         restored = self.restore(shard)
         self.restore_shared_quotas(shard)
-        self._tiers.run(self._tiers.stubs.settings(shard, asked.life))
+        self._tiers.run(self._tiers.stubs.settings(shard, state.life))
         log.info("restored %d settings of shard %d", restored, shard, extra={"action": "settings_restored"})
         return True
 
     def restore(self, shard: int) -> int:
-        """Make Valkey's settings those of PostgreSQL; returns how many were different."""
+        """Copy all settings of a shard from PostgreSQL to Valkey. Return how many were different."""
         restored = 0
         for ref, name, value in self._store.settings():
             if self._tiers.stubs.shard_of(ref) == shard and self._read(shard, ref, name) != value:
@@ -52,8 +52,8 @@ class SettingsKeeper:
         return restored
 
     def restore_shared_quotas(self, shard: int) -> None:
-        """Make the default quotas, and the names of those that projects and organisations share out, those of
-        PostgreSQL. Hold the record meanwhile: an operator who changes it writes to Valkey after us."""
+        """Copy the default quotas, and the names of the shared quotas of projects and organisations, from PostgreSQL to
+        Valkey. The record is locked, so that a concurrent change reaches Valkey later."""
         with self._store.transaction() as conn:
             lock_tenant(conn, DEFAULT)
             fields = shared_fields(list_quotas(conn))
@@ -63,8 +63,8 @@ class SettingsKeeper:
             self._index_default(shard, before.get("quota", ""), fields.get("quota", ""))
 
     def _index_default(self, shard: int, before: str, default: str) -> None:
-        """Put all environments of a shard where they belong in its indexes: another default of `running` may let them
-        run, or stop them. For which default that was done is noted last, so an attempt that ended early is repeated."""
+        """Reindex all environments of a shard if the default quotas changed: another default of `running` may block or
+        unblock them. The default is recorded last, so an interrupted attempt is repeated."""
         meta = keys.meta(shard)
         with available():
             indexed = cast("bytes | None", self._tiers.valkey.hget(meta, INDEXED_DEFAULT)) or b""
@@ -79,7 +79,8 @@ class SettingsKeeper:
             self._tiers.valkey.hset(meta, INDEXED_DEFAULT, default)
 
     def restore_one(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
-        """Hold the record meanwhile: an operator who changes it writes to Valkey after us."""
+        """Copy one setting from PostgreSQL to Valkey while its row is locked, so that a concurrent change reaches
+        Valkey later. Return whether Valkey was changed."""
         with self._store.held_setting(ref, name) as value:
             if self._read(shard, ref, name) == value:
                 return False
@@ -88,5 +89,5 @@ class SettingsKeeper:
     def _read(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
         key = keys.queue(shard, ref) if isinstance(ref, QueueRef) else keys.env(shard, ref)
         with available():
-            found = self._tiers.valkey.hget(key, name)
-        return found.decode() if isinstance(found, bytes) else None
+            value = self._tiers.valkey.hget(key, name)
+        return value.decode() if isinstance(value, bytes) else None

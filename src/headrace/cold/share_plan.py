@@ -1,7 +1,7 @@
-"""Decides how the quota of a project or organisation is shared out to its environments. Pure.
+"""Decide how the quota of a project or organisation is divided among its environments. Pure functions.
 
-`turn` is a number that grows from round to round. What cannot be divided evenly goes to other environments each time,
-so an environment that needs more gets some in the end, however many there are.
+`turn` increases from round to round. A remainder that cannot be divided evenly goes to different environments each
+time, so every environment that needs more gets some eventually, however many there are.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from itertools import cycle
 from headrace.model.names import EnvRef
 
 BUSY_PART = 0.8
-"""How much of what is free goes to environments that need more; the rest is for all, so that each can begin."""
+"""Fraction of the free quota for environments that need more; the rest is for all, so that each can start."""
 
 KEEP_WITHIN = 0.25
-"""A share that differs by less than this part of its free room stays as it is."""
+"""A share stays unchanged if it differs from the planned one by less than this fraction of the planned headroom."""
 
 
 @dataclass(frozen=True)
 class SharedQuota:
     value: int
-    members: Sequence[EnvRef]  # in order
+    members: Sequence[EnvRef]  # sorted
 
 
 @dataclass(frozen=True)
 class Running:
-    """The jobs of an environment, for its share of the quota `running`."""
+    """Running and waiting jobs of an environment, for its share of the quota `running`."""
 
     running: int
     waiting: int
@@ -35,8 +35,8 @@ class Running:
 
     @property
     def demand(self) -> int:
-        """How many jobs would run if the quota let them. An environment that does not use up its share has too few
-        workers, or paused queues: it keeps half of what is left, and one job more than run."""
+        """Return how many jobs would run without the quota. An environment that does not use its whole share has too
+        few workers, or paused queues: it keeps half of the unused share, at least one job."""
         if not self.waiting:
             return self.running
         if self.running >= self.share:
@@ -52,17 +52,17 @@ def plan_shares(
     needs: Mapping[EnvRef, int],
     turn: int,
 ) -> dict[EnvRef, int]:
-    """Return what each environment should have: what it uses, and a part of what is free. Together that is the quota,
-    or what is used if that is more.
+    """Return the planned share of each environment: its usage, and a part of the free quota. The sum is the quota, or
+    the usage if that is more.
 
-    First come environments in which a job waits that needs more than a part (`needs`). Then those that need more: they
-    ask, or have used up half of what every environment gets.
+    Environments with a waiting job that needs more than an equal part (`needs`) come first. Next are those that need
+    more: they requested it (`asking`), or have used half of the part that every environment gets.
     """
     members = quota.members
     wanted = {env: used.get(env, 0) for env in members}
     free = max(0, quota.value - sum(wanted.values()))
     for env in rotate([env for env in members if 0 < needs.get(env, 0) <= quota.value], turn):
-        part = min(needs[env], free)  # less than it needs: others get nothing until there is enough
+        part = min(needs[env], free)  # if it is less than needed, others get nothing until there is enough
         wanted[env] += part
         free -= part
     usual = free * (1 - BUSY_PART) / max(1, len(members))
@@ -85,10 +85,10 @@ def plan_shares(
 
 
 def plan_running(quota: SharedQuota, jobs: Mapping[EnvRef, Running], turn: int) -> dict[EnvRef, int]:
-    """Return how many jobs of each environment should run: as many as it demands, or an equal part where the quota is
-    not enough for all. What is left is for all, so that each can begin.
+    """Return the planned number of running jobs of each environment: its demand, or an equal part if the quota is not
+    enough for all. The rest is divided among all, so that each can start.
 
-    It may be less than what runs now: then jobs end and none follow.
+    The number may be less than what runs now: then no job is started until enough have ended.
     """
     members = quota.members
     demands = {env: jobs[env].demand for env in members if env in jobs and jobs[env].demand}
@@ -105,7 +105,7 @@ def plan_running(quota: SharedQuota, jobs: Mapping[EnvRef, Running], turn: int) 
 
 
 def keep_similar(wanted: int, share: int | None, used: int, need: int = 0) -> int:
-    """Return the share as it is if it is about what is wanted, and enough for what is needed."""
+    """Return the current share if it is close to the planned one and sufficient, else the planned one."""
     if share is None or share < used + need:
         return wanted
     return share if abs(wanted - share) <= KEEP_WITHIN * (wanted - used) else wanted
@@ -114,7 +114,7 @@ def keep_similar(wanted: int, share: int | None, used: int, need: int = 0) -> in
 def raise_within(
     wanted: Mapping[EnvRef, int], shares: Mapping[EnvRef, int], quotas: Sequence[SharedQuota], turn: int
 ) -> dict[EnvRef, int]:
-    """Return the shares raised towards what is wanted, as far as each quota leaves room for."""
+    """Return the shares, raised towards the planned ones as far as every quota allows."""
     raised = dict(shares)
     free = [quota.value - sum(shares.get(env, 0) for env in quota.members) for quota in quotas]
     quotas_of: dict[EnvRef, list[int]] = {}
@@ -132,13 +132,13 @@ def raise_within(
 
 
 def rotate(envs: Sequence[EnvRef], turn: int) -> list[EnvRef]:
-    """Return the environments in order, beginning with another one each turn."""
+    """Return the environments in order, starting with a different one each turn."""
     first = turn % len(envs) if envs else 0
     return [*envs[first:], *envs[:first]]
 
 
 def _find_level(value: int, demands: Collection[int]) -> int:
-    """Return the most that each may have so that all together have no more than the value."""
+    """Return the largest cap per environment for which the sum of the capped demands does not exceed the value."""
     low, high = 0, max(demands, default=0)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,15 +1,14 @@
-"""Shares out the quotas of projects and organisations that Valkey enforces. One round each second, by the mover that
-leads shard 0.
+"""Divide the quotas of projects and organisations that Valkey enforces into shares of their environments.
 
-An environment lives on one shard and its scripts know nothing of others, so it gets a share, and its scripts enforce
-that exactly. The shares of a quota never add up to more than the quota:
+The mover that leads shard 0 runs one round per second. An environment is on one shard, and its scripts cannot read
+other shards, so it gets a share, which its scripts enforce exactly. The sum of the shares never exceeds the quota:
 
-1. lower    shares in Valkey, to what is wanted or what is used by then if that is more; then in PostgreSQL
-2. raise    others in PostgreSQL by what is free then, and commit
+1. lower    shares in Valkey, to the planned share or the current usage if that is more; then in PostgreSQL
+2. raise    other shares in PostgreSQL by what is free then, and commit
 3. raise    them in Valkey
 
-A crash in between leaves shares in PostgreSQL that are not given out, never the other way round; the next round goes
-on. Rounds have numbers: the late step 3 of a process that was paused is refused by Valkey.
+A crash in between leaves shares in PostgreSQL that are not in Valkey yet, never the reverse; the next round continues.
+Rounds are numbered: Valkey refuses a late step 3 of a process that was paused.
 """
 
 from __future__ import annotations
@@ -37,25 +36,27 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 TURN_MS = 1000
-"""Milliseconds per turn of `share_plan`; a round is numbered by its time in ms."""
+"""Milliseconds per turn of `share_plan`; the number of a round is its time in ms."""
 SHARED = tuple(name for name in IN_VALKEY if name != Quota.ENQUEUE_BURST)
-"""The burst goes with the rate."""
+"""The quotas that are shared. The burst is divided like the rate."""
 
 Shares = dict[str, dict[EnvRef, int]]
 """Quota → environment → share."""
 
 
 class ShareKeeper:
+    """Sets the shares of all environments."""
+
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
 
     def has_shares(self) -> bool:
-        """Return whether a project or organisation shares out a quota, or did and shares are left."""
+        """Return whether a project or organisation has a shared quota, or had one and shares are left."""
         with self._tiers.store.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
             return bool(cursor.execute(QUERIES["has_shares"], {"names": list(SHARED)}).fetchone())
 
     def run_round(self) -> bool:
-        """Share out all quotas once; returns False if there are none."""
+        """Run one round for all quotas. Return False if there are none."""
         if not self.has_shares():
             return False
         with self._tiers.store.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
@@ -89,8 +90,8 @@ class ShareKeeper:
     def _find_members(
         self, shared: Mapping[TenantRef, Values], before: Shares
     ) -> tuple[set[EnvRef], frozenset[EnvRef]]:
-        """Return the environments that share a quota, or did, and those of them that were refused something."""
-        found = {env for shares in before.values() for env in shares}
+        """Return the environments that share a quota, or did, and those whose share refused an enqueue."""
+        envs = {env for shares in before.values() for env in shares}
         asking: set[EnvRef] = set()
         for shard in range(self._tiers.stubs.shards):
             try:
@@ -102,24 +103,24 @@ class ShareKeeper:
                 self._note(error)
                 continue
             asking |= {_environment(part) for part in more}
-            found |= {_environment(part) for part in parts}
-        found |= asking
-        members = {env for env in found if _parents(env, shared)}
+            envs |= {_environment(part) for part in parts}
+        envs |= asking
+        members = {env for env in envs if _parents(env, shared)}
         return members | {env for shares in before.values() for env in shares}, frozenset(asking)
 
     def _read_uses(self, members: Iterable[EnvRef]) -> dict[EnvRef, EnvironmentUse]:
-        """Leave out environments whose server is away: their shares stay as they are."""
+        """Return the usage of environments, without those whose server is unavailable: their shares stay unchanged."""
         by_shard: defaultdict[int, list[EnvRef]] = defaultdict(list)
         for env in sorted(members):
             by_shard[self._tiers.stubs.shard_of(env)].append(env)
-        found: dict[EnvRef, EnvironmentUse] = {}
+        usage: dict[EnvRef, EnvironmentUse] = {}
         for shard, envs in by_shard.items():
             try:
                 with available():
-                    found |= read_environment_use(self._tiers.valkey, shard, envs)
+                    usage |= read_environment_use(self._tiers.valkey, shard, envs)
             except HeadraceError as error:
                 self._note(error)
-        return found
+        return usage
 
     def _lower(
         self,
@@ -129,14 +130,14 @@ class ShareKeeper:
         wanted: Shares,
         uses: Mapping[EnvRef, EnvironmentUse],
     ) -> Shares:
-        """Step 1. Returns the shares after it."""
+        """Do step 1. Return the shares after it."""
         after: Shares = {name: dict(shares) for name, shares in before.items()}
         for env, use in sorted(uses.items()):
             target: dict[str, int] = {
                 name: min(wanted.get(name, {}).get(env, 0), before.get(name, {}).get(env, 0)) for name in SHARED
             }
             is_lower = any(target[name] < before.get(name, {}).get(env, 0) for name in SHARED)
-            # Valkey may have more than the record: it failed over to a replica that was behind.
+            # Valkey may have larger shares than the record after a failover to a replica that was behind.
             is_ahead = any(use.share.get(name, 0) > before.get(name, {}).get(env, 0) for name in SHARED)
             if not is_lower and not is_ahead and use.share_words:
                 continue
@@ -165,18 +166,18 @@ class ShareKeeper:
                 self._note(error)
 
     def _note(self, error: Exception) -> None:
-        log.warning("could not share out quotas of some environments: %s", error, extra={"action": "unavailable"})
+        log.warning("could not update quota shares of some environments: %s", error, extra={"action": "unavailable"})
 
 
 class ShareRounds:
-    """Runs rounds in a thread, one at a time: a shard whose server is silent delays no jobs of others."""
+    """Runs rounds in a thread, one at a time, so that a shard whose server hangs does not delay the mover."""
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
         self._thread: Thread | None = None
 
     def begin(self) -> None:
-        """Begin a round, unless there is nothing to share out or the one before goes on."""
+        """Start a round, unless there are no shared quotas or the previous round is still running."""
         if (self._thread is None or not self._thread.is_alive()) and ShareKeeper(self._tiers).has_shares():
             self._thread = Thread(target=self._run, name="quota-shares", daemon=True)
             self._thread.start()
@@ -186,10 +187,10 @@ class ShareRounds:
             with self._tiers.reconnected() as tiers:
                 ShareKeeper(tiers).run_round()
         except (HeadraceError, ScriptError) as error:
-            log.warning("could not share out quotas: %s", error, extra={"action": "unavailable"})
+            log.warning("could not update quota shares: %s", error, extra={"action": "unavailable"})
 
     def end(self, timeout_s: float) -> None:
-        """Wait for the round that goes on."""
+        """Wait up to `timeout_s` for the running round."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -203,7 +204,7 @@ def _environment(part: bytes) -> EnvRef:
 
 
 def _parents(env: EnvRef, shared: Mapping[TenantRef, Values]) -> list[TenantRef]:
-    """Return the organisation and the project of an environment, if they share out quotas."""
+    """Return those of the organisation and the project of an environment that have shared quotas."""
     return [tenant for tenant in (TenantRef(env.org), TenantRef(env.org, env.project)) if tenant in shared]
 
 
@@ -212,12 +213,12 @@ def _quotas_of(shared: Mapping[TenantRef, Values], members: Iterable[EnvRef]) ->
     for env in sorted(members):
         for tenant in _parents(env, shared):
             covered[tenant].append(env)
-    found: dict[str, list[SharedQuota]] = {name: [] for name in SHARED}
+    quotas: dict[str, list[SharedQuota]] = {name: [] for name in SHARED}
     for tenant, values in sorted(shared.items()):
         for name in SHARED:
             if (value := values.get(name)) is not None:
-                found[name].append(SharedQuota(value, covered[tenant]))
-    return found
+                quotas[name].append(SharedQuota(value, covered[tenant]))
+    return quotas
 
 
 def _plan(
@@ -227,7 +228,7 @@ def _plan(
     asking: frozenset[EnvRef],
     turn: int,
 ) -> Shares:
-    """Return what each environment should have of each quota. Of an environment that was not read, what it has."""
+    """Return the planned share of each environment in each quota. An environment without usage data keeps its share."""
     wanted: Shares = {}
     for name, own in quotas.items():
         shares = before.get(name, {})
@@ -257,13 +258,15 @@ def _running(use: EnvironmentUse) -> Running:
 
 
 def _limits(env: EnvRef, shares: Shares, wanted: Shares) -> dict[str, int]:
-    """Return what Valkey is to enforce. More jobs than wanted may run for a while: they count, and none follow."""
+    """Return the shares that Valkey is to enforce. More jobs than planned may run for a while: they count towards the
+    share, and no job is started until enough have ended."""
     own = {name: shares.get(name, {}).get(env, 0) for name in SHARED}
     return {**own, Quota.RUNNING: min(own[Quota.RUNNING], wanted.get(Quota.RUNNING, {}).get(env, 0))}
 
 
 def _words(env: EnvRef, own: Mapping[str, int], shared: Mapping[TenantRef, Values]) -> list[str]:
-    """Return the words of an environment's shares; `-` for quotas that neither its project nor its organisation has."""
+    """Return the packed words of an environment's shares; `-` for quotas that neither its project nor its organisation
+    has."""
     parents = [shared[tenant] for tenant in _parents(env, shared)]
 
     def word(name: str) -> str:
@@ -271,7 +274,7 @@ def _words(env: EnvRef, own: Mapping[str, int], shared: Mapping[TenantRef, Value
 
     words = {name: word(name) for name in SHARED}
     rate, burst = words[Quota.ENQUEUE_RATE], NONE
-    if rate != NONE:  # the burst is divided as the rate is
+    if rate != NONE:  # the burst is divided like the rate
         parts = [
             int(rate) * size // max(1, values.get(Quota.ENQUEUE_RATE) or 1)
             for values in parents
@@ -282,10 +285,10 @@ def _words(env: EnvRef, own: Mapping[str, int], shared: Mapping[TenantRef, Value
 
 
 def _read_shares(conn: Connection) -> Shares:
-    found: Shares = {}
+    shares: Shares = {}
     for org, project, env, name, value in conn.execute(QUERIES["list_shares"]):
-        found.setdefault(name, {})[EnvRef(org, project, env)] = value
-    return found
+        shares.setdefault(name, {})[EnvRef(org, project, env)] = value
+    return shares
 
 
 def _write_shares(conn: Connection, before: Shares, after: Shares) -> None:

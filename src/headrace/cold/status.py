@@ -1,4 +1,4 @@
-"""How the tiering is: who moves jobs, what went wrong, what was mended, what was set aside."""
+"""Status of the tiering: mover, last error, repaired drift, quarantined rows, and events of the servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.queue import keys
 from headrace.valkey.connect import Valkey, available, connect
 
 RECENT = timedelta(days=7)
-"""How long an event of a server is reported as recent."""
+"""How long a server event counts as recent."""
 
 ANY_TENANT: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
 
@@ -25,10 +25,10 @@ ANY_TENANT: Mapping[str, str | None] = {"org": None, "project": None, "env": Non
 @dataclass(frozen=True)
 class ShardTiers:
     shard: int
-    name: str  # of the last mover; empty: there was none
-    said_ms: int | None  # when it last said something, by its own clock
-    error: str  # what it could not do then
-    drift: int  # what audits have mended
+    name: str  # the last mover; empty: there was none
+    said_ms: int | None  # when it last reported its status, by its own clock
+    error: str  # its last error; empty: none
+    drift: int  # differences that audits have repaired
     cold_queues: int
 
 
@@ -38,22 +38,22 @@ def read_tiers(url: str, shards: int) -> list[ShardTiers]:
 
 
 def _read(client: Valkey, shard: int) -> ShardTiers:
-    fields: Any = client.hgetall(keys.meta(shard))
-    told: dict[str, str] = {name.decode(): value.decode() for name, value in fields.items()}
+    raw: Any = client.hgetall(keys.meta(shard))
+    fields: dict[str, str] = {name.decode(): value.decode() for name, value in raw.items()}
     cold: Any = client.scard(keys.cold(shard))
     return ShardTiers(
         shard,
-        name=told.get("mover_name", ""),
-        said_ms=int(told["mover_at"]) if "mover_at" in told else None,
-        error=told.get("mover_error", ""),
-        drift=sum(int(value) for name, value in told.items() if name.startswith("drift_")),
+        name=fields.get("mover_name", ""),
+        said_ms=int(fields["mover_at"]) if "mover_at" in fields else None,
+        error=fields.get("mover_error", ""),
+        drift=sum(int(value) for name, value in fields.items() if name.startswith("drift_")),
         cold_queues=cold,
     )
 
 
 @dataclass(frozen=True)
 class QueueLoss:
-    """Accepted jobs of a queue that are missing, as far as counters tell."""
+    """Number of accepted jobs of a queue that are missing according to the counters."""
 
     ref: QueueRef
     missing: int
@@ -69,9 +69,9 @@ class ServerEvent:
     shard: int
     kind: str
     description: str
-    missing: int  # in all queues that the reader may see
-    queues: int  # that miss jobs, of those
-    losses: Sequence[QueueLoss]  # those that miss most, first
+    missing: int  # missing jobs of all queues that the reader may see
+    queues: int  # number of those queues that miss jobs
+    losses: Sequence[QueueLoss]  # largest first
 
     def as_document(self) -> dict[str, Any]:
         losses = [{**vars(loss.ref), "missing": loss.missing} for loss in self.losses]
@@ -108,7 +108,7 @@ def query_server_events(
 
 
 def quarantined(url: str) -> int:
-    """How many rows were set aside."""
+    """Return the number of quarantined rows."""
     with connect_postgres(url) as conn, conn.cursor() as cursor:
         row = cursor.execute(QUERIES["count_quarantine"]).fetchone()
     return 0 if row is None else int(row[0])

@@ -1,7 +1,7 @@
-"""The rows in PostgreSQL: one method per transaction. Knows nothing of Valkey.
+"""Cold-tier tables in PostgreSQL. A method is one transaction unless it takes a connection. No access to Valkey except
+through callbacks.
 
-Every method that changes rows changes the queue's counters in the same transaction (`update_counters`), and returns the
-numbers as they are after it.
+Every method that changes rows also updates the queue's counters in the same transaction, and returns the new counters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headrace.queue.overflow import EpochClosed, SpillJob
 from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, DeadRow, PlacedRow
 
 Kind = tuple[str, str, str]
-"""What a job is, for the counts: task, flow, flow type."""
+"""Key of the counts per flow: task, flow, flow type."""
 
 UNCLEAR_S = 30.0
 UNCLEAR_PAUSE_S = 0.2
@@ -48,7 +48,7 @@ NO_NAMES: dict[str, str | None] = dict.fromkeys(("org", "project", "env", "queue
 
 @dataclass(frozen=True)
 class Delta:
-    """What a transaction did to a queue. Counters may shrink, totals only grow."""
+    """Changes of a queue's counters by a transaction. The first five may be negative; the others are totals."""
 
     waiting: int = 0
     waiting_bytes: int = 0
@@ -66,7 +66,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class Limits:
-    """Most that may wait in PostgreSQL per queue; None: any."""
+    """Limits of waiting and delayed jobs in PostgreSQL per queue; None: no limit."""
 
     max_items: int | None = None
     max_bytes: int | None = None
@@ -83,7 +83,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Found:
-    """A row of a job, waiting or dead."""
+    """A job in PostgreSQL, waiting, delayed or dead."""
 
     seq: int
     queue_id: int
@@ -116,7 +116,7 @@ class Store:
         self._pool = pool
         self._limits = limits
         self._ids: dict[QueueRef, int] = {}
-        self._refs: dict[int, QueueRef] = {}  # the same the other way round: what an id is believed to stand for
+        self._refs: dict[int, QueueRef] = {}  # inverse of _ids, to detect that an id now belongs to another queue
         self._identity: str | None = None
 
     def close(self) -> None:
@@ -130,40 +130,42 @@ class Store:
     # Queues
 
     def queue_id(self, ref: QueueRef, shard: int) -> int:
-        """Made when it is first needed, and never removed."""
-        if (known := self._ids.get(ref)) is None:
-            known = self._find_queue(ref)
-            if known is None:
+        """Return the id of a queue. Adds the queue if it is new; queues are never removed."""
+        if (queue_id := self._ids.get(ref)) is None:
+            queue_id = self._find_queue(ref)
+            if queue_id is None:
                 with self.transaction() as conn:
                     conn.execute(QUERIES["add_queue"], {**vars(ref), "shard": shard})
-                known = self._find_queue(ref)
-            assert known is not None, "it was added, and nobody removes queues"
-            self._ids[ref], self._refs[known] = known, ref
-        return known
+                queue_id = self._find_queue(ref)
+            assert queue_id is not None, "it was added, and queues are never removed"
+            self._ids[ref], self._refs[queue_id] = queue_id, ref
+        return queue_id
 
     def known_id(self, ref: QueueRef) -> int | None:
-        """Return None if no job of this queue ever was here. Asks each time: a restored PostgreSQL may have given the
-        id to another tenant's queue."""
+        """Return the id of a queue, or None if it never had a job in PostgreSQL. Not cached: after a restore the id may
+        belong to another tenant's queue."""
         return self._find_queue(ref)
 
     def identity(self, *, anew: bool = False) -> str:
-        """Return the id of this PostgreSQL, which its copies share. `anew` asks although it is known."""
+        """Return the id of this PostgreSQL database, which its replicas and restored copies share. With `refresh` it is
+        read even if it is cached."""
         if self._identity is None or anew:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-                found = cursor.execute(QUERIES["read_identity"]).fetchone()
-            assert isinstance(found, str), "the migration has added it"
-            if self._identity not in (None, found):
+                identity = cursor.execute(QUERIES["read_identity"]).fetchone()
+            assert isinstance(identity, str), "a migration has added it"
+            if self._identity not in (None, identity):
                 self.forget_ids()
-            self._identity = found
+            self._identity = identity
         return self._identity
 
     def forget_ids(self) -> None:
-        """Ask for the ids of queues anew: they may stand for others."""
+        """Drop the cached ids of queues, which may belong to other queues after a restore."""
         self._ids.clear()
         self._refs.clear()
 
     def read_timeline(self) -> str:
-        """Return what changes when PostgreSQL is promoted or recovered; empty if this user may not ask."""
+        """Return the system identifier and timeline, which change when PostgreSQL is promoted or recovered; empty if
+        the user is not permitted to read them."""
         try:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
                 return str(cursor.execute(QUERIES["read_timeline"]).fetchone())
@@ -171,7 +173,7 @@ class Store:
             return ""
 
     def raise_version(self, queue_id: int, known: int) -> None:
-        """Give the queue's numbers a later version than the one that Valkey knows."""
+        """Raise the version of the queue's counters above `known`, the version in Valkey."""
         with self.transaction() as conn:
             conn.execute(QUERIES["raise_version"], {"queue_id": queue_id, "known": known})
 
@@ -187,13 +189,13 @@ class Store:
         return None if row is None else int(row[0])
 
     def numbers(self, shard: int) -> list[tuple[Backlog, ColdNumbers]]:
-        """Of every queue of a shard that ever had a job here."""
+        """Return the counters of every queue of a shard that ever had a job in PostgreSQL."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
             cursor.execute(QUERIES["list_counters"], {"shard": shard})
             return [(_backlog(row), _numbers(row)) for row in cursor]
 
     def backlog(self, shard: int, now_ms: float, until_ms: float) -> list[Backlog]:
-        """Queues of the shard with rows that wait, are due until then, or have outlived their TTL."""
+        """Return the queues of a shard with rows that wait, are due until `until_ms`, or are past their TTL."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
             cursor.execute(QUERIES["list_queues_with_work"], {"shard": shard, "until": until_ms, "now": now_ms})
             return [_backlog({"queue_id": row["id"], **row}) for row in cursor]
@@ -203,26 +205,29 @@ class Store:
     def spill(
         self, ref: QueueRef, shard: int, jobs: Sequence[SpillJob], *, valkey_epoch: int, cold_epoch: int
     ) -> tuple[list[bool], ColdNumbers]:
-        """Keep the jobs, all or none. For each: True, or False if one of that id waits here already."""
+        """Store all jobs, or none. Return for each whether it was stored (False: a job with that id already waits
+        here), and the counters."""
         first: dict[str, int] = {}
         for number, job in enumerate(jobs):
             first.setdefault(job.new.id, number)
-        known: set[str] = set()
+        duplicates: set[str] = set()
         for _ in range(DUPLICATE_TRIES):
-            kept = {number for job_id, number in first.items() if job_id not in known}
+            stored = {number for job_id, number in first.items() if job_id not in duplicates}
             queue_id = self.queue_id(ref, shard)
             try:
-                new = [jobs[number] for number in sorted(kept)]
+                new = [jobs[number] for number in sorted(stored)]
                 numbers = self._spill(ref, new, queue_id, valkey_epoch, cold_epoch)
             except DatabaseRestored:
                 if self._identity is None:
-                    raise  # another PostgreSQL: its caller decides whether it is the right one
-                continue  # the queue's id is asked for anew
+                    raise  # another PostgreSQL: the caller checks whether it is the right one
+                continue  # with a new id of the queue
             except DuplicateKey:
-                known = self._known_ids(queue_id, jobs)  # found out only now: the usual case need not
+                duplicates = self._known_ids(queue_id, jobs)  # read only on conflict, which is rare
                 continue
-            return [number in kept for number in range(len(jobs))], numbers
-        raise DatabaseUnavailable("Other producers spill jobs of the same ids all the time. Nothing was written.")
+            return [number in stored for number in range(len(jobs))], numbers
+        raise DatabaseUnavailable(
+            "Concurrent producers keep spilling jobs with the same ids. Nothing was written. Retry."
+        )
 
     def _spill(
         self, ref: QueueRef, jobs: Sequence[SpillJob], queue_id: int, valkey_epoch: int, cold_epoch: int
@@ -235,7 +240,7 @@ class Store:
             delayed_bytes=sum(len(job.new.payload) for job in delayed),
             spilled=len(jobs),
         )
-        # Jobs that are not yet due overtake nobody: they may come under any epoch.
+        # Delayed jobs overtake no other job, so they are accepted in any epoch.
         epoch = cold_epoch if delta.waiting else None
         spill_id, xact = uuid.uuid4(), None
         try:
@@ -244,15 +249,15 @@ class Store:
                 tenant = TenantRef.of(ref.environment)
                 rows = conn.execute(QUERIES["insert_spill"], {"id": spill_id, **vars(tenant)}).fetchall()
                 quotas = resolve(tenant, rows)
-                # Last, because from here until the commit other producers of this queue wait, and those of its tenant
-                # if that has a quota.
+                # Locks are taken last: until the commit they block other producers of this queue, and of its tenant if
+                # that has a quota.
                 lock_tenants(conn, quotas)
                 numbers, xact = self._change(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
                 refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
                 details = Counter((job.new.task, job.new.flow, job.new.flow_type) for job in jobs if not job.delayed)
                 self._count_details(conn, queue_id, details)
         except CommitUnclear as error:
-            assert xact is not None, "the commit is last"
+            assert xact is not None, "it was set before the commit"
             if not self._was_spilled(spill_id, xact):
                 raise DatabaseUnavailable(f"{DatabaseUnavailable()} ({error})") from error
             numbers = self.numbers_of(queue_id)
@@ -268,8 +273,8 @@ class Store:
             return set(cursor)
 
     def _was_spilled(self, spill_id: uuid.UUID, xact: int) -> bool:
-        """The connection was lost during the commit. PostgreSQL knows whether it happened: wait until it says so.
-        Raises CommitUnclear if it does not."""
+        """Return whether a spill whose connection was lost during COMMIT was committed. Waits up to COMMIT_CHECK_S for
+        PostgreSQL. Raises CommitUnclear if that is not long enough."""
         deadline = time.monotonic() + UNCLEAR_S
         while time.monotonic() < deadline:
             try:
@@ -277,7 +282,7 @@ class Store:
                     with self.transaction() as conn:
                         return conn.execute(QUERIES["find_spill"], {"id": spill_id}).fetchone() is not None
             except DatabaseUnavailable:
-                pass  # asked again until the deadline
+                pass  # retried until the deadline
             time.sleep(UNCLEAR_PAUSE_S)
         raise CommitUnclear
 
@@ -286,7 +291,8 @@ class Store:
             return self._numbers_of(conn, queue_id)
 
     def all_numbers_of(self, queue_id: int) -> ColdNumbers:
-        """Since when the oldest waits as well, all of one moment: the version stands for both."""
+        """Return the counters with `oldest_ms`, read in one snapshot (REPEATABLE READ), so that `version` covers
+        both."""
         with self.transaction() as conn:
             conn.execute(QUERIES["repeatable_read"])
             return with_oldest(self._numbers_of(conn, queue_id), self.oldest_ms(conn, queue_id))
@@ -302,30 +308,29 @@ class Store:
     # Parts of a mover's transaction
 
     def lock_mover(self, conn: Connection, queue_id: int) -> int:
-        """Keep others from moving, cancelling or redriving jobs of this queue until the transaction ends.
-
-        Returns the version of the queue's numbers."""
+        """Block moving, cancelling and redriving jobs of this queue by others until the transaction ends. Return the
+        version of the queue's counters."""
         row = conn.execute(QUERIES["lock_mover"], {"queue_id": queue_id}).fetchone()
         self._check_id(queue_id, row and row[1:])
         assert row is not None
         return int(row[0])
 
     def _check_id(self, queue_id: int, names: Sequence[Any] | None) -> None:
-        """Raise DatabaseRestored if the id does not stand for the queue that it was found for."""
+        """Raise DatabaseRestored if the id does not belong to the queue that it was cached for."""
         if names is None or self._refs.get(queue_id, QueueRef(*names)) != QueueRef(*names):
             self.forget_ids()
             raise DatabaseRestored
 
     def place_quickly(self, conn: Connection) -> None:
-        """Let the commit of a transaction that deletes nothing not wait for the disk."""
+        """Let the commit of this transaction return before it is on disk. Only safe if it deletes nothing."""
         conn.execute(QUERIES["disable_synchronous_commit"])
 
     def place_durably(self, conn: Connection) -> None:
-        """Take `place_quickly` back: the transaction deletes something."""
+        """Let the commit of this transaction wait for the disk again, because it deletes rows."""
         conn.execute(QUERIES["reset_synchronous_commit"])
 
     def lock_queue(self, conn: Connection, queue_id: int) -> None:
-        """Nobody spills either."""
+        """Block spills to this queue until the transaction ends."""
         conn.execute(QUERIES["lock_queue"], {"queue_id": queue_id})
 
     def claim(self, conn: Connection, queue_id: int, most: int, size: int) -> list[ColdRow]:
@@ -340,7 +345,7 @@ class Store:
     def claim_after(
         self, conn: Connection, queue_id: int, most: int, size: int, position: tuple[int, float, int]
     ) -> list[ColdRow]:
-        """Return the next rows in order behind a position (priority, due ms, number)."""
+        """Return the next rows in order after a position."""
         priority, due_ms, seq = position
         values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1)}
         return self._rows(conn, QUERIES["claim_after"], {**values, "priority": priority, "due_ms": due_ms, "seq": seq})
@@ -348,7 +353,7 @@ class Store:
     def claim_delayed(
         self, conn: Connection, queue_id: int, most: int, size: int, until_ms: float, placed: Iterable[int] = ()
     ) -> list[ColdRow]:
-        """Return rows that are due until then and not placed yet, next first."""
+        """Return delayed rows that are due until `until_ms` and not placed yet, earliest first."""
         values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "until": until_ms}
         return self._rows(conn, QUERIES["claim_delayed"], {**values, "placed": list(placed)})
 
@@ -376,10 +381,9 @@ class Store:
         valkey_epoch: int | None,
         close_epoch: int | None = None,
     ) -> ColdNumbers:
-        """Count what this transaction did. No spill of `close_epoch`, or of any before, is taken from now on.
-
-        Returns the numbers after that, with since when the oldest waits if that may have changed: nobody else changes
-        the queue before the commit."""
+        """Apply `delta` and the per-flow `details` to the queue's counters, and return them. After `close_epoch`,
+        spills of that epoch or an earlier one are refused. `oldest_ms` is read only if the waiting count changed; it is
+        consistent, because the queue's row is locked until the commit."""
         numbers, _ = self._change(conn, queue_id, delta, None, valkey_epoch, close_epoch)
         self._count_details(conn, queue_id, details)
         return with_oldest(numbers, self.oldest_ms(conn, queue_id)) if delta.waiting else numbers
@@ -396,7 +400,8 @@ class Store:
         valkey_epoch: int | None,
         had: Callable[[], Iterable[PlacedRow]],
     ) -> tuple[int, ColdNumbers | None]:
-        """Give up rows whose TTL is over; how many. Not those that Valkey `had` already: only their row was left."""
+        """Delete up to `limit` rows whose TTL has passed. Return how many, and the counters (None: nothing changed).
+        Rows in `read_placed()` are already in Valkey and are skipped."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
@@ -410,7 +415,7 @@ class Store:
         return len(rows), numbers
 
     def confirm(self, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
-        """Delete rows whose jobs are in Valkey; returns the numbers after that."""
+        """Delete rows that are placed in Valkey. Return the counters."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             ids = {"seqs": [row.seq for row in placed], "job_ids": [row.job_id or "" for row in placed]}
@@ -422,7 +427,8 @@ class Store:
     def promote(
         self, conn: Connection, queue_id: int, until_ms: float, most: int, placed: Iterable[int] = ()
     ) -> tuple[Delta, Counter[Kind]]:
-        """Let rows that are due and found no room wait for it like the others, but those that are placed."""
+        """Mark up to `limit` delayed rows that are due as waiting, except placed ones. Return the changes of the
+        counters."""
         with conn.cursor(row_factory=dict_row) as cursor:
             values = {"queue_id": queue_id, "until": until_ms, "most": most, "placed": list(placed)}
             rows = cursor.execute(QUERIES["promote_due_rows"], values).fetchall()
@@ -433,31 +439,33 @@ class Store:
     # Single jobs
 
     def find(self, env: EnvRef, job_id: str) -> Found | None:
-        """A job that waits, else one that is dead."""
+        """Return a job that waits, else a dead job with this id, or None."""
         with self.transaction() as conn, conn.cursor(row_factory=class_row(Found)) as cursor:
             for query in (QUERIES["find_waiting_job"], QUERIES["find_dead_job"]):
-                if found := cursor.execute(query, {**vars(env), "job_id": job_id}).fetchone():
-                    return found
+                if job := cursor.execute(query, {**vars(env), "job_id": job_id}).fetchone():
+                    return job
         return None
 
-    def cancel(self, found: Found, had: Callable[[], Iterable[PlacedRow]]) -> ColdNumbers | None:
-        """None: it is not here any more, or Valkey `had` it already and only its row was left."""
+    def cancel(self, job: Found, had: Callable[[], Iterable[PlacedRow]]) -> ColdNumbers | None:
+        """Delete a waiting job. Return the counters; None if its row is gone, or is in `read_placed()` and therefore in
+        Valkey."""
         with self.transaction() as conn:
-            self.lock_mover(conn, found.queue_id)
-            is_placed = any(row.seq == found.seq and row.job_id in (None, found.job_id) for row in had())
-            if is_placed or not self.existing(conn, [found.seq]):
+            self.lock_mover(conn, job.queue_id)
+            is_placed = any(row.seq == job.seq and row.job_id in (None, job.job_id) for row in had())
+            if is_placed or not self.existing(conn, [job.seq]):
                 return None
-            self.delete(conn, [found.seq])
-            row = vars_of(found)
-            details = _details([] if found.delayed else [row], -1)
-            return self.change(conn, found.queue_id, _leaving([row], cancelled=1), details, valkey_epoch=None)
+            self.delete(conn, [job.seq])
+            row = vars_of(job)
+            details = _details([] if job.delayed else [row], -1)
+            return self.change(conn, job.queue_id, _leaving([row], cancelled=1), details, valkey_epoch=None)
 
     # Dead jobs
 
     def keep_dead(
         self, queue_id: int, read: Callable[[], Sequence[DeadRow]], valkey_epoch: int | None
     ) -> tuple[Sequence[DeadRow], ColdNumbers | None]:
-        """Take what `read` gives. It reads under the lock, so that no job is among it that was redriven meanwhile."""
+        """Store the dead jobs that `read` returns. Return them, and the counters (None: all were already stored).
+        `read` is called under the lock, so that it does not return a job that is being redriven."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             rows = read()
@@ -469,9 +477,10 @@ class Store:
             return rows, self.change(conn, queue_id, Delta(dead=added), {}, valkey_epoch=valkey_epoch)
 
     def dead_page(self, queue_id: int, which: DeadFilter, after: Place | None, scan: int) -> list[DeadEntry]:
-        """Newest first, after a place. Looks at `scan` of them; those that do not match are marked."""
-        place = {"after_ms": after[0] if after else None, "after_id": after[1] if after else None}
-        values = {"queue_id": queue_id, "scan": scan, **place, **_matching(which)}
+        """Return up to `scan` dead jobs after the cursor `after`, newest first. Those that do not match the filter have
+        `matches=False`."""
+        cursor_values = {"after_ms": after[0] if after else None, "after_id": after[1] if after else None}
+        values = {"queue_id": queue_id, "scan": scan, **cursor_values, **_matching(which)}
         with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
             return cursor.execute(QUERIES["list_dead"], values).fetchall()
 
@@ -481,7 +490,7 @@ class Store:
             return cursor.execute(QUERIES["find_dead_in_queue"], values).fetchone()
 
     def remove_dead(self, queue_id: int, which: DeadFilter, most: int) -> tuple[int, ColdNumbers | None]:
-        """Dead jobs are gone for good; how many."""
+        """Delete up to `limit` dead jobs. Return how many, and the counters (None: nothing changed)."""
         values = {"queue_id": queue_id, "most": most, **_matching(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
@@ -491,7 +500,7 @@ class Store:
             return removed, self.change(conn, queue_id, Delta(dead=-removed, removed=removed), {}, valkey_epoch=None)
 
     def queues_with_dead(self, shard: int, before_ms: int) -> list[Backlog]:
-        """Queues of the shard with jobs that were buried before then."""
+        """Return the queues of a shard with jobs that were buried before `before_ms`."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
             cursor.execute(QUERIES["list_queues_with_old_dead"], {"shard": shard, "before_ms": before_ms})
             return [_backlog(row) for row in cursor]
@@ -499,7 +508,8 @@ class Store:
     def redrive(
         self, ref: QueueRef, queue_id: int, which: DeadFilter, most: int, now_ms: float
     ) -> tuple[int, ColdNumbers | None]:
-        """Dead jobs wait again; how many. Raises QuotaExceeded, and then all of them stay dead."""
+        """Redrive up to `limit` dead jobs. Return how many, and the counters (None: nothing changed). Raises
+        QuotaExceeded, and then all of them stay dead."""
         values = {"queue_id": queue_id, "most": most, "now": now_ms, **_matching(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
@@ -514,11 +524,11 @@ class Store:
             refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
         return len(rows), numbers
 
-    # Details and settings
+    # Flows and settings
 
     def details(self, where: EnvRef | None = None, /, **parts: str | None) -> list[Detail]:
-        """How many wait here and since when, by what they are part of: in an environment, where some parts of the name
-        (org, project, env, queue) are these, or everywhere."""
+        """Return the cold tier's depth per flow: of one environment, of the queues that match the given names (org,
+        project, env, queue), or of all queues."""
         names = {**dict.fromkeys(("org", "project", "env", "queue")), **(vars(where) if where else {}), **parts}
         with self.transaction() as conn:
             rows = conn.execute(QUERIES["list_flow_depths"], names).fetchall()
@@ -534,14 +544,14 @@ class Store:
             conn.execute(QUERIES["put_setting"], {**names, "name": name, "value": value or ""})
 
     def settings(self) -> list[tuple[QueueRef | EnvRef, str, str | None]]:
-        """Every setting that was ever made; None: it was taken back."""
+        """Return all recorded settings as (owner, name, value). None: the setting was removed."""
         with self.transaction() as conn:
             rows = conn.execute(QUERIES["list_settings"]).fetchall()
         return [(QueueRef(*row[:4]) if row[3] else EnvRef(*row[:3]), row[4], row[5] or None) for row in rows]
 
     @contextmanager
     def held_setting(self, ref: QueueRef | EnvRef, name: str) -> Generator[str | None]:
-        """As `settings` told it or as it is by now; nobody changes it until this ends."""
+        """Yield the current value of a setting, locked until the block ends. None: the setting was removed."""
         with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
             names = {"queue": "", **vars(ref), "name": name}
             yield cursor.execute(QUERIES["lock_setting"], names).fetchone() or None
@@ -549,21 +559,21 @@ class Store:
     # Audit
 
     def recount(self, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
-        """What is missing in the counters: (of the queue, of its details). Empty: they agree with the rows.
+        """Return the differences between rows and counters: (of the queue, of its flows). Empty: they agree.
 
-        A statement sees one state of the database, so nothing need be locked to compare."""
+        Each comparison is one statement, which reads one snapshot, so no lock is needed."""
         with self.transaction() as conn:
             return self._recount(conn, queue_id)
 
     def repair(self, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
-        """Set the counters to what the rows say, while nobody changes either; returns what was missing in them."""
+        """Correct the counters to agree with the rows, under a lock. Return the differences, as `recount` does."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             self.lock_queue(conn, queue_id)
-            off, details = self._recount(conn, queue_id)
-            off.pop("unaccounted", None)
-            self.change(conn, queue_id, Delta(**off), details, valkey_epoch=None)
-        return off, details
+            counters, flows = self._recount(conn, queue_id)
+            counters.pop("unaccounted", None)
+            self.change(conn, queue_id, Delta(**counters), flows, valkey_epoch=None)
+        return counters, flows
 
     def _recount(self, conn: Connection, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
         with conn.cursor(row_factory=dict_row) as cursor:
@@ -576,12 +586,12 @@ class Store:
         )
 
     def tidy(self) -> None:
-        """Forget spills that nobody asks about any more, and details that are empty."""
+        """Delete records of spills that are too old to be checked, and empty counts of flows."""
         with self.transaction() as conn:
             conn.execute(QUERIES["delete_old_spills"])
             conn.execute(QUERIES["delete_empty_flow_counts"])
 
-    # The one way counters change
+    # All changes of counters
 
     def _change(
         self,
@@ -604,14 +614,15 @@ class Store:
             if row is None:
                 self._refuse(conn, queue_id, epoch)
                 raise ColdFull
-            if self._identity not in (None, row["postgres_id"]):  # another one answers at the same address
+            if self._identity not in (None, row["postgres_id"]):  # another database at the same address
                 self._identity = None
                 self.forget_ids()
                 raise DatabaseRestored
             return _numbers(row), row["xact"]
 
     def _believed_names(self, queue_id: int) -> dict[str, str | None]:
-        """Return the names that the id was found for, to be compared; None for each if it is not from memory."""
+        """Return the names that the id was cached for, to be compared by the query; each is None if it is not
+        cached."""
         ref = self._refs.get(queue_id)
         return {**NO_NAMES} if ref is None else {**vars(ref)}
 
@@ -637,7 +648,7 @@ _COPY_TYPES = (
 def record_event(
     conn: Connection, server: str, shard: int, kind: str, description: str, losses: Mapping[QueueRef, int]
 ) -> None:
-    """Note what happened to a server, and how many accepted jobs of which queues are missing since."""
+    """Record an event of a server, and how many accepted jobs of which queues are missing since."""
     values = {"server": server, "shard": shard, "kind": kind, "description": description}
     with conn.cursor(row_factory=scalar_row) as cursor:
         event_id = cursor.execute(QUERIES["insert_server_event"], values).fetchone()
@@ -685,7 +696,7 @@ def _details(rows: Iterable[Mapping[str, Any]], sign: int) -> Counter[Kind]:
 
 
 def _adding(delta: Delta) -> dict[str, int]:
-    """Return what a transaction adds to what the quotas of the cold tier count."""
+    """Return what a transaction adds to the usage of the quotas of the cold tier."""
     return {
         Quota.COLD_JOBS: delta.waiting + delta.delayed,
         Quota.COLD_BYTES: delta.waiting_bytes + delta.delayed_bytes,
@@ -712,6 +723,6 @@ def _leaving(rows: Sequence[Mapping[str, Any]], **totals: int) -> Delta:
 
 
 def leaving(rows: Sequence[ColdRow], **totals: int) -> tuple[Delta, Counter[Kind]]:
-    """What it means for the counters that these rows are no longer here."""
+    """Return the changes of the counters, and of the counts per flow, when these rows are deleted."""
     as_mappings = [vars(row) for row in rows]
     return _leaving(as_mappings, **totals), _details((row for row in as_mappings if not row["delayed"]), -1)

@@ -1,9 +1,9 @@
-"""Both tiers as producers and operators see them: what does not fit into Valkey is kept in PostgreSQL.
+"""Both tiers for producers and operators: jobs that do not fit into Valkey are stored in PostgreSQL.
 
     client = SyncClient(url, options, Tiers(url, postgres_url, options))
 
-A job is accepted when PostgreSQL has committed it. Telling Valkey afterwards is a courtesy that may fail: whoever tells
-it next tells the whole truth.
+A job is accepted when PostgreSQL has committed it. Syncing the counters to Valkey afterwards may fail: the next sync
+sends absolute values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAGE = 500
 
 
 class Tiers:
-    """Fulfils `headrace.queue.overflow.Overflow`. Safe to share between threads."""
+    """Implementation of `headrace.queue.overflow.Overflow` on PostgreSQL. Thread-safe."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Tiers:
         keep_ms: int = KEEP_MS,
     ) -> None:
         self.far_ms = far_ms
-        self._keep_ms = keep_ms  # how long the id of a dead job stays taken once it is in PostgreSQL
+        self._keep_ms = keep_ms  # how long the id of a dead job stays reserved in Valkey once it is in PostgreSQL
         self._options = options or QueueOptions()
         self.store = Store(open_pool(postgres_url), limits)
         self._valkey_url = valkey_url
@@ -59,10 +59,11 @@ class Tiers:
 
     @cached_property
     def stubs(self) -> Stubs:
-        """Made at first use, when the number of shards is read from Valkey, or stored there. Raises ShardMismatch."""
+        """Return the script calls. At first use the number of shards is read from Valkey, or stored there. Raises
+        ShardMismatch."""
         with available():
-            found = store_shards(self.valkey, self._options.shards)
-        return self._options.resolve(found, NO_BOUNDS).stubs()
+            shards = store_shards(self.valkey, self._options.shards)
+        return self._options.resolve(shards, NO_BOUNDS).stubs()
 
     def close(self) -> None:
         self.store.close()
@@ -70,8 +71,8 @@ class Tiers:
 
     @contextmanager
     def reconnected(self) -> Generator[Tiers]:
-        """A copy with Valkey connections of its own: calls to a cluster wait for each other while one of its servers is
-        away. PostgreSQL's pool is shared."""
+        """Yield a copy with its own Valkey connections and the same PostgreSQL pool. Calls of one client to a cluster
+        wait for each other while one of the servers is unavailable."""
         other = copy(self)
         other.valkey = connect(self._valkey_url)
         try:
@@ -82,25 +83,25 @@ class Tiers:
     def run(self, call: Call[T]) -> T:
         return run(self.valkey, call)
 
-    # What producers do
+    # Producers
 
     def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Sequence[bool]:
         shard = self.stubs.shard_of(ref)
         epochs = {"valkey_epoch": told.valkey_epoch, "cold_epoch": told.cold_epoch}
         self._check_postgres(shard, told.postgres_id)
         try:
-            kept, numbers = self.store.spill(ref, shard, jobs, **epochs)
+            stored, numbers = self.store.spill(ref, shard, jobs, **epochs)
         except DatabaseRestored:
             self.check_postgres(shard, anew=True)
-            kept, numbers = self.store.spill(ref, shard, jobs, **epochs)
+            stored, numbers = self.store.spill(ref, shard, jobs, **epochs)
         except QuotaExceeded as error:
             self._count_refusal(ref.environment, error)
             raise
-        waiting = [job.due_ms for job, was_kept in zip(jobs, kept, strict=True) if was_kept and not job.delayed]
-        if numbers.waiting == len(waiting) > 0:  # they are all there is
+        waiting = [job.due_ms for job, was_stored in zip(jobs, stored, strict=True) if was_stored and not job.delayed]
+        if numbers.waiting == len(waiting) > 0:  # no other row waits
             numbers = with_oldest(numbers, min(waiting))
         self.tell(ref, numbers)
-        return kept
+        return stored
 
     def _count_refusal(self, env: EnvRef, error: QuotaExceeded) -> None:
         try:
@@ -109,27 +110,28 @@ class Tiers:
             log.warning("could not count a refusal: %s", unavailable, extra={"action": "unavailable"})
 
     def find(self, env: EnvRef, job_id: str) -> JobInfo | None:
-        found = self.store.find(env, job_id)
-        return None if found is None else job_info(env, found)
+        job = self.store.find(env, job_id)
+        return None if job is None else job_info(env, job)
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
-        found = self.store.find(env, job_id)
+        job = self.store.find(env, job_id)
         self.check_postgres(self.stubs.shard_of(env))
-        if found is None or found.error is not None:
-            return None if found is None else JobState.DEAD
-        numbers = self.store.cancel(found, lambda: self.unconfirmed(found.ref))
-        if numbers is None:  # it came to Valkey meanwhile
+        if job is None or job.error is not None:
+            return None if job is None else JobState.DEAD
+        numbers = self.store.cancel(job, lambda: self.unconfirmed(job.ref))
+        if numbers is None:  # it was moved to Valkey meanwhile
             return self.run(self.stubs.cancel(env, job_id))
-        self.tell(found.ref, numbers)
-        return waiting_state(found)
+        self.tell(job.ref, numbers)
+        return waiting_state(job)
 
-    # What operators do
+    # Operators
 
     def redrive(self, ref: QueueRef, which: DeadFilter) -> int:
         return self.redrive_some(ref, which, None)
 
     def redrive_some(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
-        """Those in Valkey come here first: from there on one place knows which jobs are dead."""
+        """Redrive up to `limit` dead jobs of both tiers (None: all). Return how many. Dead jobs in Valkey move to
+        PostgreSQL first, so that only one tier is searched."""
         queue_id = self.gather_dead(ref)
 
         def redrive(page: int) -> tuple[int, ColdNumbers | None]:
@@ -138,13 +140,13 @@ class Tiers:
         return self._in_pages(ref, redrive, most)
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
-        """Dead jobs of both tiers are gone for good, longest dead first; how many."""
+        """Delete up to `limit` dead jobs of both tiers (None: all), oldest first. Return how many."""
         queue_id = self.gather_dead(ref)
         return self._in_pages(ref, lambda page: self.store.remove_dead(queue_id, which, page), most)
 
     def _in_pages(self, ref: QueueRef, do: Callable[[int], tuple[int, ColdNumbers | None]], most: int | None) -> int:
-        """A transaction for each, until there are no more, `most` are done, or a quota leaves no room. Returns how
-        many. Raises QuotaExceeded if there is no room for one."""
+        """Run `do` with page sizes, one transaction per page, until no jobs are left, `limit` is reached, or a quota is
+        used up. Return the number of jobs. Raises QuotaExceeded if the quota does not allow a single job."""
         done, page = 0, PAGE
         while most is None or done < most:
             size = page if most is None else min(page, most - done)
@@ -166,7 +168,7 @@ class Tiers:
         return done
 
     def gather_dead(self, ref: QueueRef) -> int:
-        """All dead jobs that Valkey holds come here; the number of the queue."""
+        """Move all dead jobs of a queue from Valkey to PostgreSQL. Return the queue's id in PostgreSQL."""
         self.check_postgres(self.stubs.shard_of(ref))
         queue_id = self.store.queue_id(ref, self.stubs.shard_of(ref))
         while self.move_dead(ref, queue_id, PAGE):
@@ -174,8 +176,8 @@ class Tiers:
         return queue_id
 
     def move_dead(self, ref: QueueRef, queue_id: int, most: int) -> bool:
-        """Dead jobs leave Valkey's memory; were there more? (One that died meanwhile does not count: while jobs keep
-        dying there always is one.) A job that is in both places, after a crash, is forgotten there."""
+        """Move one page of dead jobs from Valkey to PostgreSQL. Return True if the page was full, so there may be more.
+        A job that a crash left in both tiers is only deleted from Valkey."""
         epoch = self.run(self.stubs.room(ref)).valkey_epoch
 
         def read() -> Sequence[DeadRow]:
@@ -189,11 +191,11 @@ class Tiers:
         return len(rows) == most or sum(row.size for row in rows) >= DEAD_BYTES
 
     def unconfirmed(self, ref: QueueRef) -> Sequence[PlacedRow]:
-        """Return the rows whose jobs are in Valkey and whose removal PostgreSQL has not confirmed."""
+        """Return the rows that are placed in Valkey and not yet confirmed as deleted in PostgreSQL."""
         return self.run(self.stubs.room(ref, name_placed=True)).unconfirmed
 
     def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
-        """Delete rows whose jobs are in Valkey, and let Valkey drop their numbers; returns what PostgreSQL holds."""
+        """Delete rows that are placed in Valkey, and sync the counters. Return the counters."""
         numbers = self.store.confirm(queue_id, placed)
         self.tell(ref, numbers, [row.seq for row in placed])
         return numbers
@@ -202,15 +204,15 @@ class Tiers:
         self.check_postgres(self.stubs.shard_of(ref))
         self.store.record_settings(ref, values)
 
-    # Which PostgreSQL it is
+    # Identity of the PostgreSQL database
 
     def check_postgres(self, shard: int, *, anew: bool = False) -> None:
-        """Raise WrongDatabase if jobs of this shard wait in another PostgreSQL. `anew` asks PostgreSQL which one it is
-        although that is known."""
+        """Raise WrongDatabase if jobs of this shard wait in another PostgreSQL. With `refresh` the identity is read
+        from PostgreSQL even if it is cached."""
         self._check_postgres(shard, self.known_postgres(shard), anew=anew)
 
     def known_postgres(self, shard: int) -> str:
-        """Return the id of the PostgreSQL where jobs of this shard wait; empty: not known yet."""
+        """Return the id of the PostgreSQL where jobs of this shard wait; empty if it is not known yet."""
         with available():
             known: Any = self.valkey.hget(keys.meta(shard), "postgres")
         return known.decode() if known else ""
@@ -220,46 +222,47 @@ class Tiers:
         if not known:
             with available():
                 self.valkey.hsetnx(keys.meta(shard), "postgres", own)
-                found: Any = self.valkey.hget(keys.meta(shard), "postgres")
-            known = found.decode()
+                stored: Any = self.valkey.hget(keys.meta(shard), "postgres")
+            known = stored.decode()
         if known != own and (anew or known != self.store.identity(anew=True)):
             raise WrongDatabase
 
     def adopt_postgres(self) -> None:
-        """Let every shard's jobs wait in this PostgreSQL from now on, in place of any other."""
+        """Make this PostgreSQL the one where jobs of every shard wait, in place of any other."""
         own = self.store.identity(anew=True)
         for shard in range(self.stubs.shards):
             with available():
                 self.valkey.hset(keys.meta(shard), "postgres", own)
-            self.store.record_event("postgres", shard, "adopted", "An operator let jobs wait in this PostgreSQL.")
+            self.store.record_event("postgres", shard, "adopted", "An operator adopted this PostgreSQL.")
 
     def tell(self, ref: QueueRef, numbers: ColdNumbers, gone: Sequence[int] = ()) -> None:
-        """Never raises for Valkey's sake: what PostgreSQL has committed is done, whether or not Valkey heard of it."""
+        """Send a queue's cold counters to Valkey. Errors are logged, not raised: PostgreSQL has committed, and the next
+        sync sends absolute values."""
         try:
             self.run(self.stubs.settle(ref, numbers, gone, self.store.identity()))
         except (HeadraceError, ScriptError) as error:
-            log.warning("told nobody what PostgreSQL holds: %s", error, extra={"action": "unavailable"})
+            log.warning("could not sync cold counters to Valkey: %s", error, extra={"action": "unavailable"})
 
 
-def waiting_state(found: Found) -> JobState:
-    return JobState.SCHEDULED if found.delayed else JobState.COLD
+def waiting_state(job: Found) -> JobState:
+    return JobState.SCHEDULED if job.delayed else JobState.COLD
 
 
-def job_info(env: EnvRef, found: Found) -> JobInfo:
+def job_info(env: EnvRef, job: Found) -> JobInfo:
     return JobInfo(
         environment=env,
-        id=found.job_id,
-        state=waiting_state(found) if found.error is None else JobState.DEAD,
-        queue=found.queue,
-        task=found.task,
-        payload=found.payload,
-        flow=found.flow,
-        flow_type=found.flow_type,
-        priority=found.priority,
-        attempts=found.attempts,
-        max_attempts=found.max_attempts,
-        enqueued_at_ms=found.enqueued_ms,
-        due_at_ms=None if found.due_ms is None else int(found.due_ms),
-        expires_at_ms=found.expires_ms,
-        error=found.error,
+        id=job.job_id,
+        state=waiting_state(job) if job.error is None else JobState.DEAD,
+        queue=job.queue,
+        task=job.task,
+        payload=job.payload,
+        flow=job.flow,
+        flow_type=job.flow_type,
+        priority=job.priority,
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        enqueued_at_ms=job.enqueued_ms,
+        due_at_ms=None if job.due_ms is None else int(job.due_ms),
+        expires_at_ms=job.expires_ms,
+        error=job.error,
     )

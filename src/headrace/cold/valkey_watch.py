@@ -1,9 +1,9 @@
-"""Notices that a shard's Valkey lost something: it restarted, failed over to a replica that was behind, or was emptied.
+"""Detect that a shard's Valkey lost data: it restarted, failed over to a replica that was behind, or was emptied.
 
-The leading mover looks at what each queue has accepted and holds at every sweep, and keeps it in PostgreSQL for the
-mover that leads next. When the server's replication id changes (see lua/sync_settings_state.lua) or its data is
-gone, what was accepted before and is not counted now is missing. What was accepted after the last look is
-not known, and what is accepted between the fault and the next look hides as much of a loss.
+At every sweep the leading mover reads how many jobs each queue has accepted and holds, and stores that in PostgreSQL
+for the next leader. When the server's replication id changes (see lua/sync_settings_state.lua) or queues are gone, jobs that were
+counted as accepted before and are not now are missing. Jobs accepted after the last sweep are not covered, and jobs
+accepted between the failure and the next sweep hide an equal number of lost jobs.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from headrace.queue import keys
 from headrace.valkey.connect import available, node_of
 
 MOST_QUEUES = 5000
-"""Of a shard with more, queues are not compared."""
+"""The queues of a shard with more queues are not compared."""
 
 FIELDS = ("epoch", "o:enqueue", "o:spill", "ready", "warm_scheduled", "running")
 
 
 @dataclass(frozen=True)
 class QueueMark:
-    """What a queue was seen to have accepted and to hold in Valkey. Jobs that PostgreSQL accepted are not counted."""
+    """Number of jobs that a queue had accepted and held in Valkey at one time. Spilled jobs are not counted."""
 
     epoch: str
     accepted: int
     held: int
 
     def is_gone(self, now: QueueMark | None) -> bool:
-        """Return whether the queue is not there any more, or was made anew. Only a loss of data removes queues."""
+        """Return whether the queue is gone or was created again. Only a loss of data removes queues."""
         return now is None or now.epoch != self.epoch
 
     def missing(self, now: QueueMark | None) -> int:
-        """Return how many accepted jobs are not there any more; the jobs held, if the queue is gone."""
+        """Return how many accepted jobs are missing; all jobs that it held, if the queue is gone."""
         if now is None or self.is_gone(now):
             return self.held
         return max(0, self.accepted - now.accepted)
@@ -50,7 +50,7 @@ Marks = Mapping[QueueRef, QueueMark]
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen of a shard's server; PostgreSQL has the last one, under a version that grows."""
+    """Marks of a shard's queues at one time. PostgreSQL has the last one, with an increasing version."""
 
     replication_id: str
     version: int
@@ -60,42 +60,42 @@ class Look:
 class ValkeyWatch:
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
-        self._looks: dict[int, Look] = {}  # by shard, as they were written
+        self._looks: dict[int, Look] = {}  # last written, by shard
 
     def look(self, shard: int) -> None:
-        """Record an event if the shard's server is another one, or has lost its data, since the last look."""
+        """Record an event if the shard's server was replaced or restarted, or has lost data, since the last check."""
         with self._tiers.store.transaction() as conn:
             conn.execute(QUERIES["lock_marks"], {"shard": shard})
-            look = self._compare(conn, shard)
-        self._looks[shard] = look  # not before the commit
+            observation = self._compare(conn, shard)
+        self._looks[shard] = observation  # only after the commit
 
     def _compare(self, conn: Connection, shard: int) -> Look:
         own = self._looks.get(shard)
         stored = _read_look(conn, shard, own)
-        # A PostgreSQL that was restored to an earlier point knows less than we do.
+        # A PostgreSQL that was restored to an earlier point has an older version than this process.
         before = own if own and (stored is None or own.version > stored.version) else stored
-        replication_id, found = self._find_marks(shard)
-        marks = found or {}
+        replication_id, current = self._find_marks(shard)
+        marks = current or {}
         if before:
-            known = {} if found is None else before.marks
+            known = {} if current is None else before.marks
             losses = {ref: missing for ref, mark in known.items() if (missing := mark.missing(marks.get(ref)))}
             emptied = any(mark.is_gone(marks.get(ref)) for ref, mark in known.items())
             if replication_id != before.replication_id or emptied:
                 _report(conn, shard, before.replication_id, replication_id, losses)
             if before is stored and (replication_id, marks) == (before.replication_id, before.marks):
                 return before
-        look = Look(replication_id, before.version + 1 if before else 1, marks)
-        _write(conn, shard, look, stored.marks if stored else {})
-        return look
+        observation = Look(replication_id, before.version + 1 if before else 1, marks)
+        _write(conn, shard, observation, stored.marks if stored else {})
+        return observation
 
     def _find_marks(self, shard: int) -> tuple[str, Marks | None]:
-        """Return the server's replication id and its marks; None for the marks if there are too many queues."""
+        """Return the server's replication id and its marks. The marks are None if there are too many queues."""
         before = None
         while True:
             replication_id = self._tiers.run(self._tiers.stubs.settings(shard)).life
             if before and before[0] == replication_id:
                 return before
-            before = replication_id, self._read_marks(shard)  # of another server, if it fails over meanwhile
+            before = replication_id, self._read_marks(shard)  # read again if the server fails over meanwhile
 
     def _read_marks(self, shard: int) -> Marks | None:
         with available():
@@ -108,8 +108,8 @@ class ValkeyWatch:
             refs = [keys.queue_of_part(part.decode()) for part in parts]
             for ref in refs:
                 pipe.hmget(keys.queue(shard, ref), FIELDS)
-            found: Any = pipe.execute()
-        return {ref: _mark(values) for ref, values in zip(refs, found, strict=True)}
+            rows: Any = pipe.execute()
+        return {ref: _mark(values) for ref, values in zip(refs, rows, strict=True)}
 
 
 def _mark(values: list[bytes | None]) -> QueueMark:
@@ -125,7 +125,7 @@ def _report(conn: Connection, shard: int, old: str, new: str, losses: Mapping[Qu
 
 
 def _read_look(conn: Connection, shard: int, own: Look | None) -> Look | None:
-    """Return what PostgreSQL has; `own` if that is the same."""
+    """Return the observation stored in PostgreSQL, or None; `own` if it has the same version."""
     row = conn.execute(QUERIES["read_valkey_server"], {"shard": shard}).fetchone()
     if row is None:
         return None
@@ -147,15 +147,15 @@ def _write(conn: Connection, shard: int, look: Look, stored: Marks) -> None:
             "held": [mark.held for mark in changed.values()],
         }
         conn.execute(QUERIES["put_marks"], {"shard": shard, **_names(changed), **columns})
-    if gone := stored.keys() - look.marks.keys():
-        conn.execute(QUERIES["delete_marks"], {"shard": shard, **_names(gone)})
+    if removed := stored.keys() - look.marks.keys():
+        conn.execute(QUERIES["delete_marks"], {"shard": shard, **_names(removed)})
 
 
 def _names(refs: Iterable[QueueRef]) -> dict[str, list[str]]:
-    found = list(refs)
+    queues = list(refs)
     return {
-        "orgs": [ref.org for ref in found],
-        "projects": [ref.project for ref in found],
-        "envs": [ref.env for ref in found],
-        "queues": [ref.queue for ref in found],
+        "orgs": [ref.org for ref in queues],
+        "projects": [ref.project for ref in queues],
+        "envs": [ref.env for ref in queues],
+        "queues": [ref.queue for ref in queues],
     }
