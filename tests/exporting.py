@@ -1,6 +1,6 @@
-"""What tests of the exporter need: a small HTTP server that fails as it is told, and a destination that speaks to it.
+"""Helpers for exporter tests: a small HTTP server with scripted failures, and a destination that sends to it.
 
-The server knows tokens as ClickHouse does: a repeated one is applied once. So `applied` shows what was counted, and
+The server recognises tokens as ClickHouse does: a repeated one is applied once. `applied` shows what was counted, and
 `requests` what was sent.
 """
 
@@ -27,9 +27,9 @@ POISON = b"poison"
 class Answer:
     status: int = 200
     retry_after: str | None = None
-    applies: bool | None = None  # None: as the status says
-    hangs: bool = False  # no answer until the server is closed
-    breaks: bool = False  # the connection closes in the middle of the answer
+    applies: bool | None = None  # None: according to the status
+    hangs: bool = False  # no response until the server is closed
+    breaks: bool = False  # the connection closes in the middle of the response
 
 
 class ScriptedServer(ThreadingHTTPServer):
@@ -38,17 +38,17 @@ class ScriptedServer(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.lock = threading.Lock()
-        self.script: deque[Answer] = deque()  # for the next requests; then `otherwise`
-        self.once: dict[bytes, Answer] = {}  # for the next request with this body, before the script
+        self.script: deque[Answer] = deque()  # responses to the next requests; then `otherwise`
+        self.once: dict[bytes, Answer] = {}  # response to the next request with this body, before the script
         self.otherwise = Answer()
-        self.max_bytes = 2**30  # larger ones are refused with 413, before anything else
+        self.max_bytes = 2**30  # larger bodies are refused with 413, before anything else
         self.requests: list[tuple[str, bytes]] = []
         self.applied: dict[str, bytes] = {}
         self.at_once = 0
         self.most_at_once = 0
-        self.gate = threading.Event()  # closed: every answer waits
+        self.gate = threading.Event()  # while it is closed, every response waits
         self.gate.set()
-        self.gate_after: int | None = None  # it closes once this many more were applied
+        self.gate_after: int | None = None  # the gate closes once this many more were applied
         self.closing = threading.Event()
 
     @property
@@ -142,7 +142,7 @@ def serving(port: int = 0) -> Generator[ScriptedServer]:
 
 @dataclass
 class HttpDestination:
-    """Payloads as they are; a payload of several lines is several batches."""
+    """Sends payloads unchanged; a payload of several lines becomes several batches."""
 
     port: int
     timeout_s: float = 60.0
@@ -178,7 +178,7 @@ class HttpDestination:
             raise error
 
     def await_answer(self, connection: http.client.HTTPConnection) -> None:
-        """For those who shall wait in another way than all."""
+        """Wait for the response; overridden by tests that need another timeout."""
 
     def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
         pieces: list[NewRecord] = []

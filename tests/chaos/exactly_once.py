@@ -1,4 +1,4 @@
-"""The pipeline and ClickHouse are killed with -9 and connections to Valkey are cut, under load; then all is counted.
+"""Kill the pipeline and ClickHouse with -9 and cut connections to Valkey, under load; then compare all counts.
 
     ./hr chaos exactly-once --json [--seconds 200] [--clickhouse-away SECONDS]
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Beside this file is a queue.py, which others would take for the standard library's.
+    # This folder contains a queue.py, which must not shadow the module of the standard library.
     sys.path[0] = str(Path(__file__).parents[2])
     from tests.chaos.exactly_once_run import main
 

@@ -1,4 +1,5 @@
-"""Those who make events: python -m tests.chaos.exactly_once_crew ROLE VALKEY. Not killed, only disconnected."""
+"""Processes that produce events: python -m tests.chaos.exactly_once_crew ROLE VALKEY. They are disconnected, not
+killed."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ from headrace.queue.worker import Worker, WorkerOptions
 SHARDS = 2
 OPTIONS = QueueOptions(
     shards=SHARDS,
-    stream_maxlen=100_000_000,  # no event may be trimmed before it is read: all of them are counted in the end
+    stream_maxlen=100_000_000,  # no event may be trimmed before it is read: all of them are counted at the end
     caps=Caps(items=10**9, bytes=2**50, shard_bytes=0),
 )
 
 TENANTS = tuple(EnvRef("org", "project", name) for name in ("one", "two", "three", "odd:{name}*"))
 QUEUES = tuple(QueueRef(env.org, env.project, env.env, queue) for queue in ("mail", "a,b", "ü%") for env in TENANTS)
 NARROW = tuple(QueueRef(env.org, env.project, env.env, "narrow") for env in TENANTS)
-"""One job at a time, and a slow one: those behind it expire."""
+"""Queues that run one job at a time, and slowly: waiting jobs expire."""
 
 PAUSE_S = 0.03  # between two calls of a producer, on average
-MOST_JOBS = 30  # in one call
+MOST_JOBS = 30  # per call
 SOON_MS = 2000
 NEVER_MS = 3_600_000  # cancelled before it is due
 
@@ -41,7 +42,7 @@ def produce(url: str) -> None:
         while not stop.wait(dice.uniform(0, 2 * PAUSE_S)):
             try:
                 ask(client, dice)
-            except QueueUnavailable:  # applied or not: the queue's own counts are what history is compared with
+            except QueueUnavailable:  # applied or not: history is compared with the queue's own counts
                 pass
 
 
@@ -115,7 +116,7 @@ async def _work(url: str) -> None:
 
 
 def open_queues(client: SyncClient) -> None:
-    """A queue exists with its first job, and only then can have a limit."""
+    """Create the queues with a first job, because only an existing queue can have a limit."""
     for ref in (*QUEUES, *NARROW):
         client.enqueue(ref, NewJob("fine"))
     for ref in NARROW:

@@ -1,4 +1,4 @@
-"""What the run found: the sums of every tier against the queues' own odometers."""
+"""Compare the sums of every tier with the queues' own odometers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Report:
     connections_cut: int
     checkpoint_files_removed: int
     seconds: float
-    difference: int  # of every queue, verb and tier, without regard to sign
+    difference: int  # absolute, over every queue, verb and tier
     difference_after_optimize: int
-    environment_difference: int  # the same of the tables by environment, before and after
-    events_missing: int  # numbered by the queue, and in no batch; below zero: in two
-    lost_events: int  # that the pipeline itself counted as lost
+    environment_difference: int  # the same for the tables by environment, before and after
+    events_missing: int  # numbered by the queue but in no batch; negative: in two
+    lost_events: int  # counted as lost by the pipeline
     left_in_spool: int
     max_stream_length: int
     verbs: Mapping[str, int]
@@ -52,20 +52,20 @@ class Report:
 
     @property
     def grew_while_away(self) -> bool:
-        """Streams that nobody reads would hold all events of the time that ClickHouse was away."""
+        """Whether the streams hold all events of the time that ClickHouse was away, as they would if unread."""
         return bool(self.clickhouse_away_s) and self.max_stream_length * 2 > self.events_while_away
 
 
 @dataclass(frozen=True)
 class Counted:
-    """One look at both sides."""
+    """Counts of both sides at one time."""
 
     reconciled: Reconciliation
     environments: int  # difference
     events: int
     events_in_batches: int
     lost_events: int
-    details: list[str]  # some of what differs
+    details: list[str]  # examples of differences
 
     @property
     def agrees(self) -> bool:
@@ -73,7 +73,7 @@ class Counted:
 
 
 def count(valkey: Valkey, warehouse: Client) -> Counted:
-    # History first: what happens in between makes it look late, never wrong.
+    # History first: events in between make it look late, never wrong.
     totals = read_totals(warehouse)
     environments = environment_totals(warehouse)
     query = f"SELECT sum(events), sum(lost_events) FROM {pipeline_batches.TABLE}"
@@ -97,14 +97,14 @@ def differences(states: Sequence[QueueState], tiers: Mapping[str, Totals]) -> li
 
 
 def environment_totals(warehouse: Client) -> list[dict[str, int]]:
-    """The sums of all environments, for each table."""
+    """Return the sums over all environments, for each table."""
     sums = ", ".join(f"sum({column})" for column in COUNT_COLUMN.values())
     rows = [warehouse.query(f"SELECT {sums} FROM {table}").result_rows[0] for table in ENVIRONMENT_TABLES]
     return [dict(zip(COUNT_COLUMN.values(), map(int, row), strict=True)) for row in rows]
 
 
 def events_of(valkey: Valkey) -> list[int]:
-    """How many events each shard has numbered."""
+    """Return the number of events of each shard."""
     return [int(cast(Any, valkey.hget(keys.meta(shard), "seq")) or 0) for shard in range(SHARDS)]
 
 
@@ -121,6 +121,6 @@ def own_maintenance(valkey: Valkey) -> None:
 
 
 def optimize(warehouse: Client) -> None:
-    """Every part of a table becomes one: rows are added up for good."""
+    """Merge each table to one part, so that rows are summed."""
     for table in (*queue_metrics.TIERS.values(), *ENVIRONMENT_TABLES):
         warehouse.command(f"OPTIMIZE TABLE {table} FINAL")

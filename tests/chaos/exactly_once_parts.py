@@ -1,4 +1,5 @@
-"""What is killed: the pipeline, as its command runs it, and ClickHouse; and what a power loss takes of a checkpoint."""
+"""Processes that are killed: the pipeline, as its command runs it, and ClickHouse; and the effect of a power loss on a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.chaos.exactly_once_crew import SHARDS
 READY_S = 240.0
 STOP_S = 240.0
 
-# Quick to try again: a run of minutes should see many sends, not many pauses.
+# Short backoff, so that a run of minutes has many sends.
 SETTINGS = {
     "HEADRACE_LOG_FORMAT": "json",
     "HEADRACE_QUEUE_SHARDS": str(SHARDS),
@@ -35,14 +36,14 @@ SETTINGS = {
 
 @dataclass
 class Pipeline:
-    """`headrace pipeline`: one life after another, on one checkpoint and one spool."""
+    """`headrace pipeline`, started repeatedly on one checkpoint and one spool."""
 
     folder: Path
     valkey: str
     clickhouse: str
     settings: dict[str, str] = field(default_factory=dict[str, str])
     lives: int = 0
-    batches: int = 0  # of lives that have ended
+    batches: int = 0  # of earlier processes
     child: Child | None = None
 
     @property
@@ -70,19 +71,19 @@ class Pipeline:
         self.child.start()
 
     def batches_of_this_life(self) -> int:
-        """Batches that are in the spool, as its log tells them."""
+        """Batches in the spool according to the log."""
         if self.child is None:
             return 0
         with self.child.log_file.open(encoding="utf-8", errors="replace") as log:
             return sum(1 for line in log if is_batch(line))
 
     def kill(self) -> None:
-        """Python, Java and the workers of both, all at once: nobody tidies up."""
+        """Kill Python, Java and the workers of both at once, without cleanup."""
         os.killpg(self._pid(), signal.SIGKILL)
         self._left()
 
     def kill_java(self) -> None:
-        """Python is left without it, and must end by itself."""
+        """Kill Java only; the Python process must end by itself."""
         for process in psutil.Process(self._pid()).children(recursive=True):
             if process.name() == "java":
                 process.kill()
@@ -107,13 +108,13 @@ class Pipeline:
 
     def _left(self) -> None:
         assert self.child is not None
-        self.child.stop()  # its guard leaves too
+        self.child.stop()  # its guard process ends too
         self.batches += self.batches_of_this_life()
         self.child = None
 
 
 def is_batch(line: str) -> bool:
-    if '"batch"' not in line or not line.endswith("\n"):  # the last line may be on its way
+    if '"batch"' not in line or not line.endswith("\n"):  # the last line may be incomplete
         return False
     try:
         return json.loads(line).get("action") == "batch"
@@ -123,7 +124,7 @@ def is_batch(line: str) -> bool:
 
 @dataclass
 class Warehouse:
-    """ClickHouse that goes away without a word, and comes back with the same data on the same port."""
+    """ClickHouse that is killed without notice, and restarted with the same data on the same port."""
 
     server: EmbeddedClickHouse
     back_at: float | None = None
@@ -147,8 +148,8 @@ class Warehouse:
 
 
 def lose_newest(checkpoint: Path, batches: int) -> int:
-    """As after a power loss: the newest files of the checkpoint were never on the disk, and Spark plans their batches
-    again, over whatever has come in since. Returns how many files went."""
+    """Remove the newest files of a checkpoint, as after a power loss: Spark plans their batches again, over newer
+    events too. Return how many files were removed."""
     committed = sorted(numbers(checkpoint / "commits"))
     if len(committed) <= batches:
         raise RuntimeError(f"{checkpoint} has {len(committed)} committed batches, too few to lose {batches}.")

@@ -1,4 +1,5 @@
-"""The chaos run of the pipeline, in any size: `exactly_once.py` is its command, `test_exactly_once_short.py` small."""
+"""The chaos run of the pipeline, in any size: `exactly_once.py` is its command, `test_exactly_once_short.py` a small
+run."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ DATABASE = WarehouseSettings.database
 POLL_S = 0.02
 LOOK_EVERY_S = 0.25
 FIRST_BATCH_S = 300.0
-DRAIN_S = 60.0  # for the worker, at the end
+DRAIN_S = 60.0  # time for the worker to finish at the end
 
 PIPELINE, CLICKHOUSE, CONNECTIONS = "pipeline", "clickhouse", "connections"
 
@@ -45,15 +46,15 @@ PIPELINE, CLICKHOUSE, CONNECTIONS = "pipeline", "clickhouse", "connections"
 class Size:
     seconds: float = 200.0
     producers: int = 2
-    least_pipeline: int = 6  # kills; the run goes on until they are done
-    least_others: int = 7  # of ClickHouse, and cuts of connections
+    least_pipeline: int = 6  # minimum kills; the run continues until they are done
+    least_others: int = 7  # minimum kills of ClickHouse, and cuts of connections
     longest_s: float = 400.0
     pipeline_lives_s: tuple[float, float] = (0.0, 6.0)  # after its first batch
-    java_alone_every: int = 3  # kills of the pipeline, one of which takes Java only; the first ones take all
+    java_alone_every: int = 3  # every third kill of the pipeline kills Java only; the first ones kill everything
     clickhouse_every_s: tuple[float, float] = (8.0, 20.0)
     clickhouse_down_s: tuple[float, float] = (0.2, 4.0)
     connections_every_s: tuple[float, float] = (5.0, 18.0)
-    losses: tuple[int, ...] = (1, 3)  # batches that the checkpoint loses, at the first kill and at the second
+    losses: tuple[int, ...] = (1, 3)  # batches that the checkpoint loses at the first and second kill
     settle_s: float = 300.0
 
 
@@ -118,11 +119,11 @@ class Chaos:
     longest_stream: int = 0
 
     def run(self) -> None:
-        """Until the time is over and enough was killed; the last pipeline has then made a batch."""
+        """Run until the time is over and enough processes were killed; the last pipeline has then finished a batch."""
         began = time.monotonic()
         self.losses = list(self.size.losses)
         next_warehouse, next_cut = self._soon(self.size.clickhouse_every_s), self._soon(self.size.connections_every_s)
-        next_pipeline: float | None = None  # it may be killed when it has made a batch
+        next_pipeline: float | None = None  # when it may be killed, after its first batch
         while not self._done(time.monotonic() - began):
             self.crew.refuse_dead()
             self.warehouse.turn()
@@ -169,19 +170,19 @@ class Chaos:
         self.pipeline.start()
 
     def _batches_before_a_kill(self) -> int:
-        """Enough for a checkpoint to lose some and still have one."""
+        """Return enough batches for a checkpoint to lose some and still have one."""
         return self.losses[0] + 2 if self.losses else 1
 
     def _during_a_batch(self) -> None:
-        """Mostly at the moments that matter: a batch has just come into the spool, Spark has yet to note that it is
-        done, and its rows are on the way to ClickHouse."""
+        """Wait for a critical moment: a batch has just been stored in the spool, Spark has not recorded it as done, and
+        its rows are being sent to ClickHouse."""
         before, deadline = self.pipeline.batches_of_this_life(), time.monotonic() + 2.0
         while time.monotonic() < deadline and self.pipeline.batches_of_this_life() == before:
             time.sleep(POLL_S)
         time.sleep(self.dice.uniform(0.0, 0.15))
 
     def _cut(self) -> None:
-        """Every connection but ours, and again while they come back."""
+        """Cut every connection but our own, repeatedly while clients reconnect."""
         for _ in range(self.dice.randint(1, 4)):
             self.connections_cut += self.valkey.client_kill_filter(_type="normal", skipme=True)
             time.sleep(self.dice.uniform(0.0, 0.1))
@@ -190,17 +191,17 @@ class Chaos:
 
 @dataclass
 class Run:
-    """The servers, those who use them, and what both sides know in the end."""
+    """The servers, their clients, and the final counts of both sides."""
 
     size: Size
     client: SyncClient
     crew: Crew
     chaos: Chaos
-    url: str  # of ClickHouse
+    url: str  # URL of ClickHouse
     began: float
 
     def start(self) -> None:
-        """The pipeline first: while it starts there is nothing to disturb yet."""
+        """Start the pipeline first: while it starts there is nothing to disturb."""
         open_queues(self.client)
         self.chaos.pipeline.start()
         self.chaos.wait_for_a_batch()
@@ -212,11 +213,11 @@ class Run:
         return count(self.client.redis, connect(self.url, DATABASE))
 
     def finish(self, away_s: float = 0.0, events_while_away: int = 0) -> Report:
-        """No more events; all of them into history; count; add up for good; count again."""
+        """Stop producing events, wait until all are in history, count, merge the tables and count again."""
         self.crew.stop("producer")
         wait_for(self._idle, DRAIN_S)
         self.crew.stop("worker")
-        own_maintenance(self.client.redis)  # the pipeline would tick after its last batch
+        own_maintenance(self.client.redis)  # prevents a tick of the pipeline after its last batch
         wait_for(lambda: self.counted().agrees, self.size.settle_s)
         self.chaos.pipeline.stop()
         before = self.counted()
@@ -246,7 +247,7 @@ class Run:
         )
 
     def _idle(self) -> bool:
-        """Nothing waits, scheduled jobs included: without maintenance they stay scheduled."""
+        """Return True if no job waits, including scheduled ones, which stay scheduled without maintenance."""
         states = read_states(self.client.redis, SHARDS)
         return not any(state.depth or state.running or state.scheduled for state in states)
 
@@ -258,7 +259,7 @@ def run_chaos(size: Size, folder: Path) -> Report:
 
 
 def run_away(size: Size, folder: Path, away_s: float) -> Report:
-    """Nothing but a ClickHouse that is away for long, under load."""
+    """Run with ClickHouse unavailable for a long time under load, and no other faults."""
     with started(size, folder) as run:
         chaos = run.chaos
         before = sum(events_of(chaos.valkey))
@@ -276,7 +277,7 @@ def run_away(size: Size, folder: Path, away_s: float) -> Report:
 
 @contextmanager
 def started(size: Size, folder: Path) -> Generator[Run]:
-    """Everything runs; ClickHouse keeps its port when it comes back."""
+    """Start everything; ClickHouse keeps its port across restarts."""
     began = time.monotonic()
     valkey = EmbeddedValkey(folder / "valkey", folder)
     clickhouse = EmbeddedClickHouse(folder / "clickhouse", folder, choose_port("clickhouse", 0))

@@ -2,7 +2,7 @@
 
     ./hr chaos spool --json [--rounds 250]
 
-Ends with one line of JSON (see `spool_run.Report`); the exit code is 1 if a promise was broken.
+Ends with one line of JSON (see `spool_run.Report`); the exit code is 1 if a guarantee was broken.
 """
 
 from __future__ import annotations

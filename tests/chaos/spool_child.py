@@ -1,5 +1,5 @@
-"""The process that is killed: two threads put, one leases, and each notes in a file what it is about to do and what is
-done. A note is one write, so that what was written before the kill is there after it."""
+"""The process that is killed: two threads put, one leases, and each writes to a file what it is about to do and what it
+has done. A note is one write, so that notes written before the kill are complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MANY = 10**9
 
 
 def options(path: Path) -> SpoolOptions:
-    """Small, so that segments rotate, memory overflows and segments are deleted within a tenth of a second."""
+    """Return small limits, so that segments rotate, memory overflows and segments are deleted within a tenth of a
+    second."""
     return SpoolOptions(
         path=path, max_size=500, segment_size=16_384, inmemory_blocks=8, meta_sync=0.02, stale_flush=0.02, group_ms=1.0
     )

@@ -1,6 +1,7 @@
-"""The chaos run itself, in any size: `spool.py` is its command, `test_spool_short.py` a small one.
+"""The chaos run of the spool, in any size: `spool.py` is its command, `test_spool_short.py` a small run.
 
-The judge reads the notes of all rounds in order and knows, at every lease, what must be in the spool and what may be.
+The judge reads the notes of all rounds in order and determines, at every lease, what must be in the spool and what may
+be.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from random import Random
 from tests.chaos.spool_child import PRODUCERS
 
 ROOT = Path(__file__).parents[2]
-APART = 1_000_000  # numbers of two rounds
+APART = 1_000_000  # distance between the numbers of two rounds
 ROUND_S = 600.0
-MOST_NOTES = 600  # after which a process is killed
+MOST_NOTES = 600  # maximum notes after which a process is killed
 POLL_S = 0.001
 
 
 @dataclass
 class Report:
     rounds: int = 0
-    records: int = 0  # whose durable put returned
-    delivered: int = 0  # leases in all
-    redelivered: int = 0  # of records without an end: allowed
+    records: int = 0  # records whose durable put returned
+    delivered: int = 0  # leases in total
+    redelivered: int = 0  # of unfinished records, which is allowed
     replaced: int = 0
-    torn: int = 0  # unfinished writes that an open cut off
+    torn: int = 0  # incomplete writes truncated at open
     lost: int = 0  # durable and never delivered
-    reordered: int = 0  # leases that overtook an older record which was there
+    reordered: int = 0  # leases that overtook an older record in the spool
     duplicates_of_acked: int = 0
     wrong_payloads: int = 0
-    attempts_lost: int = 0  # leases that knew of fewer attempts than were noted
-    marks_wrong: int = 0  # marks that went back, or ahead of what was put
+    attempts_lost: int = 0  # leases with fewer attempts than were noted
+    marks_wrong: int = 0  # marks that went backwards, or beyond what was put
     corrupt: int = 0
-    unbalanced: int = 0  # answers in which the counts do not add up
+    unbalanced: int = 0  # snapshots in which the counters do not add up
     left: int = 0  # in the spool at the end
     seconds: float = 0.0
     details: list[str] = field(default_factory=list[str])
@@ -56,14 +57,14 @@ class Report:
 class Judge:
     def __init__(self) -> None:
         self.report = Report()
-        self.certain: dict[str, tuple[int, int]] = {}  # in the spool for sure, without an end: token → place
+        self.certain: dict[str, tuple[int, int]] = {}  # certainly in the spool and unfinished: token → position
         self.places: dict[str, tuple[int, int]] = {}
         self.ended: set[str] = set()
-        self.ending: set[str] = set()  # both are right: an end was begun, and the kill came before it was noted
+        self.ending: set[str] = set()  # finished or not are both correct: the kill came before the end was noted
         self.delivered: set[str] = set()
         self.durable: set[str] = set()
         self.leases: Counter[str] = Counter()
-        self.parts: dict[str, list[str]] = {}  # of replacements that may or may not have happened
+        self.parts: dict[str, list[str]] = {}  # parts of replacements that may or may not have happened
         self.started = [-1] * PRODUCERS
         self.confirmed = [-1] * PRODUCERS
         self.flying: set[str] = set()
@@ -127,7 +128,7 @@ class Judge:
         self.leases[token] += 1
         self.delivered.add(token)
         self.flying.add(token)
-        if parent and token not in self.certain:  # a replacement that was not noted any more
+        if parent and token not in self.certain:  # a replacement whose note was lost
             self.happened(parent)
 
     def wrong(self, token: str, id: str, attempts: str) -> None:
@@ -155,7 +156,7 @@ class Judge:
         self.happened(token)
 
     def happened(self, token: str) -> None:
-        """A replacement, so its parts are there and the record is not."""
+        """Record that a replacement happened: its parts are there and the record is not."""
         self.report.replaced += 1
         self.ended.add(token)
         self.flying.discard(token)
@@ -197,7 +198,7 @@ def run_chaos(rounds: int, folder: Path, *, seed: int = 0) -> Report:
 
 
 def run_child(spool: Path, notes: Path, seed: int, first: int, life: int | None, moment_s: float) -> None:
-    """Killed a moment after it made so many notes, however long that takes; or drained to the end."""
+    """Run a process; kill it a moment after it made `life` notes, or let it drain the spool."""
     drain = "drain" if life is None else "work"
     command = [sys.executable, "-m", "tests.chaos.spool_child", str(spool), str(notes), str(seed), str(first), drain]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,4 +1,4 @@
-"""The chaos run of the pipeline in small: `./hr chaos exactly-once` is the long one."""
+"""A short chaos run of the pipeline; `./hr chaos exactly-once` is the long one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chaos run in small: `./hr chaos spool` is the long one."""
+"""A short chaos run of the spool; `./hr chaos spool` is the long one."""
 
 from __future__ import annotations
 

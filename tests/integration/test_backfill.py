@@ -1,4 +1,4 @@
-"""History against the archive, and history again from the archive, on a real ClickHouse."""
+"""Compare history with the archive, and rewrite it from the archive, on a real ClickHouse."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OPS = [*map(str, COUNT_COLUMN), RESYNC, TICK]
 
 
 def shard_events(shard: int, count: int, seed: int) -> pa.Table:
-    """Events of two hours, numbered from 1, with odometers that add up."""
+    """Return events of two hours, numbered from 1, with odometers that add up."""
     dice = random.Random(seed)
     odometers: dict[tuple[str, str], int] = {}
     found: list[dict[str, Any]] = []
@@ -121,13 +121,13 @@ def place(spark: SparkSession, clickhouse_url: str, warehouse: Client, tmp_path:
 
 
 def follow(uri: str, events: pa.Table, end_ms: int = WINDOW.end_ms) -> None:
-    """The shard goes on after the window, so the archive is seen to hold all of it."""
+    """Archive events after the window, so that the archive is known to be complete."""
     tick = {"shard": events["shard"][0].as_py(), "seq": events["seq"][-1].as_py() + 1, "at_ms": end_ms, "op": TICK}
     ArchiveWriter(uri).write(event_table(tick))
 
 
 def stream(client: Client, uri: str, events: pa.Table, batches: int = 5) -> None:
-    """As the pipeline does: in batches, each into the archive and into the 5 s table."""
+    """Store events as the pipeline does: in batches, each in the archive and in the 5 s table."""
     size = -(-len(events) // batches)
     for start in range(0, len(events), size):
         batch = events.slice(start, size)
@@ -136,7 +136,8 @@ def stream(client: Client, uri: str, events: pa.Table, batches: int = 5) -> None
 
 
 def corrupt(client: Client) -> None:
-    """Junk in the 5 s table, which the views carry on, and rows that are gone in one tier each. In generation 0."""
+    """Insert wrong rows into the 5 s table, which the views pass on, and delete rows in one tier each. In generation
+    0."""
     junk = event_table(
         {"at_ms": START + 1000, "queue": "junk", "n": 7}, {"at_ms": START, "queue": "q0-0", "org": "acme"}
     )
@@ -146,7 +147,7 @@ def corrupt(client: Client) -> None:
 
 
 def answers(client: Client) -> dict[str, Any]:
-    """Everything that the read queries say."""
+    """Return the results of all read queries."""
     refs = [QueueRef("acme", "p", "e", f"q{number}-{shard}") for number in range(3) for shard in range(2)]
     start_s, end_s = WINDOW.start_ms // 1000, WINDOW.end_ms // 1000
     found: dict[str, Any] = {}
@@ -171,7 +172,7 @@ def generations(client: Client) -> dict[str, list[int]]:
 
 @pytest.mark.slow
 def test_the_views_make_what_the_pure_functions_make(place: Place) -> None:
-    """Coarser buckets and environments, as inserted in parts and as merged."""
+    """Compares coarser buckets and environments, before and after parts are merged."""
     rows = merge([bucketize(events) for events in EVENTS])
     starts = rows["bucket_start"].cast(pa.int64()).to_numpy()
     for _ in range(2):
@@ -217,7 +218,7 @@ def test_history_that_was_damaged_is_found_and_put_right(place: Place) -> None:
 
 @pytest.mark.slow
 def test_what_is_streamed_after_a_backfill_counts_beside_it(place: Place) -> None:
-    """In other hours; views pass none of the rows of the backfill on."""
+    """In other hours; views do not pass on rows of the backfill."""
     place.backfill(Window(START, START + HOUR_MS))
     later: list[dict[str, Any]] = [
         {**events.slice(0, 1).to_pylist()[0], "at_ms": WINDOW.end_ms, "seq": 1000, "op": "ack"} for events in EVENTS
@@ -254,7 +255,7 @@ def test_readers_see_the_old_numbers_or_the_new_ones(place: Place, monkeypatch: 
             wait_until(lambda: len(totals) >= now + 2 * len(TIERS), "the other reader has looked again")
 
         def settle(seconds: float) -> None:
-            """What was asked before the last row was there is answered."""
+            """Wait until queries that started before the last row have finished."""
             assert seconds == SETTLE_S
             another_round()
 
@@ -270,7 +271,7 @@ def test_readers_see_the_old_numbers_or_the_new_ones(place: Place, monkeypatch: 
 
 @contextmanager
 def watching(place: Place) -> Generator[list[tuple[str, int]]]:
-    """Another reader, for as long as this lasts: what each tier counts in all, again and again."""
+    """Read the totals of each tier repeatedly inside this context."""
     client = place.connect()
     stop = threading.Event()
     found: list[tuple[str, int]] = []
@@ -364,7 +365,7 @@ def test_an_insert_that_is_sent_again_counts_once(place: Place, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_overlapping_files_count_each_event_once(place: Place) -> None:
-    """As after batches that Spark planned again, longer."""
+    """Simulates batches that Spark planned again, longer."""
     for events in EVENTS:
         for start, end in ((0, 90), (30, 200), (100, 250)):
             ArchiveWriter(place.uri).write(events.slice(start, end - start))
@@ -394,7 +395,7 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
     for part in (EVENTS[0].slice(0, second - 3), EVENTS[0].slice(second), EVENTS[1]):
         ArchiveWriter(gone.uri).write(part)
     with pytest.raises(ArchiveIncomplete, match="events after the last one of shard 0"):
-        gone.backfill(Window(START + HOUR_MS, START + 2 * HOUR_MS))  # archiving ended somewhere in it
+        gone.backfill(Window(START + HOUR_MS, START + 2 * HOUR_MS))  # archiving ended within this hour
     for events in EVENTS:
         follow(gone.uri, events)
     for hour in (START, START + HOUR_MS):
@@ -500,7 +501,7 @@ def test_the_commands(place: Place, environ: dict[str, str], monkeypatch: pytest
     assert answers(place.client) == wrong
     code, done = command("backfill", *hours)
     assert (code, done["generation"], done["events"]) == (0, 1, 700)
-    corrupt(place.client)  # in generation 0, which nobody reads here any more
+    corrupt(place.client)  # in generation 0, which is not read any more
     assert place.audit().equal
 
 

@@ -30,7 +30,7 @@ def document(result: Result) -> dict[str, Any]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A spool at rest: three records, one of them tried, and a dead letter."""
+    """A closed spool: three records, one of them tried, and a dead letter."""
     path = tmp_path / "spool"
     with Spool.open(SpoolOptions(path=path)) as spool:
         for number in range(4):

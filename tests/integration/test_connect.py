@@ -20,7 +20,7 @@ from tests.ports import reserved_port
 
 REF = QueueRef("o", "p", "e", "q")
 PATIENT = "sentinel down-after-milliseconds the-queue 600000\n"
-"""A master that pauses is not given up."""
+"""Long enough that a paused master is not replaced."""
 
 
 async def enqueue(url: str) -> bool:

@@ -49,7 +49,7 @@ class Pipeline:
         return (self.start_s + (self.number + 1) * STEP_S) * 1000
 
     def take(self, **changes: Any) -> None:
-        """A batch with one event in each of two shards, in the bucket after that of the batch before."""
+        """Store a batch with one event in each of two shards, in the bucket after the previous one."""
         at_ms = (self.start_s + self.number * STEP_S) * 1000 + 1000
         parts: list[Summary] = []
         for shard in range(2):
@@ -106,7 +106,7 @@ def all_lost(record: Record) -> bool:
 def test_what_was_lost_on_the_way_is_unknown_and_not_zero(
     pipeline: Pipeline, is_lost: Callable[[Record], bool], environment: bool
 ) -> None:
-    """The batch row came through, or the next one did: the rows that were missing counted as zero, at 100 %."""
+    """Regression: the batch row or the next one arrived, and the missing rows counted as zero, at 100 %."""
     for number in range(6):
         pipeline.take()
         pipeline.deliver(is_lost if number == 3 else lambda record: False)
@@ -156,7 +156,7 @@ def test_a_gap_is_a_loss_for_alerts(pipeline: Pipeline) -> None:
 
 
 def test_batches_of_an_older_release_are_no_gap(pipeline: Pipeline) -> None:
-    """It vouched for nothing: its batches count as they did."""
+    """Its batches have no coverage intervals, and count as before."""
     for number in range(6):
         pipeline.take()
         if number < 3:

@@ -1,4 +1,4 @@
-"""An exporter whose destination is away, as the health page, the evaluator and the log show it."""
+"""An exporter whose destination is unavailable, as shown by /healthz, the evaluator and the log."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_exporter_that_fails_three_times_raises_an_incident_without_any_chann
 
 
 def test_a_report_that_is_not_repeated_grows_old(pool: Pool, clickhouse_url: str, warehouse: Client) -> None:
-    """Its process is gone: what it reported must not stay an incident."""
+    """Its process is gone: its report must not stay an incident."""
     alerting, history = Alerting(pool, clickhouse_url, str(warehouse.database)), History(warehouse)
     report_problem(pool, "the exporter", "it fails\0")
     step(alerting, history, 1)

@@ -35,7 +35,7 @@ HOUR = 3600.0
 
 
 class HandClock:
-    """Moves when the test says so."""
+    """Clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -94,7 +94,7 @@ def the_end(spool: Spool) -> None:
 class TestOrder:
     def test_one_worker_delivers_in_order(self, spool: Spool, server: ScriptedServer) -> None:
         class Uneven(HttpDestination):
-            """Every other record takes longer to prepare than the one behind it."""
+            """Takes longer to prepare every other record than the next one."""
 
             def prepare(self, record: Record) -> Sequence[Batch]:
                 if record.id % 2:
@@ -157,7 +157,7 @@ class TestFailures:
             with serving(port) as server:
                 the_end(spool)
                 assert server.bodies() == [b"one"]
-            wait_until(lambda: exporter.stats().healthy, "it is well again")
+            wait_until(lambda: exporter.stats().healthy, "it is healthy again")
 
     def test_a_bad_record_is_a_dead_letter_and_stops_nobody(
         self, spool: Spool, server: ScriptedServer, options: SpoolOptions
@@ -212,7 +212,7 @@ class TestFailures:
             wait_until(lambda: spool.stats().size == 1, "and are acked")
 
     def test_the_probe_after_a_failed_one_is_another_record(self, spool: Spool, server: ScriptedServer) -> None:
-        """Else one record that cannot be taken keeps the breaker open for all."""
+        """Otherwise one record that is never accepted keeps the breaker open for all."""
         put(spool, b"sick")
         quick = Backoff(0.001, 1.0, 0.001)
         options = replace(QUICK, workers=2, backoff=quick, breaker_threshold=1, breaker_reset_s=0.3)
@@ -223,7 +223,7 @@ class TestFailures:
 
 
 class Impatient(HttpDestination):
-    """Waits for the first answer a moment only, once the server has the request."""
+    """Waits only briefly for the first response, once the server has the request."""
 
     def __init__(self, server: ScriptedServer) -> None:
         super().__init__(server.port)
@@ -237,7 +237,7 @@ class Impatient(HttpDestination):
 
 
 class Picky(HttpDestination):
-    """Never gets one record through."""
+    """Never delivers one particular record."""
 
     def send(self, batch: Batch) -> None:
         if batch.body == b"sick":
@@ -264,7 +264,7 @@ class TestBreaker:
         options = replace(QUICK, breaker_threshold=1, breaker_reset_s=HOUR, backoff=Backoff(1e-6, 1.0, 1e-6))
         with exporting(spool, HttpDestination(server.port), options, clock=clock) as exporter:
             wait_until(lambda: exporter.stats().backoff_s, "the breaker is open")
-            clock.now += 1.0  # the backoff is over, so that only the breaker is in the way
+            clock.now += 1.0  # the backoff is over, so that only the breaker blocks
             wait_until(lambda: exporter.stats().breaker.rejected, "a preparer is turned away")
             wait_until(lambda: spool.stats().in_flight == 0, "nothing is held that cannot be sent")
             assert len(server.requests) == 1
@@ -283,7 +283,7 @@ class TestBreaker:
         assert len(leased) < 60, "each once, and a few that were prepared when the breaker opened"
 
     def test_what_came_late_to_an_empty_spool_is_the_probe(self, spool: Spool, server: ScriptedServer) -> None:
-        server.script.append(Answer(400))  # leaves the spool empty, and says nothing about the destination
+        server.script.append(Answer(400))  # empties the spool without a verdict about the destination
         server.script.append(Answer(503))
         put(spool, b"bad", b"one")
         with exporting(spool, HttpDestination(server.port), replace(QUICK, breaker_threshold=1)):
@@ -293,7 +293,7 @@ class TestBreaker:
         assert server.bodies() == [b"one", b"two"]
 
     def test_recovery_is_a_burst(self, spool: Spool, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        """After an outage all the workers there may be go to work, and pause and delays end at once."""
+        """After an outage all workers start, and pause and delays end at once."""
         monkeypatch.setattr(exporter_module, "ADAPT_EVERY_S", HOUR)
         clock = HandClock()
         server.otherwise = Answer(503, retry_after="1800")
@@ -303,7 +303,7 @@ class TestBreaker:
             max_concurrent_sends=6,
         )  # fmt: skip
         with exporting(spool, HttpDestination(server.port), options, clock=clock) as exporter:
-            wait_until(lambda: exporter.stats().backoff_s, "the breaker is open, and everybody waits")
+            wait_until(lambda: exporter.stats().backoff_s, "the breaker is open, and all senders wait")
             assert (exporter.stats().workers, exporter.stats().breaker.opened) == (1, 1)
             server.otherwise = Answer()
             server.gate_after = 1  # the probe
@@ -344,7 +344,7 @@ class TestSplitting:
         assert exporter.stats().rejected == {"too_large": 1}
 
     def test_a_record_whose_fate_is_unclear_is_never_cut(self, spool: Spool, server: ScriptedServer) -> None:
-        """It was applied, the answer was lost, and now the limit is lower: cut, it would count twice."""
+        """It was applied, the response was lost, and now the limit is lower: split, it would count twice."""
         server.script.append(Answer(applies=True, breaks=True))
         put(spool, b"abcd")
         clock = HandClock()
@@ -367,7 +367,7 @@ class TestUnclearFate:
         destination = HttpDestination(server.port, window_blocks=80)
         with exporting(spool, destination, options, clock=clock, draw=lambda: 0.0) as exporter:
             wait_until(lambda: exporter.stats().backoff_s, "the answer was lost, and everybody waits")
-            clock.now += HOUR  # by this clock; the record's own delay is by the spool's
+            clock.now += HOUR  # by this clock; the record's own delay uses the spool's clock
             wait_until(lambda: exporter.stats().passed_blocks == 20, "the allowance is used up")
             wait_until(lambda: spool.stats().in_flight == 0, "nothing more is under way")
             assert len(server.bodies()) == 20
@@ -455,7 +455,7 @@ class TestStopping:
             wait_until(lambda: server.requests, "a send")
             assert not exporter.stop(0.1)
         server.gate.set()
-        assert exporter.stop(60.0)  # late: the spool is closed, and nothing is noted any more
+        assert exporter.stop(60.0)  # late: the spool is closed, and no outcome is recorded
         with Spool.open(options) as spool, exporting(spool, HttpDestination(server.port)):
             the_end(spool)
         assert server.bodies() == [b"one"]

@@ -61,7 +61,7 @@ def options(valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: P
 
 
 def work(valkey: Valkey, url: str, jobs: int) -> None:
-    """Three tenants; every job is done but every fifth, which fails once."""
+    """Run jobs of three tenants; every fifth job fails once."""
     client = SyncClient(url)
     for org in ("acme", "globex", "ünitech:*"):
         client.enqueue_many(QueueRef(org, "p", "e", "q"), [NewJob("t", b"x") for _ in range(jobs)])
@@ -94,7 +94,7 @@ def test_every_count_arrives_once_in_every_tier(
     found = run_until_equal(spark, options, valkey, warehouse)
     assert found.odometers[Op.ENQUEUE] == 300
     assert found.odometers[Op.NACK] > 0
-    # A second start from the same checkpoint goes on where the first one ended.
+    # A second start from the same checkpoint continues where the first one ended.
     work(valkey, valkey_url, 50)
     found = run_until_equal(spark, options, valkey, warehouse)
     assert found.tiers["1h"][Op.ENQUEUE] == 450
@@ -103,7 +103,7 @@ def test_every_count_arrives_once_in_every_tier(
 def test_a_batch_that_is_replayed_changes_nothing(
     spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
 ) -> None:
-    """As after a crash between the insert and Spark's commit: the same offsets, a second time."""
+    """Simulates a crash between the insert and Spark's commit: the same offsets, a second time."""
     work(valkey, valkey_url, 20)
     run_until_equal(spark, options, valkey, warehouse)
     for commit in (options.checkpoint / "commits").iterdir():
@@ -116,7 +116,7 @@ def test_a_batch_that_is_replayed_changes_nothing(
 def test_what_is_committed_is_trimmed_but_for_its_anchor(
     spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client
 ) -> None:
-    """Spark commits a batch when it plans the next one; ordinary tools then see how far the group has read."""
+    """Spark commits a batch when it plans the next one; ordinary tools then see the position of the group."""
     work(valkey, valkey_url, 5)
     run_until_equal(spark, options, valkey, warehouse)
     anchors = {shard: newest_entry(valkey, shard) for shard in range(2)}
@@ -138,7 +138,7 @@ def newest_entry(valkey: Valkey, shard: int) -> streams.Entry:
 def test_a_failing_warehouse_loses_nothing(
     spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client
 ) -> None:
-    """Batches go on into the spool; when the warehouse is back they arrive, once."""
+    """Batches are still stored in the spool; when the warehouse is back they arrive, once."""
     work(valkey, valkey_url, 10)
     warehouse.command("RENAME TABLE queue_metrics_5s_v1 TO hidden")
     with exporting(options) as pipeline:
@@ -166,7 +166,7 @@ def test_the_pipeline_serves_its_metrics(options: PipelineOptions) -> None:
 def test_a_lost_checkpoint_counts_nothing_twice(
     spark: SparkSession, options: PipelineOptions, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
 ) -> None:
-    """The spool knows up to where it has taken events; the anchors of the streams are read again, and left out."""
+    """The marks of the spool say which events are stored; the anchors of the streams are read again, and skipped."""
     work(valkey, valkey_url, 10)
     run_until_equal(spark, options, valkey, warehouse)
     again = replace(options, checkpoint=tmp_path / "another")
@@ -259,10 +259,10 @@ def test_every_tier_keeps_last_values_histograms_and_odometers(spark: SparkSessi
 def test_ticks_move_the_watermark_and_count_nothing(
     spark: SparkSession, options: PipelineOptions, valkey: Valkey, warehouse: Client
 ) -> None:
-    """A shard in which nothing happens still says so, and history knows up to when it is complete."""
+    """A shard without events still emits ticks, so history knows up to when it is complete."""
     SyncClient(options.redis_url).check_shards()
     assert run(valkey, STUBS.tick(0, 3_600_000))
-    assert not run(valkey, STUBS.tick(0, 3_600_000))  # once per period, whoever sweeps
+    assert not run(valkey, STUBS.tick(0, 3_600_000))  # once per period, whichever process sweeps
     with exporting(options) as pipeline, running_query(spark, pipeline):
         wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark")
     assert all(not totals for totals in read_totals(warehouse).values())
@@ -277,7 +277,7 @@ def port() -> Iterator[int]:
 def test_valkey_may_be_killed_and_come_back(
     spark: SparkSession, options: PipelineOptions, warehouse: Client, tmp_path: Path, port: int
 ) -> None:
-    """The query fails and is started again; what Valkey kept is what counts."""
+    """The query fails and is restarted; what Valkey kept counts."""
     server = EmbeddedValkey(tmp_path / "valkey", tmp_path, port)
     server.start()
     try:

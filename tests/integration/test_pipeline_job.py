@@ -1,4 +1,4 @@
-"""`headrace pipeline` as a process of its own, and what it does beside its query."""
+"""`headrace pipeline` as a process, and its periodic work beside the query."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def command(tmp_path: Path, valkey_url: str, clickhouse_url: str, warehouse: Cli
 def test_once_and_after_a_loss(
     command: Command, valkey: Valkey, valkey_url: str, warehouse: Client, tmp_path: Path
 ) -> None:
-    """Everything that is there arrives; then the checkpoint is deleted and a part of the stream trimmed."""
+    """All available events arrive; then the checkpoint is deleted and a part of the stream trimmed."""
     work(valkey, valkey_url, 30)
     first = command.run("--trigger", "500ms")
     assert first.returncode == 0, first.stderr
@@ -76,7 +76,7 @@ def test_once_and_after_a_loss(
     shutil.rmtree(command.pipeline_dir / "checkpoint")
     refused = command.run()
     assert (refused.returncode, "--from group" in refused.stderr) == (1, True), refused.stderr
-    assert not valkey.exists(KEY)  # whoever has what is missing need not wait
+    assert not valkey.exists(KEY)  # the lease was released
 
     lost = trim_unread(valkey, valkey_url)
     again = command.run("--from", "group")
@@ -84,7 +84,7 @@ def test_once_and_after_a_loss(
     assert f"lost {lost} events before they were read" in again.stderr
     [(counted,)] = warehouse.query("SELECT sum(lost_events) FROM pipeline_batches_v1").result_rows
     assert counted == lost
-    # Sums fall short; the odometers, which queues told anew, do not.
+    # Sums fall short; the odometers, which the queues reported again, do not.
     found = compare(valkey, warehouse)
     assert found.difference > 0
     assert last_odometers(warehouse) == found.odometers
@@ -121,7 +121,7 @@ def last_odometers(warehouse: Client) -> dict[Op, int]:
 
 
 def trim_unread(valkey: Valkey, valkey_url: str) -> int:
-    """More work, of which the first events are gone before anybody reads them."""
+    """Do more work, and trim the first of its events before they are read."""
     before = {shard: valkey.xlen(keys.metrics(shard)) for shard in range(2)}
     work(valkey, valkey_url, 20)
     lost = 0
@@ -138,7 +138,7 @@ def trim_unread(valkey: Valkey, valkey_url: str) -> int:
 
 @pytest.fixture
 def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None ends by itself while a test is at it, or has to be renewed."""
+    """No lease expires or needs renewal during a test."""
     monkeypatch.setattr(lease_module, "LEASE_S", 3600.0)
     monkeypatch.setattr(lease_module, "RENEW_S", 3600.0)
 
@@ -165,9 +165,9 @@ def test_a_lease_that_ended_in_a_pause_is_noticed(
     lease, other = Lease(valkey, "one"), Lease(valkey, "other")
     assert lease.take()
     lease.hold()
-    valkey.delete(KEY)  # as its end does
+    valkey.delete(KEY)  # as releasing it does
     assert other.take()
-    lease.hold()  # young enough not to ask
+    lease.hold()  # recent enough that Valkey is not queried
     monkeypatch.setattr(lease_module, "RENEW_S", -1)
     with pytest.raises(AnotherPipeline):
         lease.hold()
@@ -184,7 +184,7 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 @pytest.mark.usefixtures("long_leases")
 def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: Path) -> None:
-    """Measures the lag, and lets the queues of a shard that missed events say where they stand, once a minute."""
+    """Measures the lag, and resyncs the queues of a shard with lost events, once a minute."""
     SyncClient(valkey_url).enqueue_many(REF, [NewJob("t", b"x")] * 3)
     shard = REF.environment.shard(2)
     monitor = Monitor()
@@ -200,11 +200,11 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
     newest = streams.newest(valkey, keys.metrics(shard))
     assert newest
     assert b"resync" in newest[1][1]
-    assert keeping.heal() == 0  # nothing is broken any more
+    assert keeping.heal() == 0  # no gaps are left
 
     away = Housekeeping(connect("redis://127.0.0.1:1"), Lease(valkey, "me"), monitor, spool, options)
     away.took(found[0])
-    for _ in range(2):  # what could not be done is still to do
+    for _ in range(2):  # a failed resync is repeated
         with pytest.raises(QueueUnavailable):
             away.heal()
 
@@ -218,7 +218,7 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
 def test_a_clock_that_is_wrong_removes_nothing_from_the_archive(
     valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is kept for so many days of events. The pipeline's own clock, a month ahead, would have removed all of it."""
+    """Retention counts days of events. The pipeline's own clock, a month ahead, would have removed all of it."""
     found: list[Taken] = []
     SpoolSink(spool, {0: Mark(START, 0)}, after_put=found.append).take(numbered(5, shard=0), 0, 0)
     options = PipelineOptions(
@@ -252,11 +252,11 @@ def test_a_gap_that_a_dead_process_left_is_healed_by_the_next(
         sink.take(summaries({"shard": shard, "at_ms": MS + seq, "seq": seq}), 0, 0)
 
     first = begun()
-    batch(first, 5)  # 1 to 4 are missing; and here it dies
+    batch(first, 5)  # 1 to 4 are missing; the process dies here
     second = begun()
     assert second.heal() == 1
-    assert begun().heal() == 1  # it was done, but that is not on disk before the next batch
+    assert begun().heal() == 1  # it was done, but that is stored only with the next batch
     batch(second, 6)
     assert begun().heal() == 0
-    batch(second, 9)  # a gap after one that was healed is another one
+    batch(second, 9)  # a gap after a resynced one is another gap
     assert begun().heal() == 1

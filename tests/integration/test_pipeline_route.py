@@ -1,4 +1,4 @@
-"""How the pipeline does, over HTTP; and that the addresses of the dashboard's pages load it."""
+"""The pipeline's state over HTTP; and that the addresses of the dashboard's pages load it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_tells_nothing_where_there_is_nothing(services: Services) -> None:
 
 
 def test_a_database_that_is_not_there_is_named_without_its_address(services: Services) -> None:
-    """Not migrated yet: the first connection says so already, or the first question."""
+    """Not migrated yet: the first connection or the first query fails."""
     params = {"org": "acme", "project": "shop", "env": "prod"}
     for database in ("nowhere", "default"):
         api = client_with_key(replace(services, database=database))

@@ -52,7 +52,7 @@ def labels_of(ref: QueueRef) -> dict[str, str]:
 
 
 def promtool(text: str) -> list[str]:
-    """Its complaints."""
+    """Return the problems that promtool reports."""
     command = [find_tool("prometheus", "promtool"), "check", "metrics"]
     checked = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
     return [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]
@@ -66,7 +66,7 @@ def undocumented(text: str) -> set[str]:
 
 
 def assert_histogram(told: Told, name: str, ref: QueueRef, milliseconds: Sequence[int]) -> None:
-    """The series of a queue hold exactly these durations."""
+    """Check that the series of a queue contain exactly these durations."""
     labels = labels_of(ref)
     assert value(told, f"{name}_count", **labels) == len(milliseconds)
     assert value(told, f"{name}_sum", **labels) == pytest.approx(sum(milliseconds) / 1000)
@@ -85,7 +85,7 @@ def events_of(valkey: Valkey) -> list[Event]:
 
 
 def test_a_worker_tells_exactly_what_became_of_its_jobs(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
-    """Queues that waited for the worker to come, failures of every kind, and a task that nobody has."""
+    """Queues with waiting jobs before the worker starts, failures of every kind, and an unknown task."""
     jobs = [NewJob("good") for _ in range(10)] + [NewJob("shaky") for _ in range(3)]
     jobs += [NewJob("hopeless"), NewJob("fails", max_attempts=1), NewJob("nobody has it", max_attempts=1)]
     with SyncClient(valkey_url) as client:
@@ -124,7 +124,7 @@ def test_a_worker_tells_exactly_what_became_of_its_jobs(valkey: Valkey, valkey_u
         assert len(waits) == (19 if ref == EMAILS else 5)
         assert_histogram(told, "headrace_job_wait_seconds", ref, waits)
         assert_histogram(told, "headrace_job_run_seconds", ref, runs)
-    assert max(ms for event in events for ms in event.waits) > 0  # they were there before the worker was
+    assert max(ms for event in events for ms in event.waits) > 0  # the jobs waited before the worker started
     assert promtool(text) == []
     assert undocumented(text) == set()
 
@@ -199,7 +199,7 @@ def test_a_worker_is_not_well_while_its_server_is_away(tmp_path: Path) -> None:
             wait_until(lambda: worker.wait_healthy()["connected"], "every shard answers")
             os.kill(server.child.pid, signal.SIGKILL)
             server.stop()
-            body = worker.wait_healthy(False)  # it is healthy as long as one shard answers
+            body = worker.wait_healthy(False)  # healthy as long as one shard responds
             assert (body["healthy"], body["connected"]) == (False, False)
             assert "Valkey is not responding" in body["last_error"]
             assert value(worker.told(), "headrace_worker_connected") == 0
@@ -214,7 +214,8 @@ def test_a_worker_is_not_well_while_its_server_is_away(tmp_path: Path) -> None:
 
 
 def test_jobs_that_were_lost_or_returned(valkey: Valkey, valkey_url: str) -> None:
-    """One whose lease another ends while it runs; one that runs when its worker stops; one that waits in its hands."""
+    """A job whose lease another process ends while it runs; one running when its worker stops; one that the worker
+    holds."""
     tasks, tally = Tasks(), Tally(["stolen", "endless"])
 
     async def scenario() -> None:
@@ -318,7 +319,7 @@ scaling = {min = 0, max = 1}
 def test_every_loop_tells_of_its_rounds(
     valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path, command: tuple[str, ...], loop: str
 ) -> None:
-    """ClickHouse is not there, and none of them needs it to go on."""
+    """ClickHouse is unavailable, and none of them needs it to continue."""
     publish(valkey, NewJob("good"))
     valkey.xgroup_create(STREAM, "workers", id="0")
     types = tmp_path / "types.toml"
@@ -340,7 +341,9 @@ def test_every_loop_tells_of_its_rounds(
         told, text = process.told(), process.page()
         assert value(told, "headrace_loop_round_seconds_count", loop=loop) >= 2
         assert value(told, "headrace_loop_last_success_timestamp_seconds", loop=loop) > 0
-        assert value(told, "headrace_loop_leading", loop=loop) == (0 if loop == "streams" else 1)  # watchers all work
+        assert value(told, "headrace_loop_leading", loop=loop) == (
+            0 if loop == "streams" else 1
+        )  # watchers have no leader
         assert value(told, "process_resident_memory_bytes") > 0
         process.wait_healthy()
     assert promtool(text) == []

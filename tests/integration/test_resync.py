@@ -1,4 +1,4 @@
-"""After events were lost, every queue says where it stands, and nothing else changes."""
+"""After lost events, every queue reports its state, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def take(valkey: Valkey, n: int) -> list[LeasedJob]:
 
 
 def read_events(valkey: Valkey) -> list[dict[str, Any]]:
-    """As the pipeline reads them."""
+    """Return the events as the pipeline decodes them."""
     entries = entries_between(valkey, keys.metrics(SHARD), "0-0", "+", 10_000)
     return decode(SHARD, entries).to_pylist() if entries else []
 
 
 def told(event: dict[str, Any]) -> dict[str, Any]:
-    """What a resync says about its queue, in the words of its state."""
+    """Return the state in a resync event, with the field names of QueueState."""
     return {
         "ref": QueueRef(event["org"], event["project"], event["env"], event["queue"]),
         "odometers": dict(zip(COUNT_COLUMN, event["odometers"], strict=True)),
@@ -74,7 +74,7 @@ def known(state: QueueState) -> dict[str, Any]:
 
 
 def everything(valkey: Valkey) -> Sight:
-    """Every key of the shard and what it holds, except for the metric stream and the shard's event number."""
+    """Return every key of the shard with its content, except for the metric stream and the shard's event number."""
     sight = look(node_of(valkey, keys.meta(SHARD)))
     del sight.hashes[keys.meta(SHARD)]["seq"]
     return sight
@@ -86,7 +86,8 @@ def seq(valkey: Valkey) -> int:
 
 
 def live(client: SyncClient) -> None:
-    """Queues in every condition: backlog, priorities, running, delayed, at a limit, paused, in cold mode, empty."""
+    """Create queues in every condition: backlog, priorities, running, delayed, at a limit, paused, in cold mode,
+    empty."""
     client.enqueue_many(IDLE, [NewJob("t")])
     [only] = take(client.redis, 1)
     assert run(client.redis, STUBS.ack(SHARD, [(only, 3)])) == [True]
@@ -115,7 +116,7 @@ def test_every_queue_tells_its_numbers_and_nothing_changes(client: SyncClient, v
     assert {event["op"] for event in events} == {RESYNC}
     assert sorted(map(told, events), key=lambda each: each["ref"]) == list(map(known, states))
     assert [event["seq"] for event in events] == list(range(number + 1, number + 6))
-    assert {state.ref: state.running for state in states}[LIMITED] == 1  # or there would be little to tell
+    assert {state.ref: state.running for state in states}[LIMITED] == 1  # otherwise there would be little to report
     assert {state.ref: state.cold for state in states}[SPILLED] == 40
     assert read_states(valkey, 1) == states
     assert everything(valkey) == before

@@ -1,4 +1,4 @@
-"""The source `redis_stream` against a real server: what each offset, partition and read holds."""
+"""The source `redis_stream` on a real server: the contents of offsets, partitions and reads."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_batch_is_what_lies_between_two_offsets(valkey: Valkey, valkey_url: st
     second = stream.latestOffset(first, ReadAllAvailable())
     assert seqs(read(stream, stream.initialOffset(), first)) == [1, 2, 3]
     assert seqs(read(stream, first, second)) == [4, 5]
-    assert seqs(read(stream, first, second)) == [4, 5]  # as often as one likes
+    assert seqs(read(stream, first, second)) == [4, 5]  # repeatable
     assert stream.latestOffset(second, ReadAllAvailable()) == second
     assert stream.partitions(second, second) == []
 
@@ -77,7 +77,7 @@ def test_a_limit_bounds_a_batch(valkey: Valkey, valkey_url: str) -> None:
 
 
 def spread(valkey: Valkey, events: int, first: int = 1, start_ms: int = 1_000_000) -> None:
-    """Entries one millisecond apart, as time alone would make them."""
+    """Add entries one millisecond apart."""
     many = valkey.pipeline(transaction=False)
     for number in range(first, first + events):
         many.xadd(STREAM, {"e": packed_tick(number)}, id=f"{start_ms + number}-0")
@@ -106,7 +106,7 @@ def test_an_entry_is_found_by_its_number(valkey: Valkey) -> None:
     assert newest == {"id": "1000050-0", "seq": 50}
     assert entry_at(valkey, SHARD, 20, BEGINNING, newest) == {"id": "1000020-0", "seq": 20}
     valkey.xtrim(STREAM, minid="1000030-0", approximate=False)
-    assert entry_at(valkey, SHARD, 20, BEGINNING, newest)["seq"] == 30  # the nearest that is left
+    assert entry_at(valkey, SHARD, 20, BEGINNING, newest)["seq"] == 30  # the nearest remaining entry
     valkey.delete(STREAM)
     assert entry_at(valkey, SHARD, 20, BEGINNING, newest) == newest
     assert newest_after(valkey, SHARD, newest) == newest
@@ -115,7 +115,7 @@ def test_an_entry_is_found_by_its_number(valkey: Valkey) -> None:
 
 
 def test_many_events_of_one_millisecond_are_read_once(valkey: Valkey, valkey_url: str) -> None:
-    """More than the limit: it is passed then, rather than gone back behind."""
+    """More than the limit: the limit is exceeded instead of never advancing."""
     stream = reader(valkey_url, shards=1)
     burst(valkey, range(1, 10))
     at = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -143,7 +143,7 @@ def test_an_absurd_number_does_not_split_a_range_for_ever(valkey: Valkey, valkey
 
 
 def test_a_full_memory_does_not_stop_trimming(tmp_path: Path) -> None:
-    """Else the stream would stay as long as it is, and so would the memory."""
+    """Otherwise neither the stream nor the memory could shrink."""
     server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
     server.start()
     try:
@@ -197,9 +197,9 @@ def test_commit_trims_and_moves_the_group(valkey: Valkey, valkey_url: str) -> No
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     tick(valkey, 1)
     stream.commit(end)
-    assert valkey.xlen(STREAM) == 2  # the anchor, and what is new
+    assert valkey.xlen(STREAM) == 2  # the anchor, and the new entry
     assert group_of(valkey, GROUP, 1) == end
-    # Whoever begins there again, reads each event once.
+    # A restart from there reads each event once.
     again = reader(valkey_url, shards=1, startingOffsets=json.dumps(group_of(valkey, GROUP, 1)))
     assert seqs(read(again, again.initialOffset(), again.latestOffset(again.initialOffset(), ReadAllAvailable()))) == [
         6
@@ -246,7 +246,7 @@ def test_a_batch_job_reads_everything(valkey: Valkey, valkey_url: str) -> None:
 
 
 def test_garbage_does_not_stop_the_reading(valkey: Valkey, valkey_url: str) -> None:
-    """Also not where it is the newest entry, from which the source learns how far to read."""
+    """Also if it is the newest entry, from which the source determines how far to read."""
     client = SyncClient(valkey_url)
     client.enqueue(QueueRef("o", "p", "e", "q"), NewJob("t", b"x"))
     shard = next(shard for shard in range(2) if valkey.exists(keys.metrics(shard)))
@@ -259,7 +259,7 @@ def test_garbage_does_not_stop_the_reading(valkey: Valkey, valkey_url: str) -> N
 
 
 def test_a_stream_whose_clock_was_set_back_is_read_on(valkey: Valkey, valkey_url: str) -> None:
-    """The entries after more than 2^20 of one millisecond were waited for, and then left out."""
+    """Regression: the entries after more than 2^20 of one millisecond were waited for, and then skipped."""
     ids = ["5000-0", f"5000-{3 * 2**20}", "5001-0", "5001-1", "5002-0"]
     for number, entry_id in enumerate(ids[:2], 1):
         valkey.xadd(STREAM, {"e": packed_tick(number)}, id=entry_id)

@@ -1,4 +1,4 @@
-"""The pipeline on a real Spark cluster: a master and two workers, whose executors are killed while jobs come and go."""
+"""The pipeline on a real Spark cluster: a master and two workers, whose executors are killed during a run."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Cluster:
     workers: Sequence[Child]
 
     def executors(self) -> list[psutil.Process]:
-        """Those of our own workers that run."""
+        """Return the running executors of this cluster's workers."""
         found: list[psutil.Process] = []
         for worker in self.workers:
             for process in psutil.Process(worker.pid).children(recursive=True):
                 try:
                     if any(EXECUTOR in word for word in process.cmdline()):
                         found.append(process)
-                except psutil.Error:  # it has just ended
+                except psutil.Error:  # the process has just ended
                     pass
         return found
 
@@ -94,7 +94,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def master_url(master: Child) -> str | None:
-    """Where it listens, as it says itself: a port that is chosen for it may be taken until it is up."""
+    """Return the address that the master logs: a chosen port may be taken before it starts."""
     found = re.search(rf"Starting Spark master at (spark://{LOOPBACK}:\d+)", master.log_file.read_text("utf-8"))
     return found and found[1]
 
@@ -136,7 +136,7 @@ def wait_for_batches(pipeline: Pipeline, more: int) -> None:
 
 
 def kill_an_executor(cluster: Cluster) -> int:
-    """Once there are as many as workers; so those that were killed have come back."""
+    """Kill an executor once there are as many as workers, so killed ones have been replaced."""
 
     def whole() -> list[psutil.Process] | None:
         found = cluster.executors()

@@ -31,12 +31,12 @@ from headrace.warehouse.connect import Client, connect
 from tests.conftest import wait_until
 
 TABLE = {"table": queue_metrics.TABLE}
-NOW = datetime.now(UTC).replace(microsecond=0)  # rows of long ago would be dropped by the tables' TTL
+NOW = datetime.now(UTC).replace(microsecond=0)  # old rows would be dropped by the tables' TTL
 QUICK = ExporterOptions(workers=2, preparers=2, channel_size=4, backoff=Backoff(0.02, 2.0, 0.1), breaker_reset_s=0.1)
 
 
 def rows(count: int, queue: str = "q") -> pa.Table:
-    """So many rows of one queue, each with one enqueue."""
+    """Return `count` rows of one queue, each with one enqueue."""
     return pa.table(
         {
             "organization_id": ["org"] * count,
@@ -50,7 +50,7 @@ def rows(count: int, queue: str = "q") -> pa.Table:
 
 
 def counted(client: Client) -> dict[str, int]:
-    """Enqueues by tier."""
+    """Return the enqueues by tier."""
     return {
         tier: sum(count for (_, op), count in queue_metrics.totals(client, tier).items() if op is Op.ENQUEUE)
         for tier in queue_metrics.TIERS
@@ -170,7 +170,7 @@ def test_a_process_killed_between_insert_and_ack_counts_once(
 
 
 class Proxy(ThreadingHTTPServer):
-    """In front of ClickHouse: refuses large inserts, or loses answers to inserts that ClickHouse has applied."""
+    """Proxy for ClickHouse that refuses large inserts, or loses responses to inserts that ClickHouse has applied."""
 
     daemon_threads = True
 

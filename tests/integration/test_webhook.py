@@ -1,4 +1,4 @@
-"""One POST: whoever is told, it ends in time."""
+"""A POST ends within its time limit, whatever the receiver does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 120.0
 
 
 class Limit:
-    """In place of a timer: it is over when the test says so, not when a slow machine got there."""
+    """Replacement for a timer that expires when the test says so, not when a slow machine gets there."""
 
     started: list[Limit]
 
@@ -34,12 +34,12 @@ class Limit:
         self.started.append(self)
 
     def cancel(self) -> None:
-        """The test may still say that it is over: then there is nothing left to cut."""
+        """Do nothing: the test may still expire it, when there is nothing left to abort."""
 
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> list[Limit]:
-    """Those that were started."""
+    """Timers that were started."""
     Limit.started = []
     monkeypatch.setattr(webhook.threading, "Timer", Limit)
     return Limit.started
@@ -47,7 +47,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[Limit]:
 
 @pytest.fixture
 def reading(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Set once somebody has the head of an answer and asks for its body."""
+    """Event that is set once the head of a response was read and its body is requested."""
     begun, read = Event(), http.client.HTTPResponse.read
 
     def noted(answer: http.client.HTTPResponse, *size: Any) -> bytes:
@@ -60,7 +60,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 @contextmanager
 def dripping(head: bytes) -> Generator[tuple[str, Event]]:
-    """A receiver that answers a byte now and then, without end; and whether it has begun to."""
+    """Run a receiver that sends a byte now and then, without end; yield its URL and whether it has begun to."""
     stop, dripped = Event(), Event()
 
     def answer() -> None:
@@ -82,7 +82,7 @@ def dripping(head: bytes) -> Generator[tuple[str, Event]]:
 
 
 def told(url: str, limits: list[Limit], late: Event) -> list[BaseException | None]:
-    """What became of a message whose time was over at that moment."""
+    """Post a message whose time limit expires at that moment; return how it ended."""
     ended: list[BaseException | None] = []
 
     def tell() -> None:

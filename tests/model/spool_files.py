@@ -1,7 +1,7 @@
-"""A file system that can lose power: after `lose_power` only what was synced is certain.
+"""A file system that can lose power: after `lose_power` only synced data is certain.
 
-Of everything else, any part may have reached the disk, in any order: writes in pieces of 64 bytes, names of files one
-by one. A failed sync forgets, as Linux does: the pages count as clean, are still shown, and are gone with the power.
+Of everything else, any part may have reached the disk, in any order: writes in pieces of 64 bytes, file names one by
+one. A failed sync drops data as Linux does: the pages count as clean, are still readable, and are lost at a power loss.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class CrashFiles:
 
     def __init__(self) -> None:
         self.folders: dict[Path, Folder] = {}
-        self.capacity: int | None = None  # bytes; None: no end
-        self.failing_syncs = 0  # so many of the next ones fail, of segments
+        self.capacity: int | None = None  # in bytes; None: unlimited
+        self.failing_syncs = 0  # number of next syncs of segments that fail
         self.failing_writes = 0
         self._handles: dict[int, tuple[Inode, Path]] = {}
         self._next_handle = 1000
         self._locked: dict[int, Path] = {}
 
-    # What tests do to it
+    # Called by tests
 
     def lose_power(self, random: Random) -> None:
         for folder in self.folders.values():
@@ -87,12 +87,12 @@ class CrashFiles:
         inode.unsynced = []
 
     def kill(self) -> None:
-        """The process is gone; the system is not."""
+        """Simulate the death of the process; the operating system keeps its data."""
         self._handles.clear()
         self._locked.clear()
 
     def twin(self) -> CrashFiles:
-        """A copy to try something with."""
+        """Return an independent copy."""
         other = CrashFiles()
         copies: dict[int, Inode] = {}
 
@@ -110,7 +110,7 @@ class CrashFiles:
     def used(self) -> int:
         return sum(len(inode.data) for folder in self.folders.values() for inode in folder.names.values())
 
-    # What the spool does
+    # Called by the spool
 
     def make_directory(self, path: Path) -> None:
         self.folders.setdefault(path, Folder())
@@ -160,7 +160,7 @@ class CrashFiles:
         inode, path = self._handles[handle]
         if self.failing_syncs and path.suffix == ".seg":
             self.failing_syncs -= 1
-            inode.unsynced = []  # never written, and never tried again
+            inode.unsynced = []  # never written and never retried
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         inode.durable = bytearray(inode.data)
         inode.unsynced = []
@@ -191,7 +191,7 @@ class CrashFiles:
         return None if self.capacity is None else max(0, self.capacity - self.used())
 
     def _append(self, inode: Inode, data: bytes) -> None:
-        step = PIECE if len(data) < 16_384 else 4096  # the ballast is not worth a thousand pieces
+        step = PIECE if len(data) < 16_384 else 4096  # larger pieces for the ballast, for speed
         for start in range(0, len(data), step):
             at, piece = len(inode.data), data[start : start + step]
             self._do(inode, lambda data, at=at, piece=piece: write_piece(data, at, piece))

@@ -1,8 +1,8 @@
-"""Everything one can do to a spool, against a plain list; then processes die, the power goes, the disk fails.
+"""Run every operation of a spool against a plain list, with process deaths, power losses and disk failures.
 
-What must hold afterwards: a record whose durable put returned and that has no end is there, with its payload, in its
-place. What was acked before the process died does not come again; after a power loss it may, if the journal was not
-synced since. A mark never speaks for a record that is lost. Numbers are never used twice. The counts add up.
+Invariants: a record whose durable put returned and that is not finished is there, with its payload, in its position. A
+record acked before the process died is not delivered again; after a power loss it may be, if the journal was not synced
+since. A mark never covers a lost record. Sequence numbers are never reused. The counters add up.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ sizes = st.sampled_from([0, 1, 50, 300, 1500])
 
 @dataclass
 class Known:
-    """A record as the model knows it."""
+    """A record in the model."""
 
     id: int
     place: int
     payload: bytes
     durable: bool
     mark: int = 0
-    leases: int = 0  # without an end
+    leases: int = 0  # leases without an ack
     released: int = 0  # since the journal was synced: a power loss may keep the lease and lose the release
     in_flight: bool = False
     ended: bool = False
@@ -99,7 +99,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @rule(size=sizes, writes=st.booleans())
     def put_on_a_failing_disk(self, size: int, writes: bool) -> None:
-        """It raises, and the record is not there; what was accepted before is."""
+        """The put raises, and the record is not there; records accepted before are."""
         if not self.fits(size):
             return
         self.mark += 1
@@ -143,7 +143,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.known[known.id] = known
 
     def everything_is_durable(self) -> None:
-        """A durable put, or a flush, takes along whatever came before it."""
+        """Mark everything as durable: a durable put or a flush includes whatever was put before."""
         for known in self.known.values():
             known.durable = True
             self.durable_mark = max(self.durable_mark, known.mark)
@@ -228,7 +228,7 @@ class SpoolMachine(RuleBasedStateMachine):
             self.note(Known(id, known.place, part, True, known.mark))
         self.everything_is_durable()
 
-    # Time passes
+    # Maintenance and restarts
 
     @rule()
     def flush(self) -> None:
@@ -258,7 +258,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @rule()
     def die(self) -> None:
-        """kill -9: what was written to the system is there."""
+        """Simulate kill -9: data written to the operating system is kept."""
         self.files.kill()
         for known in self.known.values():
             known.in_flight = False
@@ -274,7 +274,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.compare(self.peek(), exactly=False, after_power_loss=True)
 
     def peek(self) -> list[Record]:
-        """All that waits, in order, and given back untried."""
+        """Lease all waiting records in order, and release them."""
         records = self.spool.lease_many(10_000)
         for record in records:
             self.spool.release(record.id)
@@ -307,7 +307,7 @@ class SpoolMachine(RuleBasedStateMachine):
         }
 
     def check_marks(self, there: set[int]) -> None:
-        """The mark is at least the last durable one, and speaks for nobody who is lost."""
+        """The mark is at least the last durable one, and covers no lost record."""
         mark = int(self.spool.marks().get(MARK, "0"))
         assert self.durable_mark <= mark <= self.mark
         lost = [known for known in self.known.values() if not known.ended and known.id not in there]
@@ -321,7 +321,7 @@ class SpoolMachine(RuleBasedStateMachine):
         assert stats.conserved, stats
         assert stats.size == sum(not known.ended for known in self.known.values()), stats
         assert stats.in_flight == len(self.in_flight())
-        assert stats.size <= OPTIONS.max_size + 10  # parts may pass it
+        assert stats.size <= OPTIONS.max_size + 10  # parts may exceed the limit
 
     def teardown(self) -> None:
         if hasattr(self, "spool"):

@@ -1,4 +1,4 @@
-"""The spool against its model, on a file system that forgets what was not synced."""
+"""Compare the spool with its model, on a file system that loses unsynced data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive's files: what they hold, and that each event counts once, whatever was written twice."""
+"""Archive files: their contents, and that each event counts once even if it was written twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LATER = START + 40 * DAY_MS
 
 
 def events(*seconds: float, shard: int = 0) -> pa.Table:
-    """One event each, that many seconds after START."""
+    """Return one event each, that many seconds after START."""
     return event_table(
         *(
             {"shard": shard, "seq": number, "at_ms": START + round(each * 1000)}
@@ -141,15 +141,15 @@ def test_names_sort_as_their_entries_do() -> None:
 
 
 def test_names_are_exact_within_a_millisecond() -> None:
-    """Also where a clock that was set back gave a million entries the same one."""
+    """Also if a clock that was set back gave a million entries the same millisecond."""
     ids = [EntryId(START, 2**20 - 1), EntryId(START, 2**20), EntryId(START, 2**40 - 1), EntryId(START + 1, 0)]
     for first, last in pairwise(ids):
         assert Name.parse(str(Name(7, first, last))) == Name(7, first, last)
 
 
 def test_events_of_a_clock_that_was_set_back_are_archived_once(tmp_path: Path) -> None:
-    """Files of later milliseconds passed for covered by the one before, and a third of one millisecond's files was
-    taken for written."""
+    """Regression: files of later milliseconds were treated as covered by the previous one, and a third of the files of
+    one millisecond as already written."""
     writer = ArchiveWriter(str(tmp_path))
     ids = [(0, 3 * 2**20), (0, 3 * 2**20 + 1), (0, 2**39), (0, 2**39 + 1), (1, 0), (2, 0), (3, 1)]
     for seq, (ms, at_seq) in enumerate(ids, 1):
@@ -178,7 +178,7 @@ def test_closed_hours_become_one_file_per_shard(tmp_path: Path) -> None:
 def test_tidying_that_was_interrupted_counts_nothing_twice(
     tmp_path: Path, removed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after the one file was written and some of the many were removed."""
+    """Simulates a kill after the compacted file was written and some of the others were removed."""
     writer = ArchiveWriter(str(tmp_path))
     for part in (events(0, 1), events(2), events(3, 4)):
         writer.write(part)

@@ -1,4 +1,4 @@
-"""Rows of the archive against rows of the warehouse: whatever differs is found, and said."""
+"""Compare rows of the archive with rows of the warehouse: every difference is found and described."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_errors_of_counters_do_not_cancel_out() -> None:
     ],
 )
 def test_a_difference_in_any_column_is_found(column: str, value: Any) -> None:
-    """In the row it is in, and beside rows whose maps have other sizes."""
+    """The difference is found in its own row, also beside rows whose maps have other sizes."""
     assert ROWS[column][1].as_py() != value
     found = compare(ROWS, changed(1, **{column: value}), QUEUE_KEYS)
     assert (found.rows, found.different, found.difference) == (3, 1, 0)

@@ -1,4 +1,4 @@
-"""The circuit breaker, driven by a machine that keeps its own books, under a clock that only the machine moves."""
+"""The circuit breaker against a model, under a clock that only the model moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FakeClock:
 
 
 class BreakerMachine(RuleBasedStateMachine):
-    """The model: eras. A verdict counts only in the era in which its permit was given."""
+    """Model of the breaker. A verdict counts only in the state generation in which its permit was issued."""
 
     permits: Bundle[tuple[Permit, int]] = Bundle("permits")
 
@@ -67,7 +67,7 @@ class BreakerMachine(RuleBasedStateMachine):
         assert (permit is not None) is expected
         if permit is None:
             self.rejected += 1
-            permit = Permit(Breaker(), 0)  # of nobody: its verdict must change nothing
+            permit = Permit(Breaker(), 0)  # of another breaker: its verdict must change nothing
             return permit, -1
         if self.state is OPEN:
             self.go(HALF_OPEN)
@@ -105,10 +105,10 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule(held=consumes(permits), verdict=st.booleans())
     def die(self, held: tuple[Permit, int], verdict: bool) -> None:
-        """An exception in the sending thread, before its verdict."""
+        """Simulate an exception in the sending thread, before its verdict."""
         with pytest.raises(ZeroDivisionError), held[0]:
             raise ZeroDivisionError
-        (held[0].succeeded if verdict else held[0].failed)()  # too late: it was given back
+        (held[0].succeeded if verdict else held[0].failed)()  # too late: the permit was returned
         self.freed(held[0])
 
     def freed(self, permit: Permit) -> None:
@@ -168,7 +168,7 @@ def test_a_thread_that_dies_with_the_probe_does_not_keep_it() -> None:
         permit = breaker.permit()
         assert permit is not None
         with permit:
-            raise SystemExit  # ends a thread without a word
+            raise SystemExit  # ends a thread silently
 
     thread = threading.Thread(target=die)
     thread.start()

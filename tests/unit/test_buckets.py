@@ -41,7 +41,7 @@ events = st.fixed_dictionaries(
         "oldest_ms": st.none() | st.integers(990_000, 1_010_000),
         "waits": st.lists(st.integers(-5, 100_000), max_size=3),
         "runs": st.none() | st.lists(numbers, max_size=2),
-        "odometers": st.none() | st.lists(numbers, max_size=len(COUNT_COLUMN) + 1),  # one of a verb we do not know
+        "odometers": st.none() | st.lists(numbers, max_size=len(COUNT_COLUMN) + 1),  # one of an unknown verb
     }
 )
 moves = st.tuples(st.sampled_from(list(COUNT_COLUMN)), st.integers(1, 9), st.booleans())
@@ -119,7 +119,7 @@ def row(key: tuple[Any, ...], group: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def readings(group: list[dict[str, Any]]) -> dict[int, list[int]]:
-    """Of each verb, by its number: before and after what it counted, and what resyncs tell."""
+    """Return the odometer readings of each verb, by its number: before and after each event, and from resyncs."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for event in group:
         for number, op in enumerate(COUNT_COLUMN):
@@ -136,7 +136,7 @@ def readings(group: list[dict[str, Any]]) -> dict[int, list[int]]:
 def test_after_a_resync_the_odometers_tell_what_was_lost(
     moves: list[tuple[Op, int, bool]], before: list[int], data: st.DataObject
 ) -> None:
-    """Each move is a verb, how many jobs, and whether its event was lost."""
+    """Each move has a verb, a number of jobs, and whether its event was lost."""
     odometers = dict(zip(COUNT_COLUMN, before, strict=True))
     counts, lost = Counter[Op](), Counter[Op]()
     found = [{"op": RESYNC, "n": 0, "odometer": None, "odometers": before}]
@@ -157,7 +157,7 @@ def test_after_a_resync_the_odometers_tell_what_was_lost(
 
 @given(st.lists(st.integers(0, 10**9), min_size=1), st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
 def test_percentiles_are_within_two_and_a_half_percent(values: list[int], share: float) -> None:
-    """Whatever histograms the values were added up from."""
+    """Whatever histograms the values were merged from."""
     half = len(values) // 2
     histogram: Histogram = added([Counter(map(bucket_of, values[:half])), Counter(map(bucket_of, values[half:]))])
     exact = sorted(values)[max(1, -(-len(values) * int(share * 100) // 100)) - 1]

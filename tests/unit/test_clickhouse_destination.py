@@ -1,4 +1,4 @@
-"""How records become blocks, and what ClickHouse's answers mean; without a ClickHouse."""
+"""How records become blocks, and how ClickHouse's errors are classified; without a ClickHouse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.warehouse.connect import Client
 
 
 def nobody() -> Client:
-    raise AssertionError("nothing is sent here")
+    raise AssertionError("no connection is expected")
 
 
 DESTINATION = ClickHouseDestination(BlockWriter(nobody))
@@ -81,7 +81,7 @@ class TestSplitting:
         assert [(batch.token, numbers(batch)) for batch in batches] == [("t/0", [0, 1]), ("t/1", [2, 3, 4])]
 
     def test_the_blocks_that_were_not_refused_stay_what_they_were(self) -> None:
-        """Some of them may have been applied: the same token must mean the same rows."""
+        """Some of them may have been applied: the same token must identify the same rows."""
         whole = record(120_000)
         batches = DESTINATION.prepare(whole)
         pieces = pieces_as_records(list(DESTINATION.split(whole, batches, 1)))
@@ -124,7 +124,7 @@ class TestSplitting:
     ids=str,
 )
 def test_what_an_answer_means(error: Exception, kind: type[SendError], unclear: bool) -> None:
-    """Memory errors look like "too large", and are not: only a clean 413 is."""
+    """Memory errors look like "too large" but are not: only a plain 413 is."""
     found = send_error(failure_of(error))
     assert isinstance(found, kind)
     assert found.unclear is unclear

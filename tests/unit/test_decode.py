@@ -1,4 +1,4 @@
-"""Entries that are no events spoil nothing but themselves."""
+"""Unreadable entries do not affect other entries."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_impossible_time_is_told(entry_id: bytes) -> None:
 
 
 def test_events_of_a_clock_that_was_set_back_go_on_in_one_millisecond() -> None:
-    """More than a million of them stopped the pipeline for good."""
+    """Regression: more than a million of them stopped the pipeline permanently."""
     ids = [b"1000-1048575", b"1000-1048576", b"1000-3000000"]
     rows = decode(0, [(entry_id, entry(number)[1]) for number, entry_id in enumerate(ids, 1)])
     assert rows["aside"].null_count == 3

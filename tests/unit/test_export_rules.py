@@ -1,4 +1,4 @@
-"""The exporter's decisions, apart from its threads: backoff, workers, what an answer means, what may pass whom."""
+"""The exporter's decisions without its threads: backoff, workers, HTTP statuses, unknown outcomes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestWantedWorkers:
         assert rate.look(0.0, 50) == 0.0
         assert rate.look(10.0, 150) == 10.0
         assert rate.look(20.0, 150) == 5.0
-        assert rate.look(20.0, 160) == 5.0  # no time has passed: nothing to learn
+        assert rate.look(20.0, 160) == 5.0  # no time has passed, so the rate stays
 
 
 class TestAnswers:
@@ -146,7 +146,7 @@ class TestFates:
             started(fates, 2 + passing, 1)
             fates.end(2 + passing)
             passing += 1
-        assert passing == 9  # with the record itself: 10 of 40
+        assert passing == 9  # including the record itself: 10 of 40
         assert not fates.open()
         assert fates.take(1, 1), "the record that everybody waits for is always let through"
         fates.settled(1)
@@ -189,7 +189,7 @@ class TestFates:
         assert fates.passed() == 5
 
     def test_less_may_pass_what_an_earlier_process_may_have_sent(self) -> None:
-        fates = Fates(160)  # 40 may pass, 10 if inherited
+        fates = Fates(160)  # 40 may pass, 10 after a restart
         fates.inherit(1)
         fates.inherit(2)
         assert fates.take(1, 1)

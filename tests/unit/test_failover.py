@@ -1,4 +1,4 @@
-"""The memory failover, on a real spool whose disk refuses on command."""
+"""The memory failover, on a real spool whose disk fails on command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.spool.spool import Spool, SpoolOptions
 
 
 class BadDisk(SystemFiles):
-    """Every write fails with this error, while there is one."""
+    """`Files` whose writes fail with this error, if one is set."""
 
     error: int | None = None
 
@@ -78,7 +78,7 @@ def test_a_durable_put_never_does(spool: Spool, disk: BadDisk, error: int, raise
     with pytest.raises(raised):
         failover.put(b"x", durable=True)
     with pytest.raises(raised):
-        failover.put(b"x")  # durable unless said otherwise
+        failover.put(b"x")  # durable by default
     assert failover.stats().accepted == 0
 
 

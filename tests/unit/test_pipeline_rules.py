@@ -1,4 +1,4 @@
-"""What the sink, the checkpoint's check and the vitals decide, with a real spool and without Spark."""
+"""Decisions of the sink, the checkpoint check and the monitor, with a real spool and without Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def summaries(*changes: dict[str, Any], plan: Plan | None = None) -> list[Summar
 
 
 def numbered(*seqs: int, shard: int = 0) -> list[Summary]:
-    """Events with these numbers, an entry each."""
+    """Return events with these numbers, one entry each."""
     return summaries(*({"shard": shard, "at_ms": MS + at, "seq": seq} for at, seq in enumerate(seqs)))
 
 
@@ -81,7 +81,7 @@ class Sink:
 def test_losses_are_counted_against_the_mark(spool: Spool) -> None:
     sink = Sink(spool, {0: Mark(START, 0), 1: Mark(START, 0)})
     first = sink.take([*numbered(3, 4), *numbered(1, 2, shard=1)])
-    assert (first.batch.lost_events, first.broken) == (2, {0})  # 1 and 2 of shard 0 were trimmed before we came
+    assert (first.batch.lost_events, first.broken) == (2, {0})  # 1 and 2 of shard 0 were trimmed before the first read
     assert read_marks(spool.marks()) == {0: Mark(EntryId(MS + 1, 0), 4), 1: Mark(EntryId(MS + 1, 0), 2)}
     assert spool.marks()[QUERY] == "q1"
     second = sink.take(later(5, 6, 7, after_ms=10))
@@ -94,12 +94,12 @@ def test_losses_are_counted_against_the_mark(spool: Spool) -> None:
 
 def test_a_new_shard_begins_at_its_first_event(spool: Spool) -> None:
     assert Sink(spool, {}).take(numbered(77)).batch.lost_events == 76
-    # A group that says where it stands, but not at which number.
+    # A group with a position but without an event number.
     assert Sink(spool, {5: Mark(EntryId(1, 0), 0)}).take(numbered(77, shard=5)).batch.lost_events == 0
 
 
 def test_where_a_quiet_shard_began_is_kept(spool: Spool) -> None:
-    """Else the next start would take it for unread from its beginning, and report all of it as lost."""
+    """Otherwise the next start would treat it as unread from its beginning, and report all of it as lost."""
     sink = Sink(spool, {0: Mark(EntryId(MS, 0), 8), 1: Mark(EntryId(7, 0), 10_000_000), 2: Mark(START, 0)})
     sink.take(later(9))
     assert read_marks(spool.marks()) == {0: Mark(EntryId(MS + 50, 0), 9), 1: Mark(EntryId(7, 0), 10_000_000)}
@@ -115,7 +115,8 @@ def test_what_is_taken_is_not_taken_again(spool: Spool) -> None:
 
 
 def test_a_clock_set_back_hides_no_later_events(spool: Spool) -> None:
-    """Three million events got the same millisecond; those of the next ones were left out as taken before."""
+    """Regression: three million events got the same millisecond; those of the next ones were skipped as already
+    stored."""
     frozen = [{"at_ms": MS, "at_seq": 3 * 2**20 + number, "seq": 1 + number} for number in range(3)]
     sink = Sink(spool, {0: Mark(START, 0)})
     sink.take(summaries(*frozen))
@@ -129,7 +130,7 @@ def test_a_clock_set_back_hides_no_later_events(spool: Spool) -> None:
 
 
 def test_batches_within_one_millisecond_have_tokens_of_their_own(spool: Spool) -> None:
-    """ClickHouse drops a record whose token it knows."""
+    """ClickHouse drops a record with a known token."""
     sink = Sink(spool, {0: Mark(START, 0)})
     for number in range(3):
         sink.take(summaries({"at_ms": MS, "at_seq": 2**39 + number, "seq": number + 1}))
@@ -138,20 +139,20 @@ def test_batches_within_one_millisecond_have_tokens_of_their_own(spool: Spool) -
 
 
 def test_marks_of_an_older_release_are_read() -> None:
-    """It wrote no exact id, and left one that it did not know as it was."""
+    """The older release wrote no exact id, and left an outdated one unchanged."""
     assert read_marks({"shard/3": f"{(MS << 20) + 7}/9"}) == {3: Mark(EntryId(MS, 7), 9)}
     assert read_marks({"shard/3": f"{(MS << 20) + 7}/9", "entry/3": f"{MS - 5}-1"}) == {3: Mark(EntryId(MS, 7), 9)}
 
 
 def test_a_weekend_without_clickhouse_fits_into_the_spool() -> None:
-    """By the number of records. It was full after eighty minutes, with most of its gigabyte unused."""
+    """By the number of records. Regression: it was full after eighty minutes, with most of its gigabyte unused."""
     defaults = Settings()
     seconds = defaults.spool.max_size // 2 * defaults.pipeline.trigger
     assert seconds > 60 * 3600
 
 
 def test_no_batch_takes_less_than_no_time(spool: Spool) -> None:
-    """A clock that was set back while it ran: in ClickHouse it took half a billion years."""
+    """Regression: a clock set back during a batch gave a duration of half a billion years in ClickHouse."""
     found: list[Taken] = []
     SpoolSink(spool, {}, after_put=found.append, now_ms=lambda: MS - 5).take(numbered(1), 0, MS)
     assert found[0].batch.duration_ms == 0
@@ -162,7 +163,7 @@ def later(*seqs: int, after_ms: int = 50) -> list[Summary]:
 
 
 def test_a_batch_of_many_rows_fits_into_the_spool(tmp_path: Path) -> None:
-    """As blocks that are cut once, here: the destination would not cut them otherwise."""
+    """It is stored as blocks that are split once, here: the destination does not split them differently."""
     many = [{"at_ms": MS, "at_seq": number, "seq": number + 1, "queue": f"q{number}"} for number in range(120_000)]
     with Spool.open(SpoolOptions(tmp_path / "many")) as spool:
         Sink(spool, {}).take(summaries(*many))
@@ -265,7 +266,7 @@ def test_a_checkpoint_is_set_aside_not_deleted(tmp_path: Path) -> None:
     assert (aside / "metadata").exists()
 
 
-# Vitals -----------------------------------------------------------------------------------------------
+# Monitor ----------------------------------------------------------------------------------------------
 
 
 def test_three_failures_in_a_row_are_unhealthy(spool: Spool) -> None:
@@ -296,7 +297,7 @@ def test_figures_for_prometheus(spool: Spool) -> None:
     assert (value("lag_events", shard="0"), value("phase_seconds", phase="addBatch")) == (7, 1.5)
     assert value("watermark_timestamp_seconds") == (MS + 1) / 1000
     monitor.lags({})
-    assert value("lag_events", shard="0") is None  # unknown is no zero
+    assert value("lag_events", shard="0") is None  # unknown is not zero
 
 
 def test_the_page_of_metrics_says_what_is_served() -> None:

@@ -1,4 +1,4 @@
-"""Figures that processes keep, and the page that lists them."""
+"""Metrics of processes, and the reference page that lists them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANY_PORT = {"worker.metrics_port": "0"}
 
 
 def row(each: Metric) -> str:
-    """The line of the page; the failing test prints it, ready to be pasted."""
+    """Return the line of the reference page; the failing test prints it, ready to be pasted."""
     labels = ", ".join(f"`{label}`" for label in each.labels)
     return f"| `{each.name}` | {each.type} | {labels} | {each.help} |"
 
@@ -58,7 +58,7 @@ def values(families: Families) -> dict[str, dict[tuple[str, ...], float | Durati
 
 
 def sample(families: Families, name: str, **labels: str) -> float | None:
-    """As it is served."""
+    """Return a sample as it is served."""
     return registry_of(lambda: families).get_sample_value(name, labels)
 
 
@@ -94,7 +94,7 @@ def test_outcomes_of_jobs_and_their_runs() -> None:
     assert sample(told.families(), "headrace_job_wait_seconds_bucket", **names, le="0.001") == 1
     assert sample(told.families(), "headrace_job_run_seconds_sum", **names, task="send") == 0.02
     assert (jobs("send", ACK), jobs("send", NACK), jobs("send", LOST)) == (1, 1, 0)
-    assert (jobs("", LOST), jobs("never heard of", LOST)) == (1, None)  # a producer's word makes no series
+    assert (jobs("", LOST), jobs("never heard of", LOST)) == (1, None)  # names from a producer do not create series
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 100])
@@ -126,7 +126,7 @@ def moment(connected: bool = True, heartbeat_at: float | None = 4e9) -> Moment:
 
 def test_workers_of_a_process_are_told_together() -> None:
     told = Tally([])
-    assert told.health()[0] == 503  # none has begun
+    assert told.health()[0] == 503  # no iteration has run yet
     told.moments += [moment, moment]
     assert told.health()[0] == 200
     found = values(told.families())
@@ -212,7 +212,8 @@ def test_workers_of_the_autoscaler_do_not_share_a_port(environ: dict[str, str], 
 
 
 def test_a_worker_that_serves_nothing_does_not_load_the_library() -> None:
-    """What is imported before a port is asked for; in a process of its own, for others have loaded it here."""
+    """Checks what is imported before a port is opened; in its own process, because others have loaded the library
+    here."""
     code = "import headrace.cli.worker, sys; print(*sorted(each for each in sys.modules if 'prometheus' in each))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert loaded.stdout.split() == []

@@ -1,4 +1,4 @@
-"""Whatever is wrong with the files: never a crash, never a wrong payload, and exactly what is damaged is counted."""
+"""Damaged files: never a crash, never a wrong payload, and exactly the damaged records are counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAYLOADS = {number: b"record %d " % number * 8 for number in range(1, COUNT + 1)
 FOLDER = Path("/spool")
 
 Image = dict[str, bytes]
-"""A directory: names and what is in the files."""
+"""Content of a directory: file names and bytes."""
 
 
 def options(path: Path, **others: object) -> SpoolOptions:
@@ -41,7 +41,7 @@ def reopened(path: Path, files: Files | None = None) -> Spool:
 
 
 def fill(path: Path, files: Files | None = None, *, plain: bool = False) -> None:
-    """Five records of which the second is acked and the first was tried once; closed in good order."""
+    """Create five records of which the second is acked and the first was tried once; closed cleanly."""
     with reopened(path, files) as spool:
         for number, payload in PAYLOADS.items():
             if plain:
@@ -55,12 +55,13 @@ def fill(path: Path, files: Files | None = None, *, plain: bool = False) -> None
 
 @pytest.fixture(scope="module")
 def image() -> Image:
-    """In memory, for tests that open it a thousand times."""
+    """Content of a spool directory, for tests that open it a thousand times."""
     return image_of(plain=False, sealed=False)
 
 
 def image_of(*, plain: bool, sealed: bool) -> Image:
-    """Sealed: there is a later segment, so all of this one was promised, and the later header has its marks."""
+    """Return the content of a directory. Sealed: there is a later segment, so all of this one was durable, and the
+    later header has its marks."""
     files = CrashFiles()
     fill(FOLDER, files, plain=plain)
     if sealed:
@@ -70,7 +71,7 @@ def image_of(*, plain: bool, sealed: bool) -> Image:
 
 @pytest.fixture(scope="module")
 def spans(image: Image) -> list[tuple[int, int]]:
-    """Where each record of the image begins and ends."""
+    """Start and end of each record in the image."""
     return spans_of(image)
 
 
@@ -110,7 +111,7 @@ def copy(small: Path, tmp_path: Path) -> Callable[[], Path]:
 
 
 def contents(path: Path, files: Files | None = None) -> tuple[set[int], SpoolStats]:
-    """What comes out; and a second opening counts nothing again."""
+    """Return the records of a spool and its statistics; check that opening it again counts nothing twice."""
     with reopened(path, files) as spool:
         found = {record.id: record.payload for record in spool.lease_many(100)}
         stats = spool.stats()
@@ -125,7 +126,7 @@ def contents(path: Path, files: Files | None = None) -> tuple[set[int], SpoolSta
 
 
 def flipped(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every byte with a bit flipped, over eight neighbours each bit."""
+    """Yield the data with one bit of each byte flipped in turn, each bit position once in eight bytes."""
     for at in range(len(data)):
         yield at, data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :]
 
@@ -147,7 +148,7 @@ def test_a_flipped_bit_anywhere_in_the_segment(plain: bool, sealed: bool) -> Non
     for at, broken in flipped(image[SEGMENT]):
         files = disk({**image, SEGMENT: broken})
         hit = {number for number, (start, end) in enumerate(spans, 1) if start <= at < end}
-        lost = hit - {2}  # the second one is acked: nobody misses it
+        lost = hit - {2}  # the second one is acked, so it is not missed
         found, stats = contents(FOLDER, files)
         assert found == {1, 3, 4, 5} - lost, at
         assert stats.corrupt == len(lost), at
@@ -155,7 +156,7 @@ def test_a_flipped_bit_anywhere_in_the_segment(plain: bool, sealed: bool) -> Non
 
 
 def test_a_truncation_anywhere_in_the_segment(image: Image, spans: list[tuple[int, int]]) -> None:
-    """It was closed in good order, so the journal knows how many there were."""
+    """The spool was closed cleanly, so the journal knows how many records there were."""
     for length in range(len(image[SEGMENT])):
         lost = {number for number, (_, end) in enumerate(spans, 1) if length < end} - {2}
         found, stats = contents(FOLDER, disk({**image, SEGMENT: image[SEGMENT][:length]}))
@@ -164,7 +165,7 @@ def test_a_truncation_anywhere_in_the_segment(image: Image, spans: list[tuple[in
 
 
 def test_a_flipped_bit_anywhere_in_the_journal(image: Image) -> None:
-    """Costs no record; an acked one may come again, an attempt may be forgotten."""
+    """No record is lost; an acked one may be delivered again, an attempt may be lost."""
     for at, broken in flipped(image[JOURNAL]):
         found, stats = contents(FOLDER, disk({**image, JOURNAL: broken}))
         assert found in ({1, 3, 4, 5}, {1, 2, 3, 4, 5}), at
@@ -188,7 +189,7 @@ def test_a_flipped_bit_or_truncation_anywhere_in_the_hint_changes_nothing(image:
 
 
 def test_a_truncation_that_was_never_promised_is_a_torn_write(image: Image, spans: list[tuple[int, int]]) -> None:
-    """Without the journal, a cut-off tail is what a crash leaves: dropped, kept aside, and no record is missed."""
+    """Without the journal, a truncated tail is what a crash leaves: removed, quarantined, and no record is missed."""
     start, end = spans[-1]
     without_journal = {name: data for name, data in image.items() if name != JOURNAL}
     for length in range(start + 1, end):
@@ -296,7 +297,7 @@ def test_a_stray_file_with_a_segments_name_is_set_aside(copy: Callable[[], Path]
 
 
 def test_a_payload_that_is_a_segment_is_not_taken_for_one(tmp_path: Path, small: Path) -> None:
-    """Damage before it makes the scan search for a header, and the payload is full of them."""
+    """Damage before the payload makes the scan search for a header, and the payload is full of them."""
     path = tmp_path / "spool"
     with Spool.open(options(path, compression="none"), background=False) as spool:
         spool.put(b"first")
@@ -332,7 +333,7 @@ def test_damage_while_it_runs_costs_that_record_only(tmp_path: Path) -> None:
 
 
 def test_damage_while_it_is_leased_one_by_one_costs_that_record_only(tmp_path: Path) -> None:
-    """Neighbours are read together; what does not hold is left to be judged alone."""
+    """Consecutive records are read together; invalid ones are then checked one by one."""
     path = tmp_path / "spool"
     with Spool.open(options(path, inmemory_blocks=0), background=False) as spool:
         for payload in PAYLOADS.values():
@@ -351,7 +352,7 @@ def test_damage_while_it_is_leased_one_by_one_costs_that_record_only(tmp_path: P
 
 
 def test_a_scan_in_runs_finds_what_a_scan_one_by_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are the quick way, the general one is the definition; on whatever a directory can look like."""
+    """Scanning in runs must find the same as the general scan, on directories of any state."""
     random = Random(5)
     for _ in range(150):
         image = damaged(random, mixed(random))
@@ -362,11 +363,11 @@ def test_a_scan_in_runs_finds_what_a_scan_one_by_one_finds(monkeypatch: pytest.M
 
 
 def no_run(*_: object, **__: object) -> None:
-    """In place of `scan_run`."""
+    """Replacement for `scan_run` that finds no runs."""
 
 
 def mixed(random: Random) -> Image:
-    """Plain records and others, voids, parts, gaps between segments."""
+    """Return a directory with plain records and others, voids, parts, gaps between segments."""
     files = CrashFiles()
     given = options(FOLDER, segment_size=4096, inmemory_blocks=4)
     with Spool.open(given, files=files, background=False) as spool:
@@ -386,7 +387,7 @@ def mixed(random: Random) -> Image:
 
 
 def damaged(random: Random, image: Image) -> Image:
-    """Some bytes flipped, overwritten or gone; a stretch of records written twice."""
+    """Return the directory with some bytes flipped, overwritten or removed, or a range of records written twice."""
     name = random.choice([name for name in image if name.endswith(".seg")])
     data = bytearray(image[name])
     for _ in range(random.randrange(4)):

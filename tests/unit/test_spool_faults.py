@@ -1,4 +1,4 @@
-"""A disk that is full or fails, a process that is not alone: what was accepted stays, what was not is said."""
+"""Full and failing disks, and concurrent processes: accepted records are kept, others are refused with an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def opened(files: CrashFiles, **options: object) -> Spool:
 
 
 def fill(spool: Spool, files: CrashFiles, count: int = 9) -> None:
-    """So many records, and not a byte more."""
+    """Fill the spool with `count` records, and leave no free space."""
     for number in range(count):
         spool.put(b"%d" % number + PAYLOAD)
     files.capacity = files.used()
@@ -56,7 +56,7 @@ def leased(spool: Spool) -> Record:
 
 
 class UnreadableFiles(CrashFiles):
-    """Reading or opening a segment fails with this error."""
+    """Files on which reading or opening a segment fails with this error."""
 
     read_error: int | None = None
     open_error: int | None = None
@@ -82,7 +82,7 @@ def unreadable_spool() -> tuple[UnreadableFiles, Spool]:
 
 @pytest.mark.parametrize("fault", [{"open_error": errno.EMFILE}, {"read_error": errno.EIO}])
 def test_a_record_that_cannot_be_read_now_is_kept_and_comes_again(fault: dict[str, int]) -> None:
-    """A process with too many open files, or a disk that was away for a moment, cost every record that was leased."""
+    """Regression: too many open files, or a disk that was away for a moment, lost every leased record."""
     files, spool = unreadable_spool()
     vars(files).update(fault)
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_blocked_put_goes_on_when_space_returns(files: CrashFiles) -> None:
 
 
 def test_a_disk_filled_by_one_finished_segment_is_not_the_end(files: CrashFiles) -> None:
-    """Everything is acked, but the space is in the segment that is being written: the ballast makes way for another."""
+    """Everything is acked, but the space is used by the segment being written: the ballast makes room for another."""
     spool = opened(files, segment_size=2**20)
     fill(spool, files)
     spool.ack_many([record.id for record in spool.lease_many(20)])
@@ -191,7 +191,7 @@ def test_drop_oldest_in_a_single_segment(files: CrashFiles) -> None:
     spool = opened(files, full_behavior="drop_oldest", segment_size=2**20)
     fill(spool, files)
     last = 0
-    while not spool.stats().dropped:  # the ballast holds some first
+    while not spool.stats().dropped:  # the ballast is used first
         last = spool.put(b"9" + PAYLOAD)
         assert last < 100
     assert spool.stats().dropped == {"disk_full": 9}
@@ -281,7 +281,7 @@ def test_a_put_that_the_disk_fails_raises_and_is_not_there(files: CrashFiles, fa
 
 
 def test_after_a_failed_sync_the_tail_is_left_and_read_back(files: CrashFiles) -> None:
-    """What was on disk before is checked through a new handle; the next record goes to another file."""
+    """Records on disk are checked through a new handle; the next record goes to another file."""
     spool = opened(files, inmemory_blocks=0)
     for number in range(3):
         spool.put(b"%d" % number + b"x" * 100)
@@ -335,7 +335,7 @@ def test_puts_that_share_a_failed_sync_all_raise(files: CrashFiles) -> None:
     assert spool.stats().conserved
 
 
-# The disk forgets
+# Power loss
 
 
 def loses_power_until(files: CrashFiles, fits: Callable[[CrashFiles], bool]) -> None:
@@ -349,8 +349,8 @@ def loses_power_until(files: CrashFiles, fits: Callable[[CrashFiles], bool]) -> 
 
 
 def test_a_mark_does_not_speak_for_a_record_that_the_power_took(files: CrashFiles) -> None:
-    """The kernel wrote the page of the second record and not that of the first: neither was promised, but the second
-    one's mark must not say that the first is here."""
+    """The kernel wrote the page of the second record and not that of the first: neither was durable, but the mark of
+    the second must not cover the first."""
     spool = opened(files, sync="os", segment_size=65536, compression="none")
     spool.put(b"0" + PAYLOAD, marks={"0": "0"})
     spool.flush()
@@ -368,11 +368,11 @@ def test_a_mark_does_not_speak_for_a_record_that_the_power_took(files: CrashFile
             assert spool.marks() == {"0": "0"}
 
 
-# The process dies at a bad moment (each of these was found by `./hr chaos spool`)
+# The process dies at a critical moment (each of these was found by `./hr chaos spool`)
 
 
 def test_a_part_that_was_itself_replaced_does_not_come_again(files: CrashFiles) -> None:
-    """Killed when the parts of the part were on disk, and the note that it is replaced was not."""
+    """Killed when the parts of the part were on disk, but the note that it is replaced was not."""
     spool = opened(files)
     spool.put(b"0")
     (one, _) = spool.replace(leased(spool).id, [(b"1", "", {}), (b"2", "", {})])
@@ -387,8 +387,8 @@ def test_a_part_that_was_itself_replaced_does_not_come_again(files: CrashFiles) 
 
 
 def test_notes_about_records_that_were_never_written_are_about_nobody(files: CrashFiles) -> None:
-    """Killed between the note that a record in memory is acked and the write that would have taken the record along:
-    the number is free again, and whoever gets it must not be taken for acked."""
+    """Killed between the note that a record in memory is acked and the write of that record: the number is free again,
+    and its next user must not count as acked."""
     opened(files).close()
     journal = files.folders[FOLDER].names["0000000000000001.notes"]
     journal.data += encode_note(salt_of_first(files), Kind.ACKED, 1)
@@ -405,7 +405,7 @@ def salt_of_first(files: CrashFiles) -> int:
 
 
 def test_a_durable_record_is_leased_only_when_it_is_on_disk(files: CrashFiles) -> None:
-    """Else it could be delivered, be lost with the power, and be counted twice when it is made again."""
+    """Otherwise it could be delivered, be lost in a power loss, and be counted twice when it is put again."""
     spool = opened(files)
     seen: list[Record | None] = []
     sync = files.sync

@@ -1,4 +1,4 @@
-"""The page about the spool's metrics repeats the declarations, and what is exposed is what is declared."""
+"""The reference page of the spool's metrics repeats the declarations, and the exposed metrics are the declared ones."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_names_follow_the_conventions() -> None:
 
 @contextmanager
 def scraped(spool: Spool) -> Generator[dict[str, dict[tuple[str, ...], float]]]:
-    """Name → values by labels (sorted), after two records: one taken at once, one after a failure."""
+    """Yield values by name and sorted labels, after two records: one delivered at once, one that failed."""
     with serving() as server:
         server.script.extend([Answer(), Answer(503)])
-        once = Backoff(base_s=3600.0, longest_s=3600.0)  # the one that failed is not sent again before it was told of
+        once = Backoff(base_s=3600.0, longest_s=3600.0)  # the failed record is not retried before the scrape
         options = ExporterOptions(workers=1, preparers=1, backoff=once)
         exporter = Exporter(spool, HttpDestination(server.port), options)
         registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Who is next among records that came back."""
+"""Order of requeued records."""
 
 from __future__ import annotations
 

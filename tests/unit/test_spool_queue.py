@@ -1,4 +1,4 @@
-"""The spool as its users see it: order, leases, limits, attempts, marks, counts."""
+"""Public behaviour of the spool: order, leases, limits, attempts, marks, counts."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_marks_outlive_acks_segments_and_restarts(opened: Opener) -> None:
         spool.put(b"x" * 1000, marks={"0": str(number), str(number): "once"})
         spool.ack(leased(spool).id)
     spool.put(b"y", durable=False, marks={"memory": "1"})
-    spool.ack(leased(spool).id)  # never written, but its mark is kept by an orderly end
+    spool.ack(leased(spool).id)  # never written, but closing the spool keeps its mark
     spool.put(b"z", marks={"0": "newest"})
     expected = {str(number): "once" for number in range(30)} | {"memory": "1", "0": "newest"}
     for _ in range(3):
@@ -210,7 +210,7 @@ def test_everything_survives_a_restart(opened: Opener) -> None:
     records = spool.lease_many(10)
     assert [(record.payload, record.token, record.attempts) for record in records] == [
         (b"1", "t1", 1),
-        (b"2", "t2", 0),  # an orderly end gives leases back
+        (b"2", "t2", 0),  # closing the spool releases leases
         (b"3", "t3", 0),
         (b"4", "t4", 0),
         (b"5", "t5", 0),
@@ -237,9 +237,9 @@ def test_finished_segments_are_deleted_out_of_order(opened: Opener, spool_path: 
         spool.put(b"x" * 1500)
     first, *others = spool.lease_many(12)
     spool.ack_many([record.id for record in others])
-    assert spool.stats().segments == 2  # the one with the first record, and the one being written
+    assert spool.stats().segments == 2  # the segment with the first record, and the one being written
     spool = opened(segment_size=4096)
-    assert spool.stats().corrupt == 0  # what lay between is no loss
+    assert spool.stats().corrupt == 0  # removed segments in between are no loss
     assert leased(spool).id == first.id
     assert not verify(spool_path)
 
@@ -267,7 +267,7 @@ def test_what_lies_in_dead_is_told(opened: Opener, spool_path: Path) -> None:
 
 
 def test_what_was_read_ahead_waits_behind_a_record_that_came_back(opened: Opener) -> None:
-    """One by one, from disk: neighbours are read together, but who is next is asked each time."""
+    """One by one, from disk: consecutive records are read together, but the order is checked each time."""
     spool = opened(inmemory_blocks=0)
     ids = spool.put_many([NewRecord(b"%d" % number) for number in range(6)])
     first = leased(spool)
@@ -311,7 +311,7 @@ def test_a_record_that_kills_its_process_is_poison_in_the_end(spool_path: Path) 
 
 
 def die(spool: Spool) -> None:
-    """As a killed process leaves it: the lock is gone, nothing more is written."""
+    """Leave the spool as a killed process does: the lock is gone, nothing more is written."""
     store = vars(spool)["_state"].store
     store.files.close(vars(spool)["_directory_lock"])
     vars(spool)["_state"].closed = True
@@ -501,7 +501,7 @@ def test_every_policy_keeps_a_durable_put_from_a_killed_process(spool_path: Path
 
 
 def test_many_threads(opened: Opener) -> None:
-    """Four put, four lease and ack: each record exactly once, and every thread's own in order."""
+    """Four threads put, four lease and ack: each record exactly once, and the records of each thread in order."""
     spool = opened(background=True, segment_size=65536, inmemory_blocks=64, max_size=500, block_timeout=240)
     seen: list[list[bytes]] = [[] for _ in range(4)]
     producing = threading.Event()

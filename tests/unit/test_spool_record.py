@@ -1,4 +1,4 @@
-"""One record in bytes: what went in comes out, or nothing does."""
+"""Encoding of one record: decoding returns exactly what was encoded, or fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema as text: what every table and view must say, on one server and on a cluster."""
+"""The schema as text: requirements for every table and view, on one server and on a cluster."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ OF_GENERATIONS = {"any_rows", "history_windows", "highest_generation"}
     [name for name, text in QUERIES.items() if text.startswith(("SELECT", "WITH")) and name not in OF_GENERATIONS],
 )
 def test_a_query_of_a_tier_reads_one_generation_and_asks_for_it_once(name: str) -> None:
-    """Every time it reads one; queries of other tables have no generation to ask for."""
+    """For each read of a tier; queries of other tables have no generation."""
     text = query_text(name, table="queue_metrics_5s_v1", value="1")
     reads = len(re.findall(rf"\b(?:FROM|JOIN) (?:{'|'.join(TABLES)})\b", text))
     assert bool(reads) == ("FROM history_windows_v1" in text)

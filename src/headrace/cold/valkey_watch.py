@@ -1,9 +1,9 @@
 """Detect that a shard's Valkey lost data: it restarted, failed over to a replica that was behind, or was emptied.
 
 At every sweep the leading mover reads how many jobs each queue has accepted and holds, and stores that in PostgreSQL
-for the next leader. When the server's replication id changes (see lua/sync_settings_state.lua) or queues are gone, jobs that were
-counted as accepted before and are not now are missing. Jobs accepted after the last sweep are not covered, and jobs
-accepted between the failure and the next sweep hide an equal number of lost jobs.
+for the next leader. When the server's replication id changes (see lua/sync_settings_state.lua) or queues are gone,
+jobs that were counted as accepted before and are not now are missing. Jobs accepted after the last sweep are not
+covered, and jobs accepted between the failure and the next sweep hide an equal number of lost jobs.
 """
 
 from __future__ import annotations
