@@ -1,11 +1,12 @@
-"""Errors that Headrace raises on purpose: one root, one class per failure.
+"""All errors that Headrace raises: one root class, and one class per kind of failure.
 
-The docstring of a class is its default message. A message states what happened, what was kept, and what to do next.
-Imports nothing but the standard library.
+The docstring of a class is its default message. A message states what failed, what was kept, and what to do next.
+Imports only the standard library.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 
@@ -15,7 +16,7 @@ class HeadraceError(Exception):
     exit_code = 1
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+        super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
 
 
 class SettingsError(HeadraceError):
@@ -25,7 +26,7 @@ class SettingsError(HeadraceError):
 
 
 class MissingExtra(HeadraceError):
-    """A library of an optional extra is not installed."""
+    """A package of an optional extra is not installed."""
 
     exit_code = 4
 
@@ -35,7 +36,7 @@ class InvalidName(HeadraceError):
 
 
 class InvalidJob(HeadraceError):
-    """A field of a job is out of range. Nothing was written."""
+    """A job has an invalid field. Nothing was written."""
 
 
 class InvalidLimit(HeadraceError):
@@ -43,7 +44,7 @@ class InvalidLimit(HeadraceError):
 
 
 class ServiceUnavailable(HeadraceError):
-    """A server that Headrace needs is not responding."""
+    """A required server does not respond."""
 
     exit_code = 4
 
@@ -54,26 +55,26 @@ class QueueUnavailable(ServiceUnavailable):
 
 
 class NotPermitted(HeadraceError):
-    """The Valkey user of this connection is not permitted to do this. `headrace acl` prints the rules that each role
-    needs."""
+    """The Valkey user of this connection lacks a permission. `headrace acl` prints the rules that each role needs."""
 
 
 class CheckpointMismatch(HeadraceError):
-    """The pipeline's checkpoint and its spool do not belong together. Nothing was changed; see --from in `headrace
+    """The pipeline's checkpoint and spool belong to different queries. Nothing was changed. See --from in `headrace
     pipeline --help`."""
 
 
 class AnotherPipeline(HeadraceError):
-    """Another pipeline reads these streams. Events that this one had not written to its spool were not counted."""
+    """Another pipeline reads these streams. Events that were not yet in this pipeline's spool were not counted by
+    it."""
 
 
 class ImpossibleEntry(HeadraceError):
-    """A metric stream contains an entry with an id that no event can have."""
+    """A metric stream contains an entry with an invalid id."""
 
 
 class SparkGone(ServiceUnavailable):
-    """Spark's Java process ended. Nothing is lost: events that were read are in the spool, the others are in the
-    streams. Start the pipeline again; if it ends again, give it more memory (pipeline.driver_memory)."""
+    """Spark's Java process exited. No data was lost: events already read are in the spool, the rest are in the streams.
+    Restart the pipeline; if it exits again, increase pipeline.driver_memory."""
 
 
 class DatabaseUnavailable(ServiceUnavailable):
@@ -87,23 +88,23 @@ class CommitUnclear(DatabaseUnavailable):
 
 
 class DatabaseFull(HeadraceError):
-    """PostgreSQL has no disk space or memory left. Nothing was written; stored data is unchanged. Give it more, or
-    retry when the backlog is smaller."""
+    """PostgreSQL is out of disk space or memory. Nothing was written; stored data is kept. Add capacity, or try again
+    when the backlog is smaller."""
 
 
 class WrongDatabase(HeadraceError):
-    """The queue's jobs wait in another PostgreSQL database than the one in postgres.url. Nothing was written. Correct
+    """The queue's jobs wait in another PostgreSQL than the one in postgres.url. Nothing was written. Correct
     postgres.url (HEADRACE_POSTGRES_URL); if PostgreSQL was replaced on purpose, run `headrace tiers adopt`."""
 
 
 class DatabaseRestored(DatabaseUnavailable):
     """PostgreSQL was restored to an earlier point or replaced since this process last used it. Nothing was written.
-    Cached ids were dropped. Retry."""
+    Retry: the process has discarded its cached state."""
 
 
 class SettingsNotRestored(HeadraceError):
-    """Valkey restarted, failed over or lost its data, and limits and pauses are not yet restored from PostgreSQL. No
-    job was dequeued. A worker or mover with PostgreSQL restores them."""
+    """Valkey restarted, failed over or lost its data, and limits and pauses have not been restored from PostgreSQL yet.
+    No job was leased. A worker or mover with PostgreSQL restores them."""
 
 
 class QueueClosed(HeadraceError):
@@ -116,8 +117,9 @@ class QueueFull(HeadraceError):
 
 
 class DeadJobsFull(QueueFull):
-    """The queue's dead jobs use up its limit of bytes in Valkey, and this client has no PostgreSQL to store them.
-    Nothing was written. Redrive or remove dead jobs (`headrace redrive`, `headrace discard`), or set postgres.url."""
+    """The dead jobs of the queue have reached its limit of bytes in Valkey, and this client has no PostgreSQL for the
+    overflow. Nothing was written. Redrive or remove dead jobs (`headrace redrive`, `headrace discard`), or set
+    postgres.url."""
 
 
 class QueueCold(HeadraceError):
@@ -126,12 +128,12 @@ class QueueCold(HeadraceError):
 
 
 class QuotaExceeded(HeadraceError):
-    """A quota that an operator has set is used up. Nothing was written."""
+    """A quota set by an operator is exceeded. Nothing was written."""
 
     def __init__(self, quota: str = "", where: str = "", limit: int = 0, used: int = 0, message: str = "") -> None:
         super().__init__(message or (self.describe(quota, where, limit, used) if quota else None))
-        self.quota = quota  # name, such as warm_jobs
-        self.where = where  # description of the tenant that the quota belongs to
+        self.quota = quota  # name of the quota, for example warm_jobs
+        self.where = where  # description of the tenant
         self.limit = limit
         self.used = used
 
@@ -139,29 +141,31 @@ class QuotaExceeded(HeadraceError):
     def describe(quota: str, where: str, limit: int, used: int) -> str:
         return (
             f"The quota {quota} of {where} is {limit}, and {used} are used. Nothing was written. Remove what is not "
-            "needed, retry when jobs are done, or ask an operator to raise the quota (`headrace quotas`)."
+            "needed, retry when jobs have finished, or ask an operator to raise the quota (`headrace quotas`)."
         )
 
 
 class EnqueueRateExceeded(QuotaExceeded):
-    """Jobs are enqueued faster than the quota enqueue_rate allows. Nothing was written. Retry later."""
+    """Jobs are enqueued faster than the quota allows. Nothing was written. Enqueue again later."""
 
     def __init__(
         self, where: str = "", limit: float = 0, burst: float = 0, jobs: int = 0, retry_after_s: float = 1.0
     ) -> None:
-        text = f"The quota enqueue_rate of {where} is {limit:g} jobs per second, and {burst:g} at once. "
-        self.is_too_large = burst < jobs  # this call would be refused at any time
+        message = f"The quota enqueue_rate of {where} is {limit:g} jobs per second, and {burst:g} at once. "
+        self.is_too_large = burst < jobs  # a call of this size is always refused
         if self.is_too_large:
-            text += f"A call with {jobs} jobs always exceeds that. Nothing was written. Send fewer jobs per call."
+            message += f"A call with {jobs} jobs always exceeds that. Nothing was written. Send fewer jobs per call."
         else:
-            text += f"Nothing was written. Retry in {retry_after_s:.1f} s, or ask an operator to raise the quota."
-        super().__init__("enqueue_rate", where, int(limit), int(limit), text if where else "")
+            message += (
+                f"Nothing was written. Enqueue again in {retry_after_s:.1f} s, or ask an operator to raise the quota."
+            )
+        super().__init__("enqueue_rate", where, int(limit), int(limit), message if where else "")
         self.burst = burst
         self.retry_after_s = retry_after_s
 
 
 class SpillRefused(ServiceUnavailable):
-    """Jobs that did not fit into Valkey could not be stored in PostgreSQL and were refused."""
+    """Jobs that do not fit in Valkey could not be stored in PostgreSQL and were refused."""
 
     def __init__(self, message: str | None = None, accepted: Sequence[bool] = ()) -> None:
         super().__init__(message)
@@ -169,7 +173,7 @@ class SpillRefused(ServiceUnavailable):
 
 
 class ColdFull(HeadraceError):
-    """The queue has reached its limit of jobs or bytes in PostgreSQL (cold.max_items, cold.max_bytes)."""
+    """The queue has reached its cap in PostgreSQL (cold.max_items, cold.max_bytes)."""
 
 
 class MoverFenced(HeadraceError):
@@ -177,7 +181,7 @@ class MoverFenced(HeadraceError):
 
 
 class UnknownQueue(HeadraceError):
-    """Queue not found. A queue is created by its first job."""
+    """No such queue. A queue is created with its first job."""
 
 
 class UnknownJob(HeadraceError):
@@ -186,20 +190,20 @@ class UnknownJob(HeadraceError):
 
 
 class JobNotWaiting(HeadraceError):
-    """Only a waiting job can be cancelled. The job was not changed."""
+    """Only a waiting job can be cancelled. Nothing was changed."""
 
 
 class StreamsUnavailable(QueueUnavailable):
-    """The streams server is not responding. The last command may or may not have been applied; a job that is published
-    again may exist twice."""
+    """The streams server does not respond. The last command may or may not have been applied; publishing a job again
+    may add it twice."""
 
 
 class NoSuchGroup(HeadraceError):
-    """The stream does not exist or has no such group. Nothing was changed."""
+    """No such stream or consumer group. Nothing was changed."""
 
 
 class NotAStream(HeadraceError):
-    """The key does not hold a stream. Nothing was changed."""
+    """The key is not a stream. Nothing was changed."""
 
 
 class StreamFull(HeadraceError):
@@ -208,12 +212,12 @@ class StreamFull(HeadraceError):
 
 
 class SeveralGroups(HeadraceError):
-    """The stream has other groups, and each of them would run the jobs again. Nothing was changed."""
+    """The stream has other consumer groups, which would also run these jobs again. Nothing was changed."""
 
 
 class MemoryFull(HeadraceError):
-    """Valkey has reached its maxmemory and accepts no new jobs; workers continue. Nothing was written. Give it more
-    memory, or retry when the backlog is smaller."""
+    """Valkey has reached maxmemory and accepts no new jobs; workers continue. Nothing was written. Add memory, or try
+    again when the backlog is smaller."""
 
 
 class LeaseLost(HeadraceError):
@@ -227,13 +231,13 @@ class ShardMismatch(HeadraceError):
 
 
 class EmbeddedError(HeadraceError):
-    """An embedded server could not be started, or died."""
+    """An embedded server could not start, or exited unexpectedly."""
 
     exit_code = 4
 
 
 class PortTaken(EmbeddedError):
-    """A port named in the settings is in use by another process."""
+    """A port in the settings is in use by another process."""
 
 
 class DataDirectoryError(EmbeddedError):
@@ -243,7 +247,7 @@ class DataDirectoryError(EmbeddedError):
 
 
 class JavaNotFound(EmbeddedError):
-    """Spark needs Java 17 or newer, and none was found."""
+    """Spark needs Java 17 or newer and none was found."""
 
 
 class MigrationError(HeadraceError):
@@ -251,15 +255,15 @@ class MigrationError(HeadraceError):
 
 
 class InvalidPeriod(HeadraceError):
-    """A period or window is invalid."""
+    """The requested period or resolution is not available."""
 
 
 class SpoolError(HeadraceError):
-    """The spool operation failed."""
+    """A spool operation failed."""
 
 
 class SpoolBusy(SpoolError):
-    """Another process has this spool open. Nothing was changed; stop that process, or use another directory."""
+    """Another process has this spool open. Nothing was changed. Stop that process, or use another directory."""
 
     exit_code = 5
 
@@ -270,13 +274,13 @@ class SpoolFull(SpoolError):
 
 
 class SpoolDiskFull(SpoolFull):
-    """The spool's disk is full. The record was not accepted; records accepted before are kept and still delivered. Free
-    some space and retry."""
+    """The spool's disk is full. The record was not accepted; records accepted earlier are kept and still delivered.
+    Free some space and put it again."""
 
 
 class SpoolWriteFailed(SpoolError):
-    """The spool could not write or sync to disk. The record was not accepted; records accepted before are kept. Check
-    the disk, then retry."""
+    """The spool could not write to or sync its disk. The record was not accepted; records accepted earlier are kept.
+    Check the disk, then put it again."""
 
 
 class SpoolReadFailed(SpoolError):
@@ -284,18 +288,18 @@ class SpoolReadFailed(SpoolError):
 
 
 class SpoolFormatError(SpoolError):
-    """The spool's directory contains files of a newer version. Nothing was changed; use that version."""
+    """The spool directory was written by a newer version. Nothing was changed. Use that version."""
 
     exit_code = 5
 
 
 class SpoolClosed(SpoolError):
-    """The spool was closed. Nothing was done."""
+    """The spool is closed. Nothing was done."""
 
 
 class RecordTooLarge(SpoolError):
-    """The record is larger than the spool accepts. Nothing was written; split it into smaller records."""
+    """The record exceeds the maximum record size. Nothing was written. Split it into smaller records."""
 
 
 class UnknownRecord(SpoolError):
-    """The record is not in flight: it was never leased, or is already finished. Nothing was changed."""
+    """No such record is in flight: it was never leased, or is already finished. Nothing was changed."""
