@@ -46,7 +46,7 @@ function PipelineStats({ health }: { health: PipelineHealth | null }) {
       <Stat name="lag" label="Lag" value={formatDuration(lag)} title={`${formatExact(lag)} ms`} tone={lag !== null && lag > LAG_WARNING_MS ? "warn" : "plain"}>
         {health?.watermark ? (
           <>
-            final up to <Time iso={health.watermark} />
+            final to <Time iso={health.watermark} />
           </>
         ) : (
           "behind real time"
@@ -59,13 +59,13 @@ function PipelineStats({ health }: { health: PipelineHealth | null }) {
         p50 {formatDuration(hour?.duration_p50_ms ?? null)}, last hour
       </Stat>
       <Stat name="events" label="Events" value={formatCount(hour?.events ?? null)} title={formatExact(hour?.events ?? null)} trend={trend("--series-out", (batch) => batch.events)}>
-        {hour === null ? "last hour" : `${formatCount(hour.batches)} batches, last hour`}
+        {hour === null ? "last hour" : `${formatCount(hour.batches)} batches, 1 h`}
       </Stat>
       <Stat name="lost" label="Lost" value={formatCount(hour?.lost_events ?? null)} title={`${formatExact(hour?.lost_events ?? null)} events`} tone={loss(hour?.lost_events)}>
         missing from history
       </Stat>
       <Stat name="set-aside" label="Unreadable" value={formatCount(hour?.set_aside ?? null)} title={`${formatExact(hour?.set_aside ?? null)} entries`} tone={loss(hour?.set_aside)}>
-        could not be decoded
+        not decodable
       </Stat>
       <Stat name="rewinds" label="Rewinds" value={formatCount(hour?.rewinds ?? null)} title={formatExact(hour?.rewinds ?? null)} tone={loss(hour?.rewinds)}>
         Valkey lost data
@@ -102,8 +102,8 @@ function BatchTable({ batches }: { batches: readonly PipelineBatch[] }) {
             <th scope="col" class="number">
               Freshness
             </th>
-            <th scope="col" class="number wide">
-              Lost or unreadable
+            <th scope="col" class="number wide" title="Lost events, unreadable entries and rewinds">
+              Losses
             </th>
           </tr>
         </thead>

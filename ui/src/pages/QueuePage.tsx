@@ -187,7 +187,7 @@ function HistoryStats({ state, history, range, failuresKnown }: HistoryStatsProp
         suffix={throughput === null ? "" : "/s"}
         title={`${formatExact(throughput)} completed per second`}
       >
-        {range.kind === "between" ? "completed, last minute of range" : "completed, last minute"}
+        {range.kind === "between" ? "last minute of range" : "last minute"}
       </Stat>
       <Stat
         name="failures"
@@ -199,11 +199,11 @@ function HistoryStats({ state, history, range, failuresKnown }: HistoryStatsProp
         {state !== null && state.dead > 0 ? (
           <a href={href({ name: "dead" }, state, { queue: state.queue })}>{formatCount(state.dead)} dead letters</a>
         ) : !failuresKnown ? (
-          "not reported by these workers"
+          "not reported"
         ) : history !== null && failures === null ? (
           "no jobs started"
         ) : (
-          `of jobs started, ${rangeLabel(range)}`
+          `of started, ${rangeLabel(range)}`
         )}
       </Stat>
     </>

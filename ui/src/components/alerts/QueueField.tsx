@@ -11,7 +11,7 @@ export function QueueField({ tenant, value, onInput }: { tenant: Tenant; value: 
   const { data } = usePolled(`names ${tenantKey(tenant)}`, (signal) => listQueues(tenant, signal), NAMES_MS);
   return (
     <>
-      <TextField label="Queue (leave empty for every queue)" value={value} onInput={onInput} list="queue-names" testId="field-queue" />
+      <TextField label="Queue" placeholder="every queue" value={value} onInput={onInput} list="queue-names" testId="field-queue" />
       <datalist id="queue-names">
         {data?.queues.map(({ queue }) => <option key={queue} value={queue} />)}
       </datalist>

@@ -41,7 +41,7 @@ export function SilenceDialog({ tenant, rules, ruleId = "", queue: firstQueue = 
       onClose={onClose}
     >
       <p class="quiet">
-        No notifications are sent for incidents that begin during the silence. They are still recorded, and those still open when it ends are notified then.
+        No notifications are sent for incidents that begin during the silence. They are still recorded; when it ends, notifications are sent for those still open.
       </p>
       <div class="fields">
         <SelectField label="Rule" value={rule} options={[["", "All rules"], ...rules.map(({ id, name }) => [id, name] as const)]} onPick={setRule} testId="field-rule" />

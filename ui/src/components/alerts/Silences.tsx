@@ -34,7 +34,7 @@ export function Silences({ tenant, silences, rules, operate, onDone }: Props) {
           <SilenceItem key={silence.id} silence={silence} rules={rules} operate={operate} onDone={onDone} />
         ))}
       </ul>
-      {silences.length === 0 && <EmptyNotice title="No silences">Every incident is notified. Create a silence to hold back notifications, for example during a deployment.</EmptyNotice>}
+      {silences.length === 0 && <EmptyNotice title="No silences">Notifications are sent for every incident. Create a silence to hold them back, for example during a deployment.</EmptyNotice>}
       {creating && (
         <SilenceDialog
           tenant={tenant}

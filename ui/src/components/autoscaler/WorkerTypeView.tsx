@@ -79,7 +79,7 @@ function WorkerTypeStats({ type }: { type: WorkerType }) {
         {`min ${formatCount(type.min)}, max ${formatCount(type.max)}`}
       </Stat>
       <Stat name="current" label="Running" value={type.current === null ? UNKNOWN : formatCount(type.current)} title={formatExact(type.current)}>
-        {`${type.current === null ? "not started by Headrace; " : ""}${formatCount(type.per_worker)} concurrent jobs each`}
+        {`${type.current === null ? "run elsewhere; " : ""}${formatCount(type.per_worker)} jobs each`}
       </Stat>
       <Stat name="work" label="Serves" value={type.stream !== null ? "a stream" : type.all_queues ? "all queues" : `${type.queues.length} ${type.queues.length === 1 ? "queue" : "queues"}`} title={describeWork(type)}>
         <span title={`${describeWork(type)}; ${describeScope(type)}`}>
