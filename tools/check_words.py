@@ -45,7 +45,7 @@ PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{word})\b)" for i, word in enumer
 SUGGESTIONS = list(WORDS.values())
 
 OF_DOCSTRING = re.compile(r'^\s*[rf]?"""Of (?:the|a|an|its|their|all|one|this|these|those|what|which)\b')
-CODE = re.compile(r"`[^`\n]*`|\]\([^)\s]*\)")  # and the targets of links
+CODE = re.compile(r"`[^`\n]*`|\"\w+\"(?=:)|\]\([^)\s]*\)")  # inline code, keys of JSON, targets of links
 IDENTIFIER = re.compile(r"^[\w.:/{}*\-]*$")
 TYPESCRIPT_NAMES = re.compile(
     r"(?<=[{,] )\w+(?= ?[,}])|\.\w+|\b\w+\??:|\b\w+(?=\()|data-testid=\"[^\"]*\"|\bimport .*|\bfrom \".*"
