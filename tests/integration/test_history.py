@@ -622,7 +622,7 @@ def test_the_answer_is_what_openapi_describes(api: TestClient, warehouse: Client
         ({"period": "3w"}, 400, "from 1s to 400d"),
         ({"start": "yesterday"}, 400, "is not a time"),
         ({"start": "4000000000"}, 400, "future"),
-        ({"period": "7d", "resolution": "5s"}, 400, "The nearest that works is 1m"),
+        ({"period": "7d", "resolution": "5s"}, 400, "The nearest valid resolution is 1m"),
         ({"period": "30m"}, 404, "no history of a queue"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Reading history: which tier answers, how gaps are filled, whether the numbers can be trusted."""
+"""Read history: choose the tier, fill gaps, and report how complete the numbers are."""

@@ -1,9 +1,9 @@
-"""Is everything counted? Compares what was counted with how far the queues' own odometers moved. Pure.
+"""Completeness of a window: compare counted operations with the movement of the queues' odometers. Pure.
 
-An odometer is known at its readings, and at the beginning of its epoch, when it was 0. What it moved from the newest
-reading before a window to the newest within is what happened in the window; what was counted less is missing. So
-windows that follow each other add up, and what is missing belongs to the one in which it was noticed. Where an odometer
-moved unseen across the end of a window, nobody can tell how much of that was within.
+An odometer is known at each reading and is 0 at the start of its epoch. Its movement from the newest reading before a
+window to the newest reading inside it is what happened in the window; the uncounted part is missing. Losses belong to
+the window in which they are detected, so consecutive windows add up. If an odometer moved between the last reading in a
+window and the next one after it, the share inside the window is unknown.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from headrace.model.event import Op
 from headrace.warehouse.series import Span
 
 Readings = Mapping[int, Mapping[Op, int]]
-"""Epoch → how far each odometer had come when a window began; or when it was first heard of after its end."""
+"""Odometer readings by epoch (ms): the newest before a window starts, or the first after it ends."""
 
 
 @dataclass(frozen=True)
 class Completeness:
     counted: Mapping[Op, int]
-    missing: Mapping[Op, int]  # verbs of which something is
-    known: bool  # there is nothing else that could be missing
+    missing: Mapping[Op, int]  # only operations with at least one missing
+    known: bool  # False if more than `missing` may be missing
 
     @property
     def totals(self) -> dict[Op, int]:
-        """What really happened, as far as is known."""
+        """Counts per operation, including the missing ones."""
         return {op: count + self.missing.get(op, 0) for op, count in self.counted.items()}
 
     @property
     def pct(self) -> float | None:
-        """100 only if all is counted. None: nobody can tell."""
+        """Counted operations in percent; 100 only if nothing is missing, None if unknown."""
         if not self.known:
             return None
         counted, missing = sum(self.counted.values()), sum(self.missing.values())
@@ -49,7 +49,12 @@ def added_counts(spans: Iterable[Span]) -> dict[Op, int]:
 
 
 def judge(spans: Iterable[Span], before: Readings, kept_since_ms: int) -> Completeness:
-    """`kept_since_ms`: an epoch that began later is kept whole, so what was not read of it before the window was 0."""
+    """Compare the counts of a window with its odometers.
+
+    An epoch that began at or after `kept_since_ms` is fully retained, so an odometer without a reading before the
+    window started at 0. For an older epoch without such a reading the movement before its first event in the window is
+    unknown, unless the odometer was still 0.
+    """
     spans = list(spans)
     missing = dict.fromkeys(Op, 0)
     known = bool(spans or before)
@@ -64,12 +69,12 @@ def judge(spans: Iterable[Span], before: Readings, kept_since_ms: int) -> Comple
 
 
 def moved_unseen(spans: Iterable[Span], before: Readings, after: Readings) -> bool:
-    """Whether an odometer moved, or may have, between its last reading up to the end of a window and its next."""
+    """Return True if an odometer moved, or may have, between its last reading in a window and its next one."""
     known: dict[int, Mapping[Op, int]] = dict(before)
     for span in spans:
         known[span.epoch_ms] = {**known.get(span.epoch_ms, {}), **span.last}
     if known and max(known) not in after:
-        return True  # it was not heard of since
+        return True  # no reading since
     return any(
         reading > known.get(epoch_ms, {}).get(op, 0)
         for epoch_ms, readings in after.items()

@@ -1,9 +1,9 @@
-"""Turns the points that have rows into one value per point, column by column. Pure.
+"""Fill the points that have no rows, column by column. Pure.
 
-Counters are zero where there are no rows: nothing happened. Gauges carry the *last* value, from before the window if
-need be: a queue of 500 that nobody touches still holds 500, and one that peaked and drained holds 0. What was carried
-into a point was true in it, so its highest value is at least that. Before the first event of a queue its gauges are
-unknown, not zero. Columns and not points, because eleven thousand of them are asked for at once.
+Counters are 0 where there are no rows. Gauges carry the *last* value forward, from before the window if necessary: an
+idle queue of 500 jobs still has 500, and one that peaked and drained has 0. The carried value was true at the start of
+a point, so the maximum of the point is at least that. Before the first event of a queue its gauges are unknown, not 0.
+Data is kept in columns rather than points because a request may cover 11,000 points.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Known = Sequence[int | None]
 
 @dataclass(frozen=True)
 class Points:
-    """One entry per point in every column. None: unknown; or no limit; or, of environments, not kept."""
+    """One column per quantity, one entry per point. None: unknown, no limit, or not recorded for environments."""
 
-    counts: Mapping[str, Sequence[int]]  # by column of the warehouse, see COUNT_COLUMN
+    counts: Mapping[str, Sequence[int]]  # by warehouse column, see COUNT_COLUMN
     max_depth: Known
     depth: Known  # the last value, as in all gauges without `max` in their name
-    cold: Known  # of `depth`: in PostgreSQL
+    cold: Known  # part of `depth` that is in PostgreSQL
     scheduled: Known
     bytes: Known
     max_bytes: Known
@@ -36,17 +36,15 @@ class Points:
     running: Known
     limit: Known
     max_age_ms: Known
-    wait_ms: Sequence[int]  # sums, and how many were measured
+    wait_ms: Sequence[int]  # sum of the waits; `waits` is their number
     waits: Sequence[int]
     run_ms: Sequence[int]
     runs: Sequence[int]
-    percentiles: Mapping[
-        str, Sequence[int]
-    ]  # "wait_p50" … → keys of histogram buckets; without meaning where none waited
+    percentiles: Mapping[str, Sequence[int]]  # "wait_p50" … → histogram bucket keys; meaningless where the count is 0
 
 
 def fill(window: Window, series: Series, before: Gauges | None, now_ms: int) -> Points:
-    """`before` is what was known when the window began; ages are computed up to `now_ms` at most."""
+    """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`."""
     layout = _Layout(window.points, series)
     depth = layout.carried("depth", before)
     running = layout.carried("running", before)
@@ -74,7 +72,7 @@ def fill(window: Window, series: Series, before: Gauges | None, now_ms: int) -> 
 
 
 def hide(points: Points, places: Collection[int]) -> Points:
-    """Return the points with nothing known at these places: no counts, no gauges."""
+    """Return the points with all counts and gauges at these indexes replaced by None."""
 
     def hidden(column: Any) -> Any:
         if isinstance(column, Mapping):
@@ -85,13 +83,12 @@ def hide(points: Points, places: Collection[int]) -> Points:
 
 
 class _Layout:
-    """Which row tells of which point."""
+    """Index from points to rows: each point's own row, and the newest row at or before it."""
 
     def __init__(self, points: int, series: Series) -> None:
         self.points = points
         self._series = series
-        # For each point the row of its own, and the newest row at or before it. -1, the end of a column, where there is
-        # none: there, what is to be taken instead is appended.
+        # -1 stands for no row: it selects the end of a column, where `_pick` appends the replacement value.
         own, newest = [-1] * points, [-1] * points
         for row, (point, following) in enumerate(pairwise([*series.index, points])):
             own[point] = row
@@ -99,19 +96,19 @@ class _Layout:
         self._own, self._newest = _picker(own), _picker(newest)
 
     def keeps(self, name: str) -> bool:
-        """Environments have fewer columns than queues. A queue without rows has none, but what was known before."""
+        """Return False for columns that environments do not record. A queue without rows has every column."""
         return not self._series.columns or name in self._series.columns
 
     def counted(self, name: str) -> Sequence[int]:
-        """0 where there is no row."""
+        """Return each point's own value, 0 where it has no row."""
         return self._taken(self._own, name, 0)
 
     def seen(self, name: str) -> Known:
-        """None where there is no row."""
+        """Return each point's own value, None where it has no row."""
         return self._taken(self._own, name, None)
 
     def carried(self, name: str, before: Gauges | None) -> Known:
-        """The last value, of this point or before; None before the first and for what is not kept."""
+        """Return the last value at or before each point; None before the first one and for missing columns."""
         return self._taken(self._newest, name, before and getattr(before, name))
 
     def _taken(self, pick: Callable[[Sequence[Any]], list[Any]], name: str, absent: int | None) -> list[Any]:
@@ -121,13 +118,13 @@ class _Layout:
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
-    """What takes the values at these places out of a column, without a step of Python for each."""
-    take = itemgetter(0, *places)  # one more, because of a single place it would return the value and not a tuple
+    """Return a function that selects these indexes from a column in C (itemgetter), not in a Python loop."""
+    take = itemgetter(0, *places)  # the extra index 0 keeps the result a tuple when there is a single place
     return lambda column: list(take(column)[1:])
 
 
 def _highest(seen: Known, last: Known, before: int | None) -> Known:
-    """The highest that was seen at events, or was carried into the point."""
+    """Return the maximum per point: measured at events, or carried into the point."""
     return [
         into if top is None else top if into is None or into < top else into
         for top, into in zip(seen, [before, *last[:-1]], strict=True)
@@ -135,8 +132,11 @@ def _highest(seen: Known, last: Known, before: int | None) -> Known:
 
 
 def _ages(window: Window, layout: _Layout, before: Gauges | None, depth: Known, now_ms: int) -> Known:
-    """In a bucket with rows: the highest age that was seen. In one without: what the longest-waiting job has grown to
-    by its end, or by now. A point of several buckets is as old as the oldest of them."""
+    """Return the highest age of the oldest waiting job per point, in ms.
+
+    A bucket with rows has its measured maximum; an empty bucket extrapolates the carried oldest time to its end (at
+    most `now_ms`). A point that spans several buckets takes their maximum.
+    """
     if not layout.keeps("seen_age_ms"):
         return [None] * layout.points
     oldest = layout.carried("oldest_ms", before)
@@ -151,7 +151,8 @@ def _ages(window: Window, layout: _Layout, before: Gauges | None, depth: Known, 
 
 
 def _add_gaps(ages: list[int | None], window: Window, layout: _Layout, oldest: Known, ends: Sequence[int]) -> None:
-    """Points of several buckets, some of them without rows: before the first with rows, between two, after the last."""
+    """Raise the ages of points with several buckets by their empty buckets: before the first row, between rows, after
+    the last."""
     gaps, firsts, lasts = (layout.seen(name) for name in ("gap_age_ms", "first_s", "last_s"))
     for point, end_s in enumerate(_ends(window)):
         first, last, seen, between = firsts[point], lasts[point], ages[point], gaps[point]
@@ -167,5 +168,5 @@ def _ends(window: Window) -> range:
 
 
 def _age(oldest_ms: int | None, until_ms: int) -> int:
-    """0 where nothing waits."""
+    """Return the age in ms; 0 if nothing waits."""
     return max(0, until_ms - oldest_ms) if oldest_ms else 0

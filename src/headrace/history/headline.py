@@ -1,4 +1,4 @@
-"""The numbers of a whole window. Added up or merged over all of it, never averaged from its points. Pure."""
+"""Totals, percentiles and peaks of a whole window: summed or merged over all data, never averaged from points. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.warehouse.series import PERCENTILES, Span
 
 @dataclass(frozen=True)
 class Durations:
-    """Null where nothing was measured."""
+    """Average and percentiles of durations in ms; None if there were none."""
 
     avg_ms: float | None
     percentiles: Mapping[str, float | None]
@@ -30,7 +30,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Headline:
-    totals: Mapping[Op, int]  # healed: with what odometers say is missing
+    totals: Mapping[Op, int]  # including operations known only from odometers
     seconds: float
     wait: Durations
     run: Durations
@@ -47,12 +47,12 @@ class Headline:
 
     @property
     def failure_rate(self) -> float | None:
-        """Failed attempts among those begun."""
+        """Ratio of failed to started attempts; None if none started."""
         return _share(self.totals[Op.NACK] + self.totals[Op.BURY], self.totals[Op.DEQUEUE])
 
     @property
     def ttl_rate(self) -> float | None:
-        """Jobs that expired before they ran, among those enqueued."""
+        """Ratio of expired to enqueued jobs; None if none were enqueued."""
         return _share(self.totals[Op.EXPIRE], self.totals[Op.ENQUEUE])
 
 
@@ -83,8 +83,8 @@ def headline(window: Window, points: Points, spans: Sequence[Span], counted: Com
 def _durations(total_ms: int, histograms: Iterable[Histogram]) -> Durations:
     merged = added(histograms)
     count = sum(merged.values())
-    found = {name: percentile(merged, share) for name, share in PERCENTILES.items()}
-    return Durations(total_ms / count if count else None, found, count)
+    percentiles = {name: percentile(merged, share) for name, share in PERCENTILES.items()}
+    return Durations(total_ms / count if count else None, percentiles, count)
 
 
 def _highest(column: Known) -> int | None:
@@ -92,7 +92,7 @@ def _highest(column: Known) -> int | None:
 
 
 def _peak(window: Window, column: Known, divisor: int) -> Peak | None:
-    """The first of its points with the highest value."""
+    """Return the first point with the highest value; None if all are unknown."""
     if (value := _highest(column)) is None:
         return None
     return Peak(value / divisor if divisor > 1 else value, window.start_s + column.index(value) * window.step_s)

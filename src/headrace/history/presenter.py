@@ -1,4 +1,4 @@
-"""The shape in which history leaves Headrace: documented in docs/reference/api.md; extended, never renamed."""
+"""Render history as JSON. The format is documented in docs/reference/api.md; fields are added, never renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.warehouse.queue_metrics import TOP
 FLOW = {"enqueued": Op.ENQUEUE, "dequeued": Op.DEQUEUE, "completed": Op.ACK}
 _OP_OF = {column: op for op, column in COUNT_COLUMN.items()}
 TOTALS = {**FLOW, **{name: _OP_OF[column] for name, column in (FAILURES | MOVES).items()}}
-"""The word for each verb in answers."""
+"""Operation of each field of `headline.totals`."""
 
 
 def present_queue(queue: str, history: History) -> bytes:
@@ -61,7 +61,7 @@ def _document(subject: Mapping[str, str], history: History) -> bytes:
         "percentiles": _range_percentiles(history.headline),
     }
     parts = timeseries.render(window, history.points, watermark_ms, history.unknown)
-    # Put together once: the whole may have millions of characters.
+    # Joined once, because the document may have millions of characters.
     parts[0] = f'{_text(head)[:-1]},"timeseries":[{parts[0]}'
     parts[-1] += "]}"
     return ",".join(parts).encode()

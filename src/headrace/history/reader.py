@@ -1,7 +1,7 @@
-"""Asks the warehouse for what a chart needs, and makes of it what a reader may trust.
+"""Read the history of a queue or environment and assemble points, completeness and summary.
 
-The watermark is asked first: points that it calls complete are read later, so they hold everything. The rest is asked
-at once.
+The watermark is read before the points, so every point it marks complete was read afterwards and contains all events.
+The remaining queries run in parallel.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from headrace.warehouse.tiers import TIERS
 
 DAY_MS = 86_400_000
 REPORTS_KEPT_MS = 30 * DAY_MS
-"""Batches are kept 31 days. Where the oldest is younger than this, none was removed yet."""
+"""Batch reports have a TTL of 31 days. If the oldest report is younger than this, none has expired yet, so reports cover
+all history."""
 LONGEST_BY_MINUTE_S = 2 * 3600
 
 _beside = ThreadPoolExecutor(16, thread_name_prefix="history")
-"""For questions that are asked beside another. They never wait for one another."""
+"""Threads for queries that run in parallel with another one. Their queries never wait for one another."""
 
 
 @dataclass(frozen=True)
@@ -38,46 +39,47 @@ class History:
     points: Points
     completeness: Completeness
     headline: Headline
-    watermark_ms: int | None  # everything up to then is in, but for gaps
-    unknown: frozenset[int]  # places of points of which something may be missing
+    watermark_ms: int | None  # all events up to this time are included, except in gaps
+    unknown: frozenset[int]  # indexes of points that may lack events
 
 
 @dataclass(frozen=True)
 class Top:
-    """The queues that lead in one number."""
+    """Queues of an environment ranked by one metric."""
 
     window: Window
     metric: str
-    rows: Sequence[dict[str, Any]]  # of the query `top_queues`
+    rows: Sequence[dict[str, Any]]  # result of the query `top_queues`
 
 
 def queue_history(reads: Reads, ref: QueueRef, window: Window, now_ms: int) -> History | None:
-    """None if history knows nothing of this queue."""
+    """Return the history of a queue; None if there is none."""
     lost = pipeline_batches.losses_at_end(reads, window.start_s * 1000, window.end_s * 1000)
-    asked = _beside.submit(queue_metrics.before, reads, ref, window.start_s)
-    looked = _beside.submit(_gaps, reads, window, lost, now_ms)
+    before_future = _beside.submit(queue_metrics.before, reads, ref, window.start_s)
+    gaps_future = _beside.submit(_gaps, reads, window, lost, now_ms)
     series = queue_metrics.points(reads, window.tier.name, ref, window.start_s, window.end_s, window.step_s)
-    before = asked.result()
+    before = before_future.result()
     if before is None and not series.index:
         return None
     readings = before.readings if before else {}
     counted = judge(series.spans, readings, now_ms - TIERS[-1].kept_s * 1000)
     if lost.at_end and moved_unseen(series.spans, readings, queue_metrics.after(reads, ref, window.end_s)):
         counted = replace(counted, known=False)
-    return _history(window, series, before and before.gauges, counted, lost.watermark_ms, looked.result(), now_ms)
+    gaps = gaps_future.result()
+    return _history(window, series, before and before.gauges, counted, lost.watermark_ms, gaps, now_ms)
 
 
 def environment_history(reads: Reads, ref: EnvRef, window: Window, now_ms: int) -> History | None:
-    """All queues of an environment together; None if history knows none."""
+    """Return the history of all queues of an environment together; None if there is none."""
     lost = pipeline_batches.losses(reads, window.start_s * 1000, window.end_s * 1000)
-    asked = _beside.submit(environment_metrics.before, reads, ref, window.start_s)
-    looked = _beside.submit(_gaps, reads, window, lost, now_ms)
+    before_future = _beside.submit(environment_metrics.before, reads, ref, window.start_s)
+    gaps_future = _beside.submit(_gaps, reads, window, lost, now_ms)
     series = environment_metrics.points(reads, window.tier, ref, window.start_s, window.end_s, window.step_s)
-    before = asked.result()
+    before = before_future.result()
     if not before.known and not series.index:
         return None
     counted = _environment_completeness(reads, ref, window, series, lost, now_ms)
-    return _history(window, series, before.gauges, counted, lost.watermark_ms, looked.result(), now_ms)
+    return _history(window, series, before.gauges, counted, lost.watermark_ms, gaps_future.result(), now_ms)
 
 
 def top_queues(reads: Reads, ref: EnvRef, metric: str, window: Window, now_ms: int, limit: int) -> Top:
@@ -86,7 +88,7 @@ def top_queues(reads: Reads, ref: EnvRef, metric: str, window: Window, now_ms: i
 
 
 def _gaps(reads: Reads, window: Window, lost: Losses, now_ms: int) -> list[Gap]:
-    """Return the gaps in what the pipeline delivered of a window."""
+    """Return the gaps in the events that the pipeline delivered for a window."""
     if lost.watermark_ms is None:
         return []
     were_removed = lost.since_ms is not None and lost.since_ms <= now_ms - REPORTS_KEPT_MS
@@ -106,14 +108,14 @@ def _history(
 ) -> History:
     points = fill(window, series, before, now_ms)
     if gaps or watermark_ms is None or watermark_ms <= window.start_s * 1000:
-        counted = replace(counted, known=False)  # nothing of the window is in for certain
+        counted = replace(counted, known=False)  # no part of the window is certain to be included
     whole = headline(window, points, series.spans, counted, now_ms)
     unknown = unknown_points(window, gaps)
     return History(window, hide(points, unknown) if unknown else points, counted, whole, watermark_ms, unknown)
 
 
 def unknown_points(window: Window, gaps: Sequence[Gap]) -> frozenset[int]:
-    """Return the places of the points that a gap concerns."""
+    """Return the indexes of the points that overlap a gap."""
     step_ms, start_ms = window.step_s * 1000, window.start_s * 1000
     places: set[int] = set()
     for gap in gaps:
@@ -125,8 +127,11 @@ def unknown_points(window: Window, gaps: Sequence[Gap]) -> frozenset[int]:
 def _environment_completeness(
     reads: Reads, ref: EnvRef, window: Window, series: Series, lost: Losses, now_ms: int
 ) -> Completeness:
-    """The odometers of every queue would cost more than the answer. Where the pipeline missed nothing of any queue,
-    nothing is missing here; only where it did, they are looked at."""
+    """Return the completeness of an environment window.
+
+    If the pipeline reported no losses in it, nothing is missing; otherwise compare the odometers of all queues, which
+    costs more than the history itself.
+    """
     counts = added_counts(series.spans)
     reported = lost.since_ms is not None and (
         lost.since_ms <= window.start_s * 1000 or lost.since_ms > now_ms - REPORTS_KEPT_MS

@@ -1,5 +1,4 @@
-"""Can the numbers be trusted? Compares the odometers of each queue, and each watched stream, with what every tier has
-counted."""
+"""Compare the odometers of each queue and each watched stream with the totals of every history tier."""
 
 from __future__ import annotations
 
@@ -18,24 +17,24 @@ Totals = Mapping[tuple[QueueRef, Op], int]
 
 
 class Counted(Protocol):
-    """Something that counts for itself what becomes of its jobs."""
+    """A queue or stream with odometers of its own."""
 
     @property
     def ref(self) -> QueueRef: ...
     @property
-    def epoch_ms(self) -> int: ...  # since when
+    def epoch_ms(self) -> int: ...  # start of the odometers
     @property
     def odometers(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """For each verb: what the queues counted, and what each tier did."""
+    """Odometer totals and history totals of each tier, per operation."""
 
     odometers: Mapping[Op, int]
     tiers: Mapping[str, Mapping[Op, int]]
-    difference: int  # summed over every queue, verb and tier without regard to sign: errors cannot cancel out
-    too_old: Mapping[str, int]  # queues that are older than what a tier keeps, and are not compared there
+    difference: int  # sum of absolute differences over queues, operations and tiers, so that errors do not cancel out
+    too_old: Mapping[str, int]  # per tier, queues older than its retention, which are not compared
 
 
 def reconcile(states: Collection[Counted], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
@@ -44,9 +43,9 @@ def reconcile(states: Collection[Counted], tiers: Mapping[str, Totals], now_ms: 
     too_old: dict[str, int] = {}
     for tier, counted in tiers.items():
         kept_since = now_ms - queue_metrics.KEPT_DAYS[tier] * DAY_MS
-        forgotten = {state.ref for state in states if state.epoch_ms <= kept_since}
-        too_old[tier] = len(forgotten)
-        compared = (key for key in truth.keys() | counted.keys() if key[0] not in forgotten)
+        skipped = {state.ref for state in states if state.epoch_ms <= kept_since}
+        too_old[tier] = len(skipped)
+        compared = (key for key in truth.keys() | counted.keys() if key[0] not in skipped)
         difference += sum(abs(counted.get(key, 0) - truth.get(key, 0)) for key in compared)
     sums = {tier: _by_op(counted) for tier, counted in tiers.items()}
     return Reconciliation(_by_op(truth), sums, difference, too_old)
@@ -57,4 +56,4 @@ def read_totals(client: Client) -> dict[str, Totals]:
 
 
 def _by_op(totals: Totals) -> dict[Op, int]:
-    return {op: sum(count for (_, found), count in totals.items() if found == op) for op in Op}
+    return {op: sum(count for (_, each), count in totals.items() if each == op) for op in Op}

@@ -1,7 +1,7 @@
-"""Points as JSON text, section by section.
+"""Render points as JSON text, section by section.
 
-A week of minutes is ten thousand points of fifty numbers, so the text is put together here and not by an encoder that
-looks at each of them. The numbers are our own, so nothing needs escaping.
+A week of minutes is 10,000 points of 50 numbers, so the text is formatted column by column instead of by a JSON
+encoder. All values are numbers, so nothing needs escaping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.warehouse.series import PERCENTILES
 Texts = Sequence[str]
 
 DIGITS = 3
-"""After the point, in milliseconds, rates and percents."""
+"""Decimal places of milliseconds, rates and percentages."""
 
 FAILURES = {"nack": "nack_count", "dlq": "dlq_count", "ttl_expired": "ttl_expire_count"}
 MOVES = {
@@ -31,15 +31,17 @@ MOVES = {
     "redriven": "redrive_count",
     "cancelled": "cancel_count",
 }
-"""What else happens to jobs, and its column."""
+"""Fields of the section `moves` and their count columns."""
 
 
 def render(
     window: Window, points: Points, watermark_ms: int | None, unknown: Collection[int] = frozenset()
 ) -> list[str]:
-    """Return parts of the text of all points, in order, with a comma between any two: of a section and the next, and of
-    a point and the next. The first of a point opens its object, the last closes it. Points at the places in `unknown`
-    are not complete, whatever the watermark is."""
+    """Return the JSON text of all points in parts, to be joined with commas.
+
+    Each point has one part per section; the first opens its object and the last closes it. Points at the indexes in
+    `unknown` are never complete, regardless of the watermark.
+    """
     sections = (
         _heads(window, watermark_ms, unknown),
         _throughput(points, window.step_s),
@@ -54,12 +56,12 @@ def render(
 
 
 def number(value: float | None) -> str:
-    """As JSON writes it, without digits that nobody measured."""
+    """Format as a JSON number, rounded to DIGITS; None becomes null."""
     return "null" if value is None else repr(round(value, DIGITS))
 
 
 def milliseconds_of(key: int) -> float:
-    """Of the bucket of a histogram."""
+    """Return the midpoint of a histogram bucket, in milliseconds."""
     return round(value_of(key), DIGITS)
 
 
@@ -107,7 +109,7 @@ def _depth(points: Points) -> Texts:
 
 
 def _warm(points: Points) -> Known:
-    """What does not wait in PostgreSQL."""
+    """Return the waiting jobs in Valkey per point; None if unknown."""
     if None not in points.cold and not any(points.cold):
         return points.depth
     return [
@@ -131,7 +133,7 @@ def _percentiles(points: Points) -> Texts:
 
 
 def _quantiles(points: Points, what: str, counts: Sequence[int]) -> Iterator[str]:
-    """Many points have the same ones: there are few buckets."""
+    """Render percentiles per point. Texts are cached, because many points share the same buckets."""
     text = _Remembered(lambda keys: _object(dict(zip(PERCENTILES, map(milliseconds_of, keys), strict=True))))
     unknown = _object(dict.fromkeys(PERCENTILES))
     keys = zip(*(points.percentiles[f"{what}_{name}"] for name in PERCENTILES), strict=True)
@@ -139,17 +141,18 @@ def _quantiles(points: Points, what: str, counts: Sequence[int]) -> Iterator[str
 
 
 def _concurrency(points: Points) -> Texts:
-    def made(state: tuple[int | None, int | None, int | None]) -> str:
+    def render_state(state: tuple[int | None, int | None, int | None]) -> str:
         highest, last, limit = state
         percent = utilization_pct(highest, limit)
         return '"concurrency":' + _object({"max": highest, "last": last, "limit": limit, "utilization_pct": percent})
 
-    text = _Remembered(made)
+    text = _Remembered(render_state)
     return [text[state] for state in zip(points.max_running, points.running, points.limit, strict=True)]
 
 
 def utilization_pct(running: int | None, limit: int | None) -> float | None:
-    """None without a limit; above 100 is possible when a limit was lowered or bursts are allowed."""
+    """Return running jobs in percent of the limit; None without a limit. Exceeds 100 during bursts, or after the limit
+    was lowered."""
     return 100 * running / limit if running is not None and limit else None
 
 
@@ -162,21 +165,21 @@ def _moves(points: Points) -> Texts:
 
 
 def _counted(points: Points, section: str, columns: Mapping[str, str]) -> Texts:
-    """Most points have the same counts: none."""
+    """Render counts per point. Texts are cached, because most points have only zeros."""
     text = _Remembered(lambda counts: f'"{section}":' + _object(dict(zip(columns, counts, strict=True))))
     return [text[counts] for counts in zip(*(points.counts[column] for column in columns.values()), strict=True)]
 
 
 class _Remembered(dict[Any, str]):
-    """Text that was made once is looked up after that."""
+    """Dictionary that computes missing values with `make`."""
 
     def __init__(self, make: Callable[[Any], str]) -> None:
         super().__init__()
         self._make = make
 
     def __missing__(self, key: Any) -> str:
-        self[key] = made = self._make(key)
-        return made
+        self[key] = text = self._make(key)
+        return text
 
 
 def _object(values: Mapping[str, float | None]) -> str:
