@@ -310,8 +310,8 @@ def test_a_pipeline_that_stopped_and_one_that_lost_events_are_told(
     alerting.send_all()
     names = [each.document["rule"]["name"] for each in receiver.received]
     assert names == [
-        "The pipeline missed metric events: what rules are compared with is too low",
-        "Rules are not evaluated: the pipeline is behind or stopped",
+        "The pipeline lost metric events: rule values may be too low",
+        "Alert rules are not evaluated: the pipeline is behind or stopped",
     ]
     at(alerting, history, 20)
     assert {each.state for each in alerting.incidents()} == {"resolved"}
@@ -331,7 +331,7 @@ def test_the_incidents_of_a_rule_that_is_removed_or_switched_off_end(
         records.remove_rule(conn, gone.id)
         records.put_rule(conn, replace(off, enabled=False))
     assert at(alerting, history, 2) == ["resolved", "resolved"]
-    assert {each.reason for each in alerting.incidents()} == {"the rule was removed or switched off"}
+    assert {each.reason for each in alerting.incidents()} == {"the rule was deleted or disabled"}
     at(alerting, history, 3)
     assert alerting.phases() == {}
     alerting.send_all()
@@ -384,7 +384,7 @@ def test_a_person_ends_an_incident_that_does_not_end_by_itself(alerting: Alertin
 
 def test_rules_of_one_environment_cannot_use_channels_of_another(alerting: Alerting, receiver: Receiver) -> None:
     foreign = alerting.add_channel({"type": "webhook", "url": receiver.url}, replace(ENV, org="other")).id
-    with pytest.raises(InvalidRule, match="no channel"):
+    with pytest.raises(InvalidRule, match="does not exist"):
         alerting.add_rule(metric="BACKLOG", threshold=1, channels=[foreign])
 
 
@@ -606,7 +606,7 @@ def test_one_bad_recipient_blocks_nobody(alerting: Alerting, history: History) -
     ]
     for each in deliveries:
         assert each["delivered_at"] is not None
-        assert each["error"] == "Delivered, but the mail server refused bob@example.org (550 no such user)."
+        assert each["error"] == "The mail server rejected bob@example.org (550 no such user); the other recipients received it."
 
 
 @pytest.mark.parametrize(
@@ -695,7 +695,7 @@ def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver,
 @pytest.mark.timeout(LONG_S)
 def test_apprise_says_what_it_does_not_know() -> None:
     options = replace(LOCAL, channels=replace(LOCAL.channels, apprise_schemes=frozenset({"nosuchservice"})))
-    with pytest.raises(NotTaken, match="does not know this URL"):
+    with pytest.raises(NotTaken, match="unknown Apprise URL"):
         send("apprise", {"url": "nosuchservice://x"}, Message("m", "test", _rule(), []), options)
 
 

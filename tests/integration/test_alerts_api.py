@@ -85,8 +85,8 @@ def test_a_rule_is_made_shown_changed_and_removed(api: TestClient) -> None:
     [
         ({"window_s": 0}, "window_s must be a whole number from 5"),
         ({"metric": "TEMPERATURE"}, "metric"),
-        ({"threshold": None}, "needs a threshold"),
-        ({"channels": ["channel_none"]}, "no channel"),
+        ({"threshold": None}, "requires a threshold"),
+        ({"channels": ["channel_none"]}, "does not exist in this environment"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -334,11 +334,11 @@ def test_a_file_is_shown_applied_and_then_true(shell: Shell, receiver: Receiver)
     ("text", "words"),
     [
         ("not toml", "not valid TOML"),
-        ("[[rules]]", "it may have [[rule]] and [[channel]]"),
-        ('[[rule]]\nname = "x"', "needs org"),
+        ("[[rules]]", "allowed are [[rule]] and [[channel]]"),
+        ('[[rule]]\nname = "x"', "org is missing"),
         (plan("https://x.example/").replace('"10m"', '"0m"'), "window_s must be"),
-        (plan("https://x.example/").replace('"10m"', "10"), "it must be a duration"),
-        (plan("https://x.example/").replace('["ops"]', '["nobody"]'), "names the channel 'nobody'"),
+        (plan("https://x.example/").replace('"10m"', "10"), "must be a duration"),
+        (plan("https://x.example/").replace('["ops"]', '["nobody"]'), "channel 'nobody' is neither"),
         (plan("https://x.example/") + plan("https://x.example/"), "twice"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Alerts: rules over history, incidents that begin and end, and messages that arrive."""
+"""Alerts: rules evaluated on history, incidents, and messages delivered to channels."""

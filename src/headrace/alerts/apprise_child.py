@@ -1,8 +1,8 @@
-"""Sends one message with Apprise: `python -m headrace.alerts.apprise_child`, with JSON on standard input.
+"""Send one message with Apprise: `python -m headrace.alerts.apprise_child`, with JSON on standard input.
 
-Apprise's plugins reach hosts that their URLs name, some follow redirects, some read files or act on the machine itself.
-They run in this process, which does nothing else: it has no environment and gains no privileges, its resources are
-limited, and audit hooks see every connection, opened file and new process, by any library.
+Apprise plugins connect to hosts named in their URLs; some follow redirects, read files or act on the machine itself.
+They run in this dedicated process: it has no environment and gains no privileges, its resources are limited, and audit
+hooks check every connection, opened file and new process of any library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMITS = {
     resource.RLIMIT_FSIZE: 0,
     resource.RLIMIT_NOFILE: 64,
 }
-"""In bytes, seconds of processor time and open files."""
+"""Resource limits: bytes, seconds of CPU time, open files."""
 
 SENDS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 LOCAL_EVENTS = (
@@ -38,14 +38,14 @@ LOCAL_EVENTS = (
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.chown", "os.truncate"),
     *("os.kill", "shutil.", "sqlite3.", "tempfile.", "signal."),
 )
-"""What acts on this machine; each stands for all audit events that begin with it."""
-LOCAL = "it would act on the machine of this server"
+"""Prefixes of audit events that act on this machine."""
+LOCAL = "this plugin would act on the server's own machine"
 
 refused: list[str] = []
 
 
 def limit_process() -> None:
-    """Give up what this process does not need. Only Linux can refuse new privileges; there, raises OSError if not."""
+    """Limit the resources of this process and, on Linux, forbid new privileges. Raises OSError if that fails."""
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         if prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -57,10 +57,10 @@ def limit_process() -> None:
 
 
 class ConnectionGuard:
-    """An audit hook that lets connections through to allowed addresses only.
+    """Audit hook that allows connections only to permitted addresses.
 
-    It sees addresses, not names: libraries resolve a name first. Names that the policy lists are noted when they are
-    looked up, and their addresses are allowed.
+    The events carry addresses, not names, because libraries resolve names first. Names listed by the policy are
+    recorded when they are looked up, and their addresses are allowed.
     """
 
     def __init__(self, policy: AddressPolicy) -> None:
@@ -74,7 +74,7 @@ class ConnectionGuard:
             self._check(*arguments[:2])
 
     def _check(self, made: socket.socket, address: Any) -> None:
-        if address is None:  # sendmsg on a socket that is connected
+        if address is None:  # sendmsg on a connected socket
             return
         if made.family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
             _refuse(LOCAL)
@@ -82,14 +82,14 @@ class ConnectionGuard:
         try:
             is_allowed = self._policy.allows(host)
         except ValueError:
-            _refuse(f"{host} is not an address: names must be resolved before a connection is made")
+            _refuse(f"{host} is not an address: names must be resolved before connecting")
         if not is_allowed and not any(host in _addresses(name) for name in set(self._listed)):
             _refuse(refusal(host, host, self._policy))
 
 
 class MachineGuard:
-    """An audit hook that refuses new processes, changes of files, and reading of files other than Python's own, those
-    of installed packages, certificates and types of media."""
+    """Audit hook that refuses new processes, file changes, and reading of files other than those of Python, installed
+    packages, certificates and media types."""
 
     def __init__(self) -> None:
         paths = sysconfig.get_paths()
@@ -106,12 +106,12 @@ class MachineGuard:
             _refuse(LOCAL)
 
     def _check(self, path: Any, flags: int) -> None:
-        if isinstance(path, int):  # was opened before
+        if isinstance(path, int):  # an open file descriptor
             return
-        found = os.path.realpath(os.fsdecode(path))
-        is_readable = any(found == place or found.startswith(f"{place}{os.sep}") for place in self._readable)
+        real = os.path.realpath(os.fsdecode(path))
+        is_readable = any(real == place or real.startswith(f"{place}{os.sep}") for place in self._readable)
         if not is_readable or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            _refuse("it would use a file of this server")
+            _refuse("this plugin would use a file of the server")
 
 
 def _refuse(why: str) -> NoReturn:
@@ -128,7 +128,7 @@ def _addresses(name: str) -> set[str]:
 
 
 def restrict_requests() -> None:
-    """No redirects, and no passwords from the netrc file of the user who runs this."""
+    """Disable redirects, and passwords from the netrc file of the current user."""
     import requests
 
     send = requests.Session.send
@@ -153,11 +153,11 @@ def main() -> int:
     sys.addaudithook(MachineGuard())
     sys.addaudithook(ConnectionGuard(AddressPolicy(tuple(given["allowed_hosts"]), given["allow_private"])))
     if (named := find_file_parameter(given["url"])) is not None:
-        print(f"the parameter {named} may name a file of this server")
+        print(f"the parameter {named} may name a file on the server")
         return 1
     target = apprise.Apprise.instantiate(given["url"])
     if target is None:
-        print(refused[-1] if refused else "it does not know this URL, or a library for it is not installed")
+        print(refused[-1] if refused else "unknown Apprise URL, or its library is not installed")
         return 1
     scheme = str(getattr(target, "schema", "")).lower()
     if scheme in LOCAL_SCHEMES or scheme not in given["schemes"]:
@@ -167,7 +167,7 @@ def main() -> int:
     sender.add(target)
     if sender.notify(body=given["body"], title=given["title"], notify_type=apprise.NotifyType(given["kind"])):
         return 0
-    print(refused[-1] if refused else "the service did not take it")
+    print(refused[-1] if refused else "the service rejected the message")
     return 1
 
 

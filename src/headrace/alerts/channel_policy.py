@@ -1,6 +1,6 @@
-"""What the operator allows channels to do.
+"""Restrictions that the operator places on channels.
 
-Checked when a channel is made, and again whenever a message is sent: a channel may be older than the settings.
+Checked when a channel is created and again before each message, because a channel may be older than the settings.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from headrace.settings import AlertsSettings
 
 LOCAL_SCHEMES = frozenset({"dbus", "kde", "qt", "glib", "gio", "gnome", "macosx", "windows", "syslog", "blink1"})
-"""Schemes of Apprise that act on the machine itself; no setting allows them."""
+"""Apprise schemes that act on the machine itself; no setting allows them."""
 
 FILE_PARAMETERS = frozenset({"template", "keyfile", "subfile"})
-"""Parameters of Apprise's URLs that name files in some plugin, besides those that begin with `pgp`."""
+"""Parameters of Apprise URLs that some plugin reads as file names, in addition to those that start with `pgp`."""
 
 ANY = "*"
 
@@ -52,16 +52,16 @@ class ChannelPolicy:
         )
 
     def _apprise_problem(self, url: str) -> str | None:
-        found = re.match(r"([A-Za-z0-9]+)://", url)
-        if not found:
-            return "url must begin with a scheme that Apprise knows, as in tgram://"
-        scheme = found[1].lower()
+        match = re.match(r"([A-Za-z0-9]+)://", url)
+        if not match:
+            return "url must begin with an Apprise scheme, such as tgram://"
+        scheme = match[1].lower()
         if scheme in LOCAL_SCHEMES:
-            return f"{scheme}:// acts on the machine of this server, which is not allowed"
+            return f"{scheme}:// acts on the server's own machine, which is not allowed"
         if scheme not in self.apprise_schemes:
             return f"{scheme}:// is not among the services that the operator allows (alerts.apprise_schemes)"
         if (named := find_file_parameter(url)) is not None:
-            return f"the parameter {named} may name a file of this server, which is not allowed"
+            return f"the parameter {named} may name a file on the server, which is not allowed"
         return None
 
 
@@ -69,7 +69,7 @@ DEFAULT_POLICY = ChannelPolicy.of(AlertsSettings())
 
 
 def find_file_parameter(url: str) -> str | None:
-    """Return the first parameter of an Apprise URL that may name a file."""
+    """Return the first parameter of an Apprise URL that may name a file; None if there is none."""
     for part in re.split(r"[?&;]", url)[1:]:
         name = unquote(part.partition("=")[0]).strip().lower().lstrip("+-:")
         if name in FILE_PARAMETERS or name.startswith("pgp"):

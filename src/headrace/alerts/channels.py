@@ -1,7 +1,7 @@
-"""Channels: what each type needs, and what of it may be shown again.
+"""Build and validate channels, and mask their secrets.
 
-Addresses and secrets are kept in `config`, and leave it only to be used. What is shown is the type, the name and
-`target`: the host of a URL without its path, which is the secret of most of them; addresses of mail as they are.
+Addresses and secrets are stored in `config`, which is never shown. Users see the type, the name and `target`: the host
+of a URL without its path, because the path is the secret of most services; email addresses are shown in full.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ def make_channel(
     before: Channel | None = None,
     policy: ChannelPolicy = DEFAULT_POLICY,
 ) -> tuple[Channel, str | None]:
-    """The channel of these fields, and the secret that was made for it, if one was. InvalidRule says what is wrong.
+    """Return the channel with these fields, and the generated secret or None. Raises InvalidRule.
 
-    With `before`, secrets that are left out stay as they are.
+    With `before`, omitted addresses and secrets are unchanged.
     """
     kind = given.get("type", before.type if before else None)
     if kind not in TYPES:
         raise _wrong(given, f"type must be one of {', '.join(TYPES)}")
     if unknown := given.keys() - COMMON - FIELDS[kind]:
-        raise _wrong(given, f"a channel of type {kind} has no {', '.join(sorted(unknown))}")
+        raise _wrong(given, f"unknown field for type {kind}: {', '.join(sorted(unknown))}")
     name: Any = given.get("name", before.name if before else "")
     if problem := name_problem(name) if isinstance(name, str) else "must be text":
         raise _wrong(given, f"name {problem}")
     kept = before.config if before and before.type == kind else {}
     config = {**kept, **{key: given[key] for key in FIELDS[kind] if given.get(key) is not None}}
-    made = None
+    new_secret = None
     if kind == "webhook" and "secret" not in config:
-        config["secret"] = made = secrets.token_hex(32)
+        config["secret"] = new_secret = secrets.token_hex(32)
     _check(given, kind, config)
-    # One that is no longer allowed can still be renamed and switched off; what it would send is refused then.
+    # A channel that is no longer allowed can still be renamed and disabled; its messages are refused when sent.
     is_new = before is None or before.type != kind or before.config != config
     if is_new and (problem := policy.find_problem(kind, config, tenant.org)):
         raise _wrong(given, problem)
@@ -60,14 +60,14 @@ def make_channel(
     if not all(isinstance(flag, bool) for flag in flags.values()):
         raise _wrong(given, "health and enabled must be true or false")
     where = (tenant.org, tenant.project, tenant.env)
-    return Channel(channel_id, *where, name, kind, config, target_of(kind, config), **flags), made
+    return Channel(channel_id, *where, name, kind, config, target_of(kind, config), **flags), new_secret
 
 
 FLAGS = ("health", "enabled")
 
 
 def target_of(kind: str, config: Mapping[str, Any]) -> str:
-    """Where it leads, as far as that may be shown."""
+    """Return the destination of a channel without its secrets."""
     if kind == "email":
         return ", ".join(config["to"])
     parts = urlsplit(config["url"])
@@ -82,11 +82,11 @@ def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> No
         if not isinstance(to, list) or not 0 < len(to) <= MAX_RECIPIENTS:
             raise _wrong(given, f"to must be a list of 1 to {MAX_RECIPIENTS} addresses")
         if bad := [one for one in to if not isinstance(one, str) or not MAIL.fullmatch(one)]:
-            raise _wrong(given, f"{bad[0]!r} is not an address of mail")
+            raise _wrong(given, f"{bad[0]!r} is not an email address")
         return
     url: Any = config.get("url")
     if not isinstance(url, str) or not 0 < len(url) <= MAX_URL or not url.isprintable():
-        raise _wrong(given, f"url must be text of 1 to {MAX_URL} visible characters")
+        raise _wrong(given, f"url must be text of 1 to {MAX_URL} printable characters")
     if kind != "apprise":
         try:
             checked_url(url)
@@ -94,8 +94,8 @@ def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> No
             raise _wrong(given, f"url {error}") from None
     secret: Any = config.get("secret", "x" * MIN_SECRET)
     if not isinstance(secret, str) or not MIN_SECRET <= len(secret) <= MAX_SECRET or not secret.isprintable():
-        raise _wrong(given, f"secret must be text of {MIN_SECRET} to {MAX_SECRET} visible characters")
+        raise _wrong(given, f"secret must be text of {MIN_SECRET} to {MAX_SECRET} printable characters")
 
 
 def _wrong(given: Mapping[str, Any], why: str) -> InvalidRule:
-    return InvalidRule(f"The channel {given.get('name', '')!r} is not possible: {why}. Nothing was changed.")
+    return InvalidRule(f"Invalid channel {given.get('name', '')!r}: {why}. Nothing was changed.")

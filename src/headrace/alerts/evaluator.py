@@ -1,7 +1,7 @@
-"""One round over all rules: read history in few questions, judge, write.
+"""Evaluate all rules once: read history in few queries, compare, write.
 
-Environments whose rules need the same windows are read together, so a round costs by how many environments and windows
-there are and not by how many rules. What could not be read is not known, and changes nothing.
+Environments whose rules need the same windows are read together, so the cost depends on environments and windows, not
+on rules. Rules whose history could not be read keep their state.
 """
 
 from __future__ import annotations
@@ -33,30 +33,32 @@ log = logging.getLogger(__name__)
 
 ENVIRONMENTS_AT_ONCE = 100
 ORPHANS_AT_ONCE = 1000
-ORPHANED = "the rule was removed or switched off"
+ORPHANED = "the rule was deleted or disabled"
 
 
 @dataclass(frozen=True)
 class EvaluatorOptions:
-    max_lag_s: float = 120.0  # history that is further behind is not judged
+    max_lag_s: float = 120.0  # rules are not evaluated while history lags more than this
     query_timeout_s: float = 10.0
 
 
 @dataclass
 class Round:
-    """What a round did; for logs and measurements."""
+    """Counts of one evaluation, for logs and metrics."""
 
     rules: int = 0
     environments: int = 0
     queries: int = 0
-    unknown: int = 0  # rules whose state was kept
+    unknown: int = 0  # rules that kept their state because their values are unknown
     transitions: int = 0
     lag_ms: int | None = None
     failures: list[str] = field(default_factory=list[str])
-    unreachable: bool = False  # ClickHouse does not answer: no use in asking on
+    unreachable: bool = False  # ClickHouse does not answer; further queries are skipped
 
 
 class CountedReads(Reads):
+    """Query runner that counts its queries."""
+
     def __init__(self, client: Client, timeout_s: float, round_: Round) -> None:
         super().__init__(client, timeout_s)
         self._round = round_
@@ -68,6 +70,8 @@ class CountedReads(Reads):
 
 @dataclass
 class Environment:
+    """Enabled rules of one environment, grouped by the values they need."""
+
     ref: EnvRef
     rules: list[Rule]
 
@@ -76,11 +80,11 @@ class Environment:
         groups: dict[tuple[str, str, int], list[Rule]] = {}
         for rule in self.rules:
             groups.setdefault((rule.metric, rule.percentile, rule.window_s), []).append(rule)
-        self.groups = list(groups.values())  # rules of one group are compared with the same values
+        self.groups = list(groups.values())  # the rules of a group are compared with the same values
 
 
 class Evaluator:
-    """`connect` is called when there is no client yet, and again after ClickHouse was away."""
+    """Evaluates all rules. `connect` opens a ClickHouse client on first use and again after a failure."""
 
     def __init__(
         self, pool: Pool, lease: Lease, connect: Callable[[], Client], options: EvaluatorOptions | None = None
@@ -92,10 +96,13 @@ class Evaluator:
         self._client: Client | None = None
         self._revision: int | None = None
         self._environments: list[Environment] = []
-        self._began_ms: int | None = None  # its first round
+        self._began_ms: int | None = None  # time of the first evaluation
 
     def run_once(self, now_ms: int) -> Round:
-        """Raises EvaluatorFenced, or what PostgreSQL's absence is; ClickHouse's is part of a round."""
+        """Evaluate all rules and write the changes.
+
+        Raises EvaluatorFenced, or ServiceUnavailable without PostgreSQL. A ClickHouse failure is part of the report.
+        """
         done = Round()
         self._began_ms = now_ms if self._began_ms is None else self._began_ms
         silences = self._refresh(datetime.fromtimestamp(now_ms / 1000, UTC))
@@ -110,7 +117,7 @@ class Evaluator:
         return done
 
     def _refresh(self, now: datetime) -> dict[EnvRef, list[Silence]]:
-        """The rules are read again when one has changed."""
+        """Reload the rules if any has changed, and return the current silences by environment."""
         with connection(self._pool) as conn:
             newest = revision(conn)
             if newest != self._revision:
@@ -129,10 +136,10 @@ class Evaluator:
         return CountedReads(self._client, self._options.query_timeout_s, done)
 
     def _progress(self, done: Round, now_ms: int) -> Progress | None:
-        """None: ClickHouse does not answer."""
+        """Return the pipeline's progress; None if ClickHouse does not answer."""
         try:
             return alert_samples.progress(self._reads(done), now_ms - LOSS_S * 1000)
-        except Exception as error:  # whatever it is, nothing is known, and somebody must hear of it
+        except Exception as error:  # any failure leaves the values unknown and must be reported
             self._failed(done, error)
             return None
 
@@ -150,7 +157,7 @@ class Evaluator:
                 for cut in batch[0].cuts
                 for key, measured in self._read_cut(done, cut, [each.ref for each in batch], horizon_ms).items()
             }
-        except Exception as error:  # whatever it is, nothing is known, and somebody must hear of it
+        except Exception as error:  # any failure leaves the values unknown and must be reported
             self._failed(done, error)
             return None
 
@@ -159,11 +166,11 @@ class Evaluator:
     ) -> dict[tuple[EnvRef, str], Measured]:
         reads, end_s = self._reads(done), cut.end_s(horizon_ms)
         starts_s = cut.starts_s(end_s)
-        found = alert_samples.pieces(reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms)
+        pieces_by_queue = alert_samples.pieces(reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms)
         left = alert_samples.carried(reads, envs, starts_s[0]) if cut.gauges else {}
         pieces: dict[EnvRef, dict[str, list[alert_samples.Piece]]] = {env: {} for env in envs}
         carried: dict[EnvRef, dict[str, alert_samples.Carried | None]] = {env: {} for env in envs}
-        for ref, each in found.items():
+        for ref, each in pieces_by_queue.items():
             pieces[ref.environment][ref.queue] = each
         for ref, each in left.items():
             carried[ref.environment][ref.queue] = each
@@ -185,13 +192,13 @@ class Evaluator:
             self._lease.fence(conn)
             states = lock_states(conn, [rule.id for rule in rules])
             for each in batch:
-                hiding = silences.get(each.ref, ())
+                env_silences = silences.get(each.ref, ())
                 for group in each.groups:
                     values = _values(group[0], each.ref, measured, now_ms, progress)
                     done.unknown += len(group) if values is None else 0
                     for rule in _concerned(group, values, states):
-                        quiet = _quiet(rule, hiding, now)
-                        decided.add(rule, *evaluate(rule, values, states.get(rule.id, {}), now_ms, quiet))
+                        is_silenced = _quiet(rule, env_silences, now)
+                        decided.add(rule, *evaluate(rule, values, states.get(rule.id, {}), now_ms, is_silenced))
             if not decided.is_empty:
                 write(conn, decided)
         done.rules += len(rules)
@@ -225,20 +232,20 @@ class Evaluator:
             for rule_id, states in lock_orphans(conn, ORPHANS_AT_ONCE).items():
                 for queue, state in states.items():
                     rule = rule_of_incident(conn, state.incident, rule_id)
-                    after, made = resolve(rule, queue, state, now_ms, ORPHANED)
-                    decided.add(rule, {queue: after}, made)
+                    after, transitions = resolve(rule, queue, state, now_ms, ORPHANED)
+                    decided.add(rule, {queue: after}, transitions)
             if not decided.is_empty:
                 write(conn, decided)
         done.transitions += len(decided.transitions)
 
     def _failed(self, done: Round, error: Exception) -> None:
-        """Environments that take too long to read leave the others alone; a server that is away is asked once."""
+        """Record a failed query. After a timeout other environments are still read; after any other error none is."""
         if not isinstance(error, HistoryTooSlow):
             done.unreachable = True
-            self._client = None  # whatever comes back may be another server
+            self._client = None  # reconnect: the next server may be another one
         done.failures.append(str(error))
         log.warning(
-            "History cannot be read; states are kept. %s",
+            "could not read history, rule states unchanged: %s",
             error,
             exc_info=None if isinstance(error, HeadraceError) else error,
             extra={"action": "history_unknown"},
@@ -246,18 +253,18 @@ class Evaluator:
 
 
 def _log_health(decided: Decided, problems: Mapping[str, str]) -> None:
-    """Incidents of Headrace's own health are logged, because there may be no channel for them."""
-    for rule, made in decided.transitions:
-        named = [part for part in (made.queue, problems.get(made.queue)) if part]
+    """Log incidents about Headrace's own health, because there may be no channel for them."""
+    for rule, transition in decided.transitions:
+        named = [part for part in (transition.queue, problems.get(transition.queue)) if part]
         about = f": {': '.join(named)}" if named else ""
-        if made.kind == Phase.FIRING:
+        if transition.kind == Phase.FIRING:
             log.warning("%s%s", rule.name, about, extra={"action": "health_alert", "rule": rule.id})
-        elif made.kind == Phase.RESOLVED:
+        elif transition.kind == Phase.RESOLVED:
             log.info("resolved: %s%s", rule.name, about, extra={"action": "health_resolved", "rule": rule.id})
 
 
 def _batches(environments: Sequence[Environment]) -> Iterator[list[Environment]]:
-    """Environments that are read in the same way, some at a time."""
+    """Yield batches of at most ENVIRONMENTS_AT_ONCE environments that need the same reads."""
     by_cuts: dict[tuple[Cut, ...], list[Environment]] = {}
     for each in environments:
         by_cuts.setdefault(each.cuts, []).append(each)
@@ -267,7 +274,8 @@ def _batches(environments: Sequence[Environment]) -> Iterator[list[Environment]]
 
 
 def _concerned(group: Sequence[Rule], values: Values | None, states: States) -> list[Rule]:
-    """Rules that remember something, or that the highest or lowest value meets: nothing can become of the others."""
+    """Return the rules that can change: those with a stored state, and those whose condition the highest or lowest
+    value meets."""
     measured = [value for value in (values or {}).values() if value is not None]
     if not measured:
         return [rule for rule in group if rule.id in states]
@@ -286,7 +294,7 @@ def _values(
 
 
 def _no_data(rule: Rule, now_ms: int, progress: Progress | None) -> Values | None:
-    """For how many seconds nothing came; where nothing ever did, since the rule was made."""
+    """Return the seconds since the watermark; without a watermark, since the rule was created. None if unknown."""
     if progress is None:
         return None
     newest_ms = rule.created_ms if progress.watermark_ms is None else progress.watermark_ms

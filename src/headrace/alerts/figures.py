@@ -1,4 +1,4 @@
-"""What the evaluator and the outbox did, for /metrics of `headrace alerts run`."""
+"""Metrics of `headrace alerts run`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from headrace.alerts.evaluator import Round
 from headrace.vitals.figures import Metric, Numbers
 from headrace.vitals.rounds import LoopFigures, Rounds
 
-RULES = Metric("headrace_alerts_rules", "gauge", "Rules that the newest round looked at.")
+RULES = Metric("headrace_alerts_rules", "gauge", "Rules in the last evaluation.")
 UNKNOWN = Metric(
-    "headrace_alerts_unknown_rules", "gauge", "Of these, rules whose state was kept because history was not known."
+    "headrace_alerts_unknown_rules", "gauge", "Rules left unchanged in the last evaluation because history was unknown."
 )
 LAG = Metric(
     "headrace_alerts_history_lag_seconds",
     "gauge",
-    "How far history was behind in the newest round; absent if nobody could tell.",
+    "History lag in the last evaluation; absent if unknown.",
 )
 TRANSITIONS = Metric(
     "headrace_alerts_transitions_total",
     "counter",
-    "Changes of the state of a rule: firing, resolved and so on.",
+    "State changes of rules (pending, firing, resolved, ok).",
 )
-MESSAGES = Metric("headrace_alerts_send_attempts_total", "counter", "Messages that were begun to be sent.")
+MESSAGES = Metric("headrace_alerts_send_attempts_total", "counter", "Delivery attempts started.")
 METRICS = (RULES, UNKNOWN, LAG, TRANSITIONS, MESSAGES)
 
 
 class AlertFigures(LoopFigures):
-    """`leads`: does this process hold the lease? Evaluating, sending and keeping the lease are a loop each."""
+    """Metrics of the three loops of the alert service: evaluation, outbox and lease.
+
+    `leads` returns whether this process holds the lease.
+    """
 
     def __init__(self, leads: Callable[[], bool]) -> None:
         self.evaluating = Rounds("alerts", leads)

@@ -1,4 +1,4 @@
-"""Headrace's own rules: can the others be evaluated at all? One incident per outage, to channels that asked for it."""
+"""Built-in rules about Headrace itself (meta-alerts), sent to channels with `health`. One incident per outage."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def _own(name: str, words: str, for_s: int = 0, severity: str = "critical") -> R
     )
 
 
-HISTORY = _own("history", "Rules are not evaluated: ClickHouse does not answer, or not in time")
-PIPELINE = _own("pipeline", "Rules are not evaluated: the pipeline is behind or stopped", for_s=60)
-LOSS = _own("loss", "The pipeline missed metric events: what rules are compared with is too low", severity="warning")
-CHANNELS = _own("channels", "A channel does not take messages", severity="warning")
-EXPORT = _own("export", "An exporter cannot deliver to its destination; what it has is kept in its spool")
+HISTORY = _own("history", "Alert rules are not evaluated: ClickHouse is unavailable or too slow")
+PIPELINE = _own("pipeline", "Alert rules are not evaluated: the pipeline is behind or stopped", for_s=60)
+LOSS = _own("loss", "The pipeline lost metric events: rule values may be too low", severity="warning")
+CHANNELS = _own("channels", "A channel does not accept messages", severity="warning")
+EXPORT = _own("export", "An exporter cannot deliver to its destination; its records stay in the spool")
 SERVERS = _own("servers", "A server failed over, lost data or was restored; accepted jobs may be missing")
 OWN_RULES = (HISTORY, PIPELINE, LOSS, CHANNELS, EXPORT, SERVERS)
 
 FAILING_AFTER = 3
-"""Failures in a row from which on a channel counts as failing."""
+"""Consecutive failures after which a channel counts as failing."""
 
 LOSS_S = 600
-"""How long a loss is told as one."""
+"""How long a loss keeps the rule firing, in seconds."""
 
 
 def health_values(
@@ -47,9 +47,12 @@ def health_values(
     failing_exporters: Collection[str],
     server_events: Collection[str] = (),
 ) -> dict[str, Values | None]:
-    """By rule. Of a pipeline nothing is known while ClickHouse does not answer. One without a watermark has never
-    written: it may be about to, unless the evaluator has been watching for longer than the largest lag. Each failing
-    channel and exporter, and each event of a server, has an incident of its own."""
+    """Return the values of the built-in rules by rule id; None means unknown.
+
+    Without ClickHouse the pipeline's state is unknown. Without a watermark (`lag_ms` None) the pipeline has never
+    written; it counts as behind once the evaluator has run for more than `max_lag_ms`. Each failing channel, failing
+    exporter and server event has an incident of its own.
+    """
     behind = watched_ms > max_lag_ms if lag_ms is None else lag_ms > max_lag_ms
     starting = lag_ms is None and not behind
     return {

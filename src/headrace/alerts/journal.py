@@ -1,7 +1,7 @@
-"""What an evaluator writes: states, incidents, transitions and the messages about them, in one transaction.
+"""Write rule states, incidents, transitions and their messages in one transaction (transactional outbox).
 
-A message is written with the transition that it tells of. So a crash before the commit leaves nothing, and the next
-round decides again; a crash after it leaves the message, which is sent until somebody took it.
+After a crash before the commit the next evaluation decides again; after the commit the message is retried until it is
+delivered.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from headrace.alerts.rules import Rule, rule_document, rule_of
 from headrace.postgres.connect import Connection, dict_row
 
 States = dict[str, dict[str, State]]
-"""Rule → queue → state."""
+"""States by rule id and queue."""
 
 MOST_IN_A_MESSAGE = 50
 
 
 @dataclass
 class Decided:
-    """What one transaction is to write. Rules are taken as they were when they were judged."""
+    """Changes to write in one transaction, with the rules as they were when evaluated."""
 
     states: list[tuple[Rule, str, State]] = field(default_factory=list[tuple[Rule, str, State]])
     transitions: list[tuple[Rule, Transition]] = field(default_factory=list[tuple[Rule, Transition]])
 
-    def add(self, rule: Rule, changed: Mapping[str, State], made: Iterable[Transition]) -> None:
+    def add(self, rule: Rule, changed: Mapping[str, State], transitions: Iterable[Transition]) -> None:
         self.states += [(rule, queue, state) for queue, state in changed.items()]
-        self.transitions += [(rule, transition) for transition in made]
+        self.transitions += [(rule, transition) for transition in transitions]
 
     @property
     def is_empty(self) -> bool:
@@ -45,77 +45,81 @@ def lock_states(conn: Connection, rules: Sequence[str]) -> States:
 
 
 def lock_orphans(conn: Connection, limit: int) -> States:
-    """Of rules that are gone or switched off."""
+    """Lock and return the states of deleted or disabled rules."""
     return _states(conn, QUERIES["lock_orphaned_states"], {"limit": limit})
 
 
 def rule_of_incident(conn: Connection, incident: str | None, rule_id: str) -> Rule:
-    """The rule as it was when the incident began, with the channels that were told."""
-    found = conn.execute(QUERIES["find_incident_rule"], {"id": incident}).fetchone()
-    if found is None:
+    """Return the rule as it was when the incident started, with the channels that were notified."""
+    row = conn.execute(QUERIES["find_incident_rule"], {"id": incident}).fetchone()
+    if row is None:
         return Rule(rule_id, "", "", "", "", "")
-    return replace(rule_of(found[0]), channels=tuple(found[1]))
+    return replace(rule_of(row[0]), channels=tuple(row[1]))
 
 
 def write(conn: Connection, decided: Decided) -> None:
     cursor = conn.cursor()
-    forgotten = [_key(rule, queue) for rule, queue, state in decided.states if state == FRESH]
+    deleted = [_key(rule, queue) for rule, queue, state in decided.states if state == FRESH]
     kept = [_state_row(rule, queue, state) for rule, queue, state in decided.states if state != FRESH]
-    if forgotten:
-        cursor.executemany(QUERIES["delete_state"], forgotten)
+    if deleted:
+        cursor.executemany(QUERIES["delete_state"], deleted)
     if kept:
         cursor.executemany(QUERIES["put_state"], kept)
     if not decided.transitions:
         return
-    live = _live_channels(conn)
-    told = _choose_channels(conn, decided.transitions, live)
+    enabled = _live_channels(conn)
+    channels = _choose_channels(conn, decided.transitions, enabled)
     for rule, transition in decided.transitions:
         if transition.kind == Phase.FIRING:
-            cursor.execute(QUERIES["open_incident"], _incident_row(rule, transition, told[transition.id]))
+            cursor.execute(QUERIES["open_incident"], _incident_row(rule, transition, channels[transition.id]))
         elif transition.kind == Phase.RESOLVED:
-            over = {"id": transition.incident, "at_ms": transition.at_ms, "reason": transition.reason}
-            cursor.execute(QUERIES["close_incident"], over)
+            closed = {"id": transition.incident, "at_ms": transition.at_ms, "reason": transition.reason}
+            cursor.execute(QUERIES["close_incident"], closed)
     cursor.executemany(QUERIES["add_transition"], [_transition_row(*each) for each in decided.transitions])
-    messages = _messages(decided.transitions, told, live)
+    messages = _messages(decided.transitions, channels, enabled)
     if messages:
         cursor.executemany(QUERIES["add_message"], messages)
 
 
 def _live_channels(conn: Connection) -> dict[str, bool]:
-    """Id → wants to hear of Headrace's own health."""
+    """Return the enabled channels by id; True if they receive alerts about Headrace's own health."""
     return {str(row[0]): bool(row[1]) for row in conn.execute(QUERIES["list_enabled_channels"]).fetchall()}
 
 
 def _choose_channels(
-    conn: Connection, transitions: Sequence[tuple[Rule, Transition]], live: Mapping[str, bool]
+    conn: Connection, transitions: Sequence[tuple[Rule, Transition]], enabled: Mapping[str, bool]
 ) -> dict[str, list[str]]:
-    """Return the channels of each transition, by its id. A channel that was sent the beginning of an incident is sent
-    its end; of Headrace's own health only if the operator still allows that."""
-    over = [made.incident for _, made in transitions if made.kind == Phase.RESOLVED]
-    found = conn.execute(QUERIES["list_incident_channels"], {"ids": over}).fetchall()
-    before = {str(row[0]): [str(channel) for channel in row[1]] for row in found}
-    told: dict[str, list[str]] = {}
-    for rule, made in transitions:
+    """Return the channels to notify, by transition id.
+
+    A resolved incident notifies the channels that were notified when it fired; about Headrace's own health only if
+    they still have `health`.
+    """
+    resolved = [each.incident for _, each in transitions if each.kind == Phase.RESOLVED]
+    rows = conn.execute(QUERIES["list_incident_channels"], {"ids": resolved}).fetchall()
+    notified = {str(row[0]): [str(channel) for channel in row[1]] for row in rows}
+    channels: dict[str, list[str]] = {}
+    for rule, transition in transitions:
         is_health = rule.id.startswith(PREFIX)
-        if made.kind == Phase.RESOLVED:
-            told[made.id] = [each for each in before.get(made.incident or "", []) if not is_health or live.get(each)]
+        if transition.kind == Phase.RESOLVED:
+            before = notified.get(transition.incident or "", [])
+            channels[transition.id] = [each for each in before if not is_health or enabled.get(each)]
         elif is_health:
-            told[made.id] = [channel for channel, health in live.items() if health]
+            channels[transition.id] = [channel for channel, health in enabled.items() if health]
         else:
-            told[made.id] = list(rule.channels)
-    return told
+            channels[transition.id] = list(rule.channels)
+    return channels
 
 
 def _messages(
-    transitions: Sequence[tuple[Rule, Transition]], told: Mapping[str, Sequence[str]], live: Mapping[str, bool]
+    transitions: Sequence[tuple[Rule, Transition]], channels: Mapping[str, Sequence[str]], enabled: Mapping[str, bool]
 ) -> list[dict[str, Any]]:
-    """One per rule, kind and channel, however many queues it is about; a very long one is cut into several."""
+    """Return one message per rule, kind and channel; more if it covers more than MAX_QUEUES_PER_MESSAGE queues."""
     groups: dict[tuple[str, str, str], list[tuple[Rule, Transition]]] = {}
-    for rule, made in transitions:
-        if made.told:
-            for channel in dict.fromkeys(told[made.id]):
-                if channel in live:
-                    groups.setdefault((rule.id, made.kind, channel), []).append((rule, made))
+    for rule, transition in transitions:
+        if transition.told:
+            for channel in dict.fromkeys(channels[transition.id]):
+                if channel in enabled:
+                    groups.setdefault((rule.id, transition.kind, channel), []).append((rule, transition))
     return [
         _message(channel, kind, every[start : start + MOST_IN_A_MESSAGE])
         for (_, kind, channel), every in groups.items()
@@ -125,7 +129,7 @@ def _messages(
 
 def _message(channel: str, kind: str, every: Sequence[tuple[Rule, Transition]]) -> dict[str, Any]:
     rule = every[0][0]
-    ids = [made.id for _, made in every]
+    ids = [each.id for _, each in every]
     message_id = str(uuid5(NAMESPACE_OID, "\x1f".join([channel, *ids])))
     message = {
         "id": message_id,
@@ -133,27 +137,27 @@ def _message(channel: str, kind: str, every: Sequence[tuple[Rule, Transition]]) 
         "rule": rule_document(rule),
         "transitions": [
             {
-                "id": made.id,
-                "incident": made.incident,
-                "queue": made.queue,
-                "value": made.value,
-                "at_ms": made.at_ms,
-                "since_ms": made.since_ms,
-                "reason": made.reason,
+                "id": each.id,
+                "incident": each.incident,
+                "queue": each.queue,
+                "value": each.value,
+                "at_ms": each.at_ms,
+                "since_ms": each.since_ms,
+                "reason": each.reason,
             }
-            for _, made in every
+            for _, each in every
         ],
     }
     return {"id": message_id, "channel_id": channel, "message": json.dumps(message)}
 
 
-def _states(conn: Connection, query: LiteralString, asked: Mapping[str, Any]) -> States:
-    found: States = {}
-    for row in conn.cursor(row_factory=dict_row).execute(query, asked):
+def _states(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> States:
+    states: States = {}
+    for row in conn.cursor(row_factory=dict_row).execute(query, params):
         rule_id, queue = row.pop("rule_id"), row.pop("queue")
         row["phase"], row["fired_ms"] = Phase(row["phase"]), tuple(row["fired_ms"])
-        found.setdefault(rule_id, {})[queue] = State(**row)
-    return found
+        states.setdefault(rule_id, {})[queue] = State(**row)
+    return states
 
 
 def _key(rule: Rule, queue: str) -> dict[str, Any]:
@@ -164,18 +168,18 @@ def _state_row(rule: Rule, queue: str, state: State) -> dict[str, Any]:
     return {**_key(rule, queue), **vars(state), "fired_ms": list(state.fired_ms)}
 
 
-def _incident_row(rule: Rule, made: Transition, channels: Sequence[str]) -> dict[str, Any]:
-    where = {"org": rule.org, "project": rule.project, "env": rule.env, "queue": made.queue}
+def _incident_row(rule: Rule, transition: Transition, channels: Sequence[str]) -> dict[str, Any]:
+    where = {"org": rule.org, "project": rule.project, "env": rule.env, "queue": transition.queue}
     what = {"rule_id": rule.id, "rule": json.dumps(rule_document(rule)), "severity": rule.severity}
     return {
         **where,
         **what,
-        "id": made.incident,
+        "id": transition.incident,
         "channels": list(channels),
-        "value": made.value,
-        "at_ms": made.at_ms,
+        "value": transition.value,
+        "at_ms": transition.at_ms,
     }
 
 
-def _transition_row(rule: Rule, made: Transition) -> dict[str, Any]:
-    return {**_key(rule, made.queue), **vars(made)}
+def _transition_row(rule: Rule, transition: Transition) -> dict[str, Any]:
+    return {**_key(rule, transition.queue), **vars(transition)}

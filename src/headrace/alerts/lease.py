@@ -1,4 +1,4 @@
-"""One evaluator at a time, wherever it runs."""
+"""Lease that elects one evaluator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.postgres import lease
 
 
 class EvaluatorFenced(lease.Fenced):
-    """Another process evaluates the rules now. Nothing was written."""
+    """Another process now evaluates alert rules. Nothing was written."""
 
 
 class Lease(lease.Lease):

@@ -1,12 +1,12 @@
-"""Where a rule stands with each queue: ok → pending → firing → resolved. Pure: takes values and the time.
+"""State of a rule for one queue: ok → pending → firing → resolved. Pure.
 
-- pending   the condition is met, but not for `for` yet, or the rule fired less than its cooldown ago
-- firing    there is an incident
-- resolved  there was one; remembered until the cooldown is over and nobody would call it flapping any more
+- pending   the condition holds, but not yet for `for_s`, or the cooldown is running
+- firing    an incident is open
+- resolved  the incident ended; kept until the cooldown and the flapping window are over
 
-What is not known changes nothing: it neither fires nor resolves, and a window that was clean so far begins again.
+Unknown values neither fire nor resolve, and restart the clean period.
 
-Only differences of times are used, and a clock that went back makes none of them longer: whatever waits, waits longer.
+Only time differences are used; if the clock goes back, waits become longer, never shorter.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from uuid import NAMESPACE_OID, uuid5
 from headrace.alerts.rules import Rule
 
 Values = Mapping[str, float | None]
-"""Queue → what was measured; None, as a queue that is not there: nothing to measure, which is clean."""
+"""Measured values by queue. None, or an absent queue, means that there was nothing to measure, which is clean."""
 
 FLAPS = 3
-"""Firings within the span from which on a rule counts as flapping."""
+"""Firings within the flapping window from which a rule counts as flapping."""
 REMEMBERED = 6
 LONGEST = 8
+"""Maximum factor by which flapping lengthens the clean period."""
 SPAN = 6
+"""The flapping window is this many times the longest of cooldown, window and MIN_FLAP_BASE_S."""
 LEAST_SPAN_S = 600
 
 
@@ -39,11 +41,11 @@ class Phase(StrEnum):
 @dataclass(frozen=True)
 class State:
     phase: Phase = Phase.OK
-    since_ms: int = 0  # of the phase
-    clean_ms: int | None = None  # FIRING: since when the condition is not met
-    fired_ms: tuple[int, ...] = ()  # the last times it fired, oldest first
+    since_ms: int = 0  # start of the phase
+    clean_ms: int | None = None  # FIRING: start of the period in which the condition is false
+    fired_ms: tuple[int, ...] = ()  # times of the last firings, oldest first
     incident: str | None = None
-    told: bool = False  # somebody was told of the incident
+    told: bool = False  # channels were notified of the incident
     value: float | None = None
 
 
@@ -55,8 +57,8 @@ class Transition:
     at_ms: int
     value: float | None
     incident: str | None
-    since_ms: int  # when the incident, or what may become one, began
-    told: bool  # channels are to be told
+    since_ms: int  # start of the incident, or of the pending phase
+    told: bool  # True if channels are notified
     reason: str | None = None
 
 
@@ -64,7 +66,7 @@ FRESH = State()
 
 
 def nobody(queue: str) -> bool:
-    """No queue is silenced."""
+    """Return False: the default for callers without silences."""
     return False
 
 
@@ -75,24 +77,27 @@ def evaluate(
     now_ms: int,
     quiet: Callable[[str], bool] = nobody,
 ) -> tuple[dict[str, State], list[Transition]]:
-    """The states that changed and how they came to. `values` None: not known. `quiet`: queues that are silenced."""
+    """Return the changed states and their transitions.
+
+    `values` None means unknown. `is_silenced` says whether a queue's messages are suppressed.
+    """
     changed: dict[str, State] = {}
     transitions: list[Transition] = []
     queues = states if values is None else _concerned(rule, values, states)
     for queue in queues:
         before = states.get(queue, FRESH)
         if values is None:
-            after, made = _unknown(before), []
+            after, new = _unknown(before), []
         else:
-            after, made = _step(rule, queue, values.get(queue), before, now_ms, quiet(queue))
+            after, new = _step(rule, queue, values.get(queue), before, now_ms, quiet(queue))
         if after != before:
             changed[queue] = after
-        transitions += made
+        transitions += new
     return changed, transitions
 
 
 def resolve(rule: Rule, queue: str, state: State, now_ms: int, reason: str) -> tuple[State, list[Transition]]:
-    """Whatever the values are: the rule is gone, or a person said so."""
+    """Resolve regardless of the values: the rule was deleted or disabled, or an operator resolved the incident."""
     state = _rebased(state, now_ms)
     if state.phase != Phase.FIRING:
         return FRESH, []
@@ -100,7 +105,7 @@ def resolve(rule: Rule, queue: str, state: State, now_ms: int, reason: str) -> t
 
 
 def _concerned(rule: Rule, values: Values, states: Mapping[str, State]) -> list[str]:
-    """Most rules are met nowhere and remember nothing: they cost a comparison per queue."""
+    """Return the queues with a stored state and those that meet the condition. Others cost one comparison each."""
     mine = values if rule.queue is None else {rule.queue: values.get(rule.queue)}
     met = [queue for queue, value in mine.items() if queue not in states and rule.is_met(value)]
     return [*states, *met]
@@ -119,16 +124,17 @@ def _step(
         return _while_firing(rule, queue, replace(state, value=value), met, now_ms, quiet)
     if not met:
         return _while_clean(rule, queue, state, value, now_ms)
-    made: list[Transition] = []
+    transitions: list[Transition] = []
     if state.phase != Phase.PENDING:
         state = replace(state, phase=Phase.PENDING, since_ms=now_ms, value=value)
-        made.append(_transition(rule, queue, Phase.PENDING, state, now_ms, told=False))
+        transitions.append(_transition(rule, queue, Phase.PENDING, state, now_ms, told=False))
     if _may_fire(rule, state, now_ms):
         fired = (*state.fired_ms, now_ms)[-REMEMBERED:]
-        incident = _id(rule.id, queue, "incident", str(fired))  # earlier ones among it: clocks that go back repeat
+        # The id includes earlier firings, because a clock that goes back repeats times.
+        incident = _id(rule.id, queue, "incident", str(fired))
         state = State(Phase.FIRING, now_ms, None, fired, incident, told=not quiet, value=value)
-        made.append(_transition(rule, queue, Phase.FIRING, state, now_ms, told=not quiet))
-    return state, made
+        transitions.append(_transition(rule, queue, Phase.FIRING, state, now_ms, told=not quiet))
+    return state, transitions
 
 
 def _may_fire(rule: Rule, state: State, now_ms: int) -> bool:
@@ -141,8 +147,8 @@ def _while_clean(
 ) -> tuple[State, list[Transition]]:
     if state.phase == Phase.PENDING:
         after = replace(state, phase=Phase.RESOLVED if state.fired_ms else Phase.OK, since_ms=now_ms, value=value)
-        made = [_transition(rule, queue, Phase.OK, state, now_ms, told=False, value=value)]
-        return (after if after.fired_ms else FRESH), made
+        transition = _transition(rule, queue, Phase.OK, state, now_ms, told=False, value=value)
+        return (after if after.fired_ms else FRESH), [transition]
     if state.fired_ms and now_ms - state.fired_ms[-1] >= max(_span_ms(rule), rule.cooldown_s * 1000):
         return FRESH, []
     return state, []
@@ -155,7 +161,7 @@ def _while_firing(
         state = replace(state, clean_ms=None)
         if state.told or quiet:
             return state, []
-        state = replace(state, told=True)  # the silence that hid it is over
+        state = replace(state, told=True)  # the silence has ended
         return state, [_transition(rule, queue, Phase.FIRING, state, now_ms, told=True)]
     clean_ms = now_ms if state.clean_ms is None else state.clean_ms
     state = replace(state, clean_ms=clean_ms)
@@ -165,7 +171,11 @@ def _while_firing(
 
 
 def settle_ms(rule: Rule, state: State, now_ms: int) -> int:
-    """How long it must stay clean. Doubled with each firing of a rule that flaps: the incident then stays open."""
+    """Return how long the condition must be false before the incident resolves, in ms.
+
+    Doubles with each recent firing of a flapping rule (up to MAX_CLEAN_FACTOR), so that one incident stays open instead
+    of many.
+    """
     recent = sum(now_ms - fired < _span_ms(rule) for fired in state.fired_ms)
     if recent < FLAPS:
         return rule.settle_s * 1000
@@ -177,12 +187,12 @@ def _span_ms(rule: Rule) -> int:
 
 
 def _resolved(rule: Rule, queue: str, state: State, now_ms: int, reason: str | None) -> tuple[State, list[Transition]]:
-    made = _transition(rule, queue, Phase.RESOLVED, state, now_ms, told=state.told, reason=reason)
-    return State(Phase.RESOLVED, now_ms, None, state.fired_ms, value=state.value), [made]
+    transition = _transition(rule, queue, Phase.RESOLVED, state, now_ms, told=state.told, reason=reason)
+    return State(Phase.RESOLVED, now_ms, None, state.fired_ms, value=state.value), [transition]
 
 
 def _rebased(state: State, now_ms: int) -> State:
-    """After the clock went back beyond what is remembered: as if that had been then, as long ago from each other."""
+    """Shift stored times back if the clock is behind the newest of them, keeping their distances."""
     ahead = max(state.since_ms, state.clean_ms or 0, *state.fired_ms, 0) - now_ms
     if ahead <= 0 or state == FRESH:
         return state
@@ -206,10 +216,10 @@ def _transition(
     reason: str | None = None,
 ) -> Transition:
     shown = state.value if value is None else value
-    made_of = (rule.id, queue, kind, str(now_ms), state.incident or "")
-    return Transition(_id(*made_of), queue, kind, now_ms, shown, state.incident, state.since_ms, told, reason)
+    transition_id = _id(rule.id, queue, kind, str(now_ms), state.incident or "")
+    return Transition(transition_id, queue, kind, now_ms, shown, state.incident, state.since_ms, told, reason)
 
 
 def _id(*parts: str) -> str:
-    """The same for the same decision, however often it is made."""
+    """Derive an id from these parts, so that a repeated decision gets the same id."""
     return str(uuid5(NAMESPACE_OID, "\x1f".join(parts)))

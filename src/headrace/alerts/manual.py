@@ -1,4 +1,4 @@
-"""What people do to incidents and channels beside the evaluator, in the same tables."""
+"""Operator actions: resolve an incident by hand, send a test message, read its result."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from headrace.postgres.connect import Connection
 
 
 def resolve_incident(conn: Connection, incident: Incident, by: str, now_ms: int) -> bool:
-    """End it, whatever is measured; whoever was told of it is told so. False: it was over already. While the condition
-    is met still, the rule fires again after its cooldown."""
+    """Resolve an incident by hand and notify the channels that were notified of it.
+
+    Returns False if it was already resolved. If the condition still holds, the rule fires again after its cooldown.
+    """
     state = lock_states(conn, [incident.rule_id]).get(incident.rule_id, {}).get(incident.queue)
     if state is None or state.phase != Phase.FIRING or state.incident != incident.id:
         return False
     rule = rule_of_incident(conn, incident.id, incident.rule_id)
-    after, made = resolve(rule, incident.queue, state, now_ms, f"resolved by {by}")
+    after, transitions = resolve(rule, incident.queue, state, now_ms, f"resolved by {by}")
     decided = Decided()
-    decided.add(rule, {incident.queue: after}, made)
+    decided.add(rule, {incident.queue: after}, transitions)
     write(conn, decided)
     return True
 
 
 def add_test_message(conn: Connection, channel: Channel) -> str:
-    """Put it behind what waits for this channel; returns its id."""
+    """Append a test message to the channel's outbox and return its id. The channel is retried at once."""
     message_id = str(uuid4())
     rule = Rule("", channel.org, channel.project, channel.env, "", "")
     message = {"id": message_id, "kind": "test", "rule": rule_document(rule), "transitions": []}
@@ -39,6 +41,6 @@ def add_test_message(conn: Connection, channel: Channel) -> str:
 
 
 def message_fate(conn: Connection, message_id: str) -> tuple[bool, str | None]:
-    """Whether it was delivered, and why not yet."""
+    """Return whether the message was delivered, and the error of the last attempt or None."""
     row = conn.execute(QUERIES["find_message_result"], {"id": message_id}).fetchone()
-    return (False, "the channel was removed") if row is None else (bool(row[0]), row[1])
+    return (False, "the channel was deleted") if row is None else (bool(row[0]), row[1])

@@ -1,4 +1,4 @@
-"""What a person reads: what, where, the value against the threshold, since when, and a link to the chart. Pure."""
+"""Render alert messages: rule, environment, value and threshold, start time, and a link to the chart. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from urllib.parse import quote, urlencode
 from headrace.alerts.rules import HEALTH, Metric, Rule, rule_of, value_text
 
 SHOWN = 10
-"""Queues that a message names; more are counted."""
+"""Queues listed in a message; the rest is given as a number."""
 
 RANGES = {"30m": 1800, "2h": 7200, "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400, "90d": 90 * 86_400}
-"""Of the dashboard's charts; a link opens the shortest that shows two windows."""
+"""Ranges of the dashboard's charts in seconds; a link opens the shortest one that shows two windows."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """One queue of a message."""
+    """Transition of one queue in a message."""
 
     id: str
     incident: str | None
@@ -40,7 +40,7 @@ class Message:
 
     @property
     def title(self) -> str:
-        """One line, for a subject or a pager."""
+        """Single line for an email subject or a pager."""
         if self.kind == "test":
             return f"[test] Headrace can reach this channel ({_where(self.rule)})"
         word = self.rule.severity if self.kind == "firing" else "resolved"
@@ -54,7 +54,7 @@ class Message:
 
     def lines(self, public_url: str | None) -> list[str]:
         if self.kind == "test":
-            return ["Nothing is wrong: somebody pressed the button that sends this."]
+            return ["This is a test message; no action is needed."]
         lines = [] if self.rule.metric == HEALTH else [f"{_where(self.rule)}: {self.rule.condition()}"]
         for each in self.told[:SHOWN]:
             lines.append(self._line(each))
@@ -65,7 +65,7 @@ class Message:
         return lines
 
     def document(self, public_url: str | None) -> dict[str, Any]:
-        """What a webhook is sent."""
+        """Return the JSON body of a webhook."""
         rule = self.rule
         return {
             "id": self.id,
@@ -92,7 +92,7 @@ class Message:
 
     @property
     def _subject(self) -> str:
-        """The part of Headrace that a message about its own health names, if it names a single one."""
+        """Suffix naming the affected part of Headrace, if the message is about a single one."""
         return f": {_named(self.told[0].queue)}" if len(self.told) == 1 and self.told[0].queue else ""
 
     def _line(self, each: Told) -> str:
@@ -106,13 +106,13 @@ class Message:
 
 
 def message_of(document: Mapping[str, Any]) -> Message:
-    """From what the outbox keeps."""
-    told = [Told(**each) for each in document["transitions"]]
-    return Message(document["id"], document["kind"], rule_of(document["rule"]), told)
+    """Build a message from its stored document in the outbox."""
+    transitions = [Told(**each) for each in document["transitions"]]
+    return Message(document["id"], document["kind"], rule_of(document["rule"]), transitions)
 
 
 def chart_link(rule: Rule, told: Told, public_url: str | None) -> str | None:
-    """To the queue's page; relative where nobody said what the dashboard's address is."""
+    """Return a link to the queue's page, relative without `public_url`; None if the alert is about no queue."""
     if rule.metric == HEALTH or not told.queue:
         return None
     shown = next(name for name, seconds in RANGES.items() if 2 * rule.window_s <= seconds)
@@ -125,7 +125,7 @@ def _where(rule: Rule) -> str:
 
 
 def _named(name: str) -> str:
-    """Names may hold any printable text, so it is kept on its line and cannot pass for ours."""
+    """Collapse whitespace, so that a tenant's name cannot add lines to the message."""
     return " ".join(name.split()) or "''"
 
 

@@ -1,10 +1,10 @@
-"""Sends what waits in the outbox: per channel in order, one at a time. A tenant has as many sends under way as
-`OutboxOptions` allows, so that slow channels delay messages of their own tenant only.
+"""Deliver outbox messages: in order and one at a time per channel, channels independently.
 
-A message is noted as delivered after its receiver took it. A process that dies in between leaves it to be sent again,
-with the same id. A channel that fails is tried again later and later; until then its messages wait behind each other,
-so that "resolved" never overtakes "firing". A message that the receiver rejects permanently is given up after three
-tries, and the next one is tried at once.
+`OutboxOptions` limits concurrent sends per tenant, so that slow channels delay only their own tenant.
+
+At-least-once: a message is marked delivered after the receiver accepted it, and a retry carries the same id. A failing
+channel backs off exponentially and keeps its order, so "resolved" never precedes "firing". A message that the receiver
+rejects permanently is given up after three attempts, and the next one is sent at once.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ MAX_ERROR = 500
 
 SLOTS = SlotLimits(environment=6, organisation=8, total=64)
 FAILING_SLOTS = SlotLimits(environment=2, organisation=3, total=16)
-"""Channels that failed before have slots of their own, so that those that hang leave the others alone."""
+"""Failing channels have slots of their own, so that hanging channels do not block working ones."""
 
 
 @dataclass(frozen=True)
 class OutboxOptions:
-    first_wait_s: float = 5.0  # after a failure; doubles with each in a row
+    first_wait_s: float = 5.0  # after the first failure; doubles with each consecutive one
     longest_wait_s: float = 900.0
     give_up_s: float = 3 * 86_400.0
-    rejections: int = 3  # tries after which a message that is rejected permanently is given up
-    slots: SlotLimits = SLOTS  # for channels that work
+    rejections: int = 3  # attempts after which a permanently rejected message is given up
+    slots: SlotLimits = SLOTS  # for working channels
     failing_slots: SlotLimits = FAILING_SLOTS
 
 
@@ -69,7 +69,7 @@ class Due:
 
 
 class _Lane:
-    """Threads for sending, and which tenants use them."""
+    """Threads for sending, and the slots that tenants occupy in them."""
 
     def __init__(self, limits: SlotLimits, name: str) -> None:
         self.slots = TenantSlots(limits)
@@ -85,10 +85,10 @@ class Outbox:
         self._failing = _Lane(self._options.failing_slots, "alerts-retry")
         self._in_hand: dict[str, Future[None]] = {}
         self._lock = Lock()
-        self.done = Event()  # something was sent, or failed: there may be more to do
+        self.done = Event()  # set when a send has succeeded or failed: more messages may be due
 
     def run_once(self) -> int:
-        """Begin to send what is due, oldest first, as far as tenants have slots; returns how many messages."""
+        """Start sending due messages, oldest first, as far as tenants have free slots. Return how many were started."""
         with connection(self._pool) as conn:
             with self._lock:
                 in_hand = list(self._in_hand)
@@ -105,21 +105,25 @@ class Outbox:
         return True
 
     def settle(self, timeout_s: float) -> None:
-        """Wait for what is under way."""
+        """Wait up to `timeout_s` for the sends in progress."""
         with self._lock:
             under_way = list(self._in_hand.values())
         wait_for(under_way, timeout_s)
 
     def close(self) -> None:
-        """What is under way ends by its own time limit; what has not begun is sent after the next start."""
+        """Stop starting sends. Those in progress end by their own timeout; the rest is sent after the next start."""
         for lane in (self._working, self._failing):
             lane.threads.shutdown(wait=False, cancel_futures=True)
 
     def _deliver(self, due: Due, slots: TenantSlots) -> None:
         try:
             self._try(due)
-        except HeadraceError as error:  # PostgreSQL is away: it will be sent again, with the same id
-            log.warning("What became of a message could not be noted. %s", error, extra={"action": "note_failed"})
+        except HeadraceError as error:
+            log.warning(
+                "could not record a delivery result, the message will be sent again with the same id: %s",
+                error,
+                extra={"action": "note_failed"},
+            )
         finally:
             with self._lock:
                 self._in_hand.pop(due.channel_id, None)
@@ -129,35 +133,35 @@ class Outbox:
     def _try(self, due: Due) -> None:
         try:
             note = self._send(due.type, due.config, message_of(due.message), due.org)
-        except Exception as error:  # whatever a channel does, it is this channel's trouble alone
+        except Exception as error:  # a failure of one channel must not affect the others
             self._note_failed(due, error)
         else:
             if note:
                 log.warning("channel %s: %s", due.channel_id, note, extra={"action": "message_partly_delivered"})
-            noted = {"seq": due.seq, "channel_id": due.channel_id, "note": _clean(note) if note else None}
+            row = {"seq": due.seq, "channel_id": due.channel_id, "note": _clean(note) if note else None}
             with connection(self._pool) as conn:
-                conn.execute(QUERIES["mark_delivered"], noted)
+                conn.execute(QUERIES["mark_delivered"], row)
 
     def _note_failed(self, due: Due, error: Exception) -> None:
-        said = _clean(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
+        text = _clean(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
         rejected = isinstance(error, Rejected)
         given_up = due.age_s > self._options.give_up_s or (rejected and due.attempts + 1 >= self._options.rejections)
         log.warning(
-            "A message could not be sent to channel %s%s. %s",
+            "could not send a message to channel %s%s: %s",
             due.channel_id,
-            " and is given up" if given_up else "",
-            said,
+            ", giving up" if given_up else "",
+            text,
             extra={"action": "message_given_up" if given_up else "message_not_taken"},
         )
-        # Rejections are counted per message: the next message may be one that the receiver takes.
+        # Rejections count per message: the receiver may accept the next one.
         before = due.attempts if rejected else due.failures
         wait_s = min(self._options.first_wait_s * 2 ** min(before, 20), self._options.longest_wait_s)
         wait_s = 0.0 if rejected and given_up else wait_s
-        noted = {"seq": due.seq, "channel_id": due.channel_id, "error": said, "given_up": given_up}
+        row = {"seq": due.seq, "channel_id": due.channel_id, "error": text, "given_up": given_up}
         with connection(self._pool) as conn:
-            conn.execute(QUERIES["mark_failed"], {**noted, "wait_s": wait_s})
+            conn.execute(QUERIES["mark_failed"], {**row, "wait_s": wait_s})
 
 
 def _clean(text: str) -> str:
-    """Return what PostgreSQL can keep of a receiver's words."""
+    """Truncate a receiver's text and remove NUL characters, which PostgreSQL cannot store."""
     return text[:MAX_ERROR].replace("\0", "")

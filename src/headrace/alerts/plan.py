@@ -1,6 +1,6 @@
-"""Rules and channels from a file: what would change, told before it is done. Pure but for reading what there is.
+"""Rules and channels from a file: compute the changes first, then apply them.
 
-A rule or channel is known by its name within its environment, so the same file applied again changes nothing.
+A rule or channel is identified by its name within its environment, so applying the same file again changes nothing.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Change:
     what: str  # rule or channel
     env: EnvRef
     name: str
-    fields: tuple[str, ...] = ()  # those that change; a secret is named, never shown
+    fields: tuple[str, ...] = ()  # changed fields; secrets without their values
     row: Rule | Channel | None = None
-    secret: str | None = None  # that was made for it, to be shown once
+    secret: str | None = None  # generated secret, to be shown once
 
     @property
     def line(self) -> str:
@@ -53,20 +53,27 @@ class Change:
 
 def read_plan(file: Path) -> dict[str, list[dict[str, Any]]]:
     try:
-        found = tomllib.loads(file.read_text("utf-8"))
+        document = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise InvalidRule(f"The file {file} cannot be read: {error.strerror}. Nothing was changed.") from error
+        raise InvalidRule(f"Could not read file {file}: {error.strerror}. Nothing was changed.") from error
     except ValueError as error:
-        raise InvalidRule(f"The file {file} is not valid TOML: {error}. Nothing was changed.") from error
-    if unknown := found.keys() - set(TABLES):
-        raise InvalidRule(f"The file {file} has {sorted(unknown)[0]!r}; it may have [[rule]] and [[channel]].")
-    return {table: list(found.get(table, [])) for table in TABLES}
+        raise InvalidRule(f"File {file} is not valid TOML: {error}. Nothing was changed.") from error
+    if unknown := document.keys() - set(TABLES):
+        raise InvalidRule(
+            f"File {file}: unknown table {sorted(unknown)[0]!r}; allowed are [[rule]] and [[channel]]. "
+            "Nothing was changed."
+        )
+    return {table: list(document.get(table, [])) for table in TABLES}
 
 
 def diff(
     conn: Connection, plan: Mapping[str, list[dict[str, Any]]], *, prune: bool, policy: ChannelPolicy = DEFAULT_POLICY
 ) -> list[Change]:
-    """What must be done so that the file is true. `prune`: remove what its environments have and it has not."""
+    """Return the changes that make the stored rules and channels match the file.
+
+    With `prune`, rules and channels of the file's environments that are not in the file are removed. Raises
+    InvalidRule.
+    """
     channels = {(each.environment, each.name): each for each in list_channels(conn)}
     rules = {(each.environment, each.name): each for each in list_rules(conn)}
     changes = [_channel_change(given, channels, policy) for given in plan["channel"]]
@@ -77,7 +84,7 @@ def diff(
     if prune:
         named = {(each.what, each.env, each.name) for each in changes}
         envs = {each.env for each in changes}
-        # Rules first: they name channels.
+        # Rules first, because they reference channels.
         for what, rows in (("rule", rules), ("channel", channels)):
             changes += [
                 Change("remove", what, env, name, row=row)
@@ -103,12 +110,12 @@ def apply(conn: Connection, changes: list[Change]) -> None:
 def _channel_change(given: dict[str, Any], known: Mapping[Name, Channel], policy: ChannelPolicy) -> Change:
     env, rest = _environment("channel", given)
     before = known.get((env, str(rest.get("name"))))
-    made, secret = make_channel(before.id if before else new_id("channel"), env, rest, before, policy)
+    channel, secret = make_channel(before.id if before else new_id("channel"), env, rest, before, policy)
     if before is None:
-        return Change("add", "channel", env, made.name, row=made, secret=secret)
-    told = ("type", "target", "config", "health", "enabled")
-    changed = tuple(field for field in told if getattr(before, field) != getattr(made, field))
-    return Change("change" if changed else "keep", "channel", env, made.name, changed, made, secret)
+        return Change("add", "channel", env, channel.name, row=channel, secret=secret)
+    compared = ("type", "target", "config", "health", "enabled")
+    changed = tuple(field for field in compared if getattr(before, field) != getattr(channel, field))
+    return Change("change" if changed else "keep", "channel", env, channel.name, changed, channel, secret)
 
 
 def _rule_change(given: dict[str, Any], known: Mapping[Name, Rule], ids: Mapping[Name, str]) -> Change:
@@ -116,33 +123,36 @@ def _rule_change(given: dict[str, Any], known: Mapping[Name, Rule], ids: Mapping
     before = known.get((env, str(rest.get("name"))))
     named = rest.get("channels", [])
     if not isinstance(named, list):
-        raise InvalidRule(f"The rule {rest.get('name')!r} needs channels as a list of names. Nothing was changed.")
+        raise InvalidRule(f"Rule {rest.get('name')!r}: channels must be a list of names. Nothing was changed.")
     if missing := [name for name in named if (env, name) not in ids]:
         raise InvalidRule(
-            f"The rule {rest.get('name')!r} names the channel {missing[0]!r}, which is neither in the file nor in its "
-            "environment. Nothing was changed."
+            f"Rule {rest.get('name')!r}: channel {missing[0]!r} is neither in the file nor in the rule's environment. "
+            "Nothing was changed."
         )
     fields = {**_with_seconds(rest), "channels": [ids[env, name] for name in named]}
-    made = make_rule(before.id if before else new_id("rule"), env, fields)
+    rule = make_rule(before.id if before else new_id("rule"), env, fields)
     if before is None:
-        return Change("add", "rule", env, made.name, row=made)
-    made = replace(made, created_ms=before.created_ms)
-    old, new = asdict(before), asdict(made)
+        return Change("add", "rule", env, rule.name, row=rule)
+    rule = replace(rule, created_ms=before.created_ms)
+    old, new = asdict(before), asdict(rule)
     changed = tuple(f"{field} {old[field]!r} → {new[field]!r}" for field in old if old[field] != new[field])
-    return Change("change" if changed else "keep", "rule", env, made.name, changed, made)
+    return Change("change" if changed else "keep", "rule", env, rule.name, changed, rule)
 
 
 def _environment(what: str, given: dict[str, Any]) -> tuple[EnvRef, dict[str, Any]]:
     for part in ("org", "project", "env"):
         name = given.get(part)
         if not isinstance(name, str) or name_problem(name):
-            raise InvalidRule(f"The {what} {given.get('name')!r} needs {part}, a name. Nothing was changed.")
+            raise InvalidRule(
+                f"{what.capitalize()} {given.get('name')!r}: {part} is missing or not a valid name. "
+                "Nothing was changed."
+            )
     rest = {key: value for key, value in given.items() if key not in ("org", "project", "env")}
     return EnvRef(given["org"], given["project"], given["env"]), rest
 
 
 def _with_seconds(given: dict[str, Any]) -> dict[str, Any]:
-    """`window = "5m"` → `window_s = 300`."""
+    """Convert durations to seconds: `window = "5m"` → `window_s = 300`. Raises InvalidRule."""
     fields = {key: value for key, value in given.items() if key not in SPANS}
     for key, most in SPANS.items():
         if key in given:
@@ -151,7 +161,7 @@ def _with_seconds(given: dict[str, Any]) -> dict[str, Any]:
                 fields[f"{key}_s"] = int(kind.parse(given[key]))
             except (ValueError, KeyError):
                 raise InvalidRule(
-                    f"The rule {given.get('name')!r} has {key} = {given[key]!r}; it must be {kind.allowed}. "
+                    f"Rule {given.get('name')!r}: {key} must be {kind.allowed}, not {given[key]!r}. "
                     "Nothing was changed."
                 ) from None
     return fields
@@ -162,5 +172,5 @@ def _refuse_twice(changes: list[Change]) -> None:
     for change in changes:
         key = (change.what, change.env, change.name)
         if key in seen:
-            raise InvalidRule(f"The file names the {change.what} {change.name!r} twice. Nothing was changed.")
+            raise InvalidRule(f"The file declares {change.what} {change.name!r} twice. Nothing was changed.")
         seen.add(key)

@@ -1,6 +1,6 @@
-"""What people make and look at: rules, channels, silences, incidents. One function per statement.
+"""Stored rules, channels, silences and incidents. One function per statement.
 
-Whoever calls decides about the transaction, so that an entry in the audit log can be part of it.
+The caller controls the transaction, so that an audit log entry can be part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANYWHERE: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
 
 
 def new_id(kind: str) -> str:
-    """`rule_…`, `channel_…`, `silence_…`."""
+    """Generate an id such as `rule_…`, `channel_…` or `silence_…`."""
     return f"{kind}_{uuid4().hex[:20]}"
 
 
@@ -100,7 +100,7 @@ class Incident:
 
     @property
     def condition(self) -> str | None:
-        """For people; None: of Headrace's own health."""
+        """Readable condition of the rule; None for incidents about Headrace's own health."""
         known = rule_of(self.rule)
         return None if known.metric == HEALTH else known.condition()
 
@@ -124,26 +124,29 @@ def find_rule(conn: Connection, rule_id: str) -> Rule | None:
 
 
 def lock_rule(conn: Connection, rule_id: str) -> Rule | None:
-    """As it is; it stays so, and stays, until the transaction ends. None: somebody removed it."""
+    """Select a rule FOR UPDATE; None if it does not exist."""
     return next((_rule(row) for row in _rows(conn, QUERIES["lock_rule"], {"id": rule_id})), None)
 
 
 def put_rule(conn: Connection, rule: Rule) -> None:
-    """Make it, or change the one of this id. The channels must be of its environment. Whoever changes a rule locks it
-    first: else one that was removed meanwhile would be made again."""
+    """Insert or update a rule by id. Its channels must belong to its environment.
+
+    Raises InvalidRule or QuotaExceeded. Callers that update must lock the rule first, or a concurrently deleted rule
+    would be re-created.
+    """
     quotas = _quotas_of_new(conn, find_rule(conn, rule.id), rule.environment, Quota.RULES)
     known = {channel.id for channel in list_channels(conn, asdict(rule.environment))}
     if foreign := [channel for channel in rule.channels if channel not in known]:
-        raise InvalidRule(f"There is no channel {foreign[0]!r} in this environment. Nothing was changed.")
+        raise InvalidRule(f"Channel {foreign[0]!r} does not exist in this environment. Nothing was changed.")
     if any(each.name == rule.name and each.id != rule.id for each in list_rules(conn, asdict(rule.environment))):
-        raise InvalidRule(f"There is another rule {rule.name!r} in this environment. Nothing was changed.")
+        raise InvalidRule(f"A rule named {rule.name!r} already exists in this environment. Nothing was changed.")
     conn.execute(QUERIES["put_rule"], {**asdict(rule), "channels": list(rule.channels)})
     refuse_beyond(quotas, partial(count_used, conn), {Quota.RULES: 1})
     _changed(conn)
 
 
 def remove_rule(conn: Connection, rule_id: str) -> bool:
-    """Its incidents are resolved in the next round."""
+    """Delete a rule; its open incidents are resolved at the next evaluation. Return False if it does not exist."""
     return _remove(conn, QUERIES["delete_rule"], rule_id)
 
 
@@ -157,17 +160,17 @@ def find_channel(conn: Connection, channel_id: str) -> Channel | None:
 
 
 def lock_channel(conn: Connection, channel_id: str) -> Channel | None:
-    """As `lock_rule`."""
+    """Select a channel FOR UPDATE; None if it does not exist."""
     cursor = conn.cursor(row_factory=class_row(Channel))
     return cursor.execute(QUERIES["lock_channel"], {"id": channel_id}).fetchone()
 
 
 def put_channel(conn: Connection, channel: Channel) -> None:
-    """Make it, or change the one of this id."""
+    """Insert or update a channel by id. Raises InvalidRule or QuotaExceeded."""
     quotas = _quotas_of_new(conn, find_channel(conn, channel.id), channel.environment, Quota.CHANNELS)
     others = list_channels(conn, asdict(channel.environment))
     if any(each.name == channel.name and each.id != channel.id for each in others):
-        raise InvalidRule(f"There is another channel {channel.name!r} in this environment. Nothing was changed.")
+        raise InvalidRule(f"A channel named {channel.name!r} already exists in this environment. Nothing was changed.")
     conn.execute(QUERIES["put_channel"], {**asdict(channel), "config": json.dumps(channel.config)})
     refuse_beyond(quotas, partial(count_used, conn), {Quota.CHANNELS: 1})
     _changed(conn)
@@ -181,12 +184,12 @@ def count_used(conn: Connection, tenant: TenantRef) -> dict[str, int]:
 
 
 def _quotas_of_new(conn: Connection, before: object | None, env: EnvRef, quota: Quota) -> list[QuotaInForce]:
-    """Hold the quotas of what is about to be added; there are none for what is only changed."""
+    """Lock and return the quotas for an insert; an update (`before` exists) needs none."""
     return hold_quotas(conn, TenantRef.of(env), [quota]) if before is None else []
 
 
 def remove_channel(conn: Connection, channel_id: str) -> bool:
-    """What waits to be sent there is dropped with it."""
+    """Delete a channel and its undelivered messages. Return False if it does not exist."""
     return _remove(conn, QUERIES["delete_channel"], channel_id)
 
 
@@ -197,7 +200,7 @@ def add_silence(conn: Connection, silence: Silence) -> None:
 def list_silences(
     conn: Connection, where: Mapping[str, str | None] = ANYWHERE, at: datetime | None = None
 ) -> list[Silence]:
-    """Those that are not over then; None: now."""
+    """List the silences that have not ended at `at` (default now)."""
     cursor = conn.cursor(row_factory=class_row(Silence))
     return cursor.execute(QUERIES["list_silences"], {**where, "at": at}).fetchall()
 
@@ -208,7 +211,7 @@ def find_silence(conn: Connection, silence_id: str) -> Silence | None:
 
 
 def end_silence(conn: Connection, silence_id: str) -> bool:
-    """False: there is none, or it is over."""
+    """End a silence now. Return False if it does not exist or has ended."""
     return conn.execute(QUERIES["end_silence"], {"id": silence_id}).fetchone() is not None
 
 
@@ -220,10 +223,10 @@ def list_incidents(
     before: tuple[datetime, str] | None = None,
     limit: int = 100,
 ) -> list[Incident]:
-    """Newest first."""
+    """List incidents, newest first; `before` is (time, id) of the last one of the previous page."""
     before_at, before_id = before or (None, None)
-    asked = {**where, "open": is_open, "before_at": before_at, "before_id": before_id, "limit": limit}
-    return conn.cursor(row_factory=class_row(Incident)).execute(QUERIES["list_incidents"], asked).fetchall()
+    params = {**where, "open": is_open, "before_at": before_at, "before_id": before_id, "limit": limit}
+    return conn.cursor(row_factory=class_row(Incident)).execute(QUERIES["list_incidents"], params).fetchall()
 
 
 def find_incident(conn: Connection, incident_id: str) -> Incident | None:
@@ -236,17 +239,17 @@ def incident_transitions(conn: Connection, incident_id: str) -> list[dict[str, A
 
 
 def incident_deliveries(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
-    """Return what became of each message about an incident, oldest first."""
+    """Return the messages of an incident and their delivery state, oldest first."""
     return _rows(conn, QUERIES["list_incident_deliveries"], {"id": incident_id})
 
 
 def failing_channels(conn: Connection, failures: int) -> list[str]:
-    """Return the enabled channels that failed this often in a row, as "org / project / env / name"."""
+    """Return enabled channels with at least `failures` consecutive failures, as "org / project / env / name"."""
     return [" / ".join(row.values()) for row in _rows(conn, QUERIES["list_failing_channels"], {"failures": failures})]
 
 
 def acknowledge(conn: Connection, incident_id: str, by: str) -> bool:
-    """False: it was acknowledged before, or is over."""
+    """Acknowledge an incident. Return False if it is already acknowledged or resolved."""
     return conn.execute(QUERIES["acknowledge_incident"], {"id": incident_id, "by": by}).fetchone() is not None
 
 

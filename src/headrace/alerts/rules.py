@@ -1,6 +1,6 @@
-"""Rules: what is watched, and what is allowed to be. Pure.
+"""Alert rules and their validation. Pure.
 
-A rule that could never fire, or would always, is refused when it is made, with the reason: nobody looks for it later.
+A rule that could never fire, or would always fire, is refused with the reason when it is created.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from headrace.model.names import EnvRef, name_problem
 
 TIER_5S_MAX_S = 7200
 MAX_WINDOW_S = 30 * 86_400
-"""What the minutes are kept for, less a day to be sure."""
+"""Retention of the minute tier, minus one day as a margin."""
 MAX_COOLDOWN_S = 7 * 86_400
 MAX_FOR_S = 7 * 86_400
 MAX_CHANNELS = 20
 
 
 class InvalidRule(HeadraceError):
-    """A rule, channel or silence is not possible. Nothing was changed."""
+    """A rule, channel or silence is invalid. Nothing was changed."""
 
 
 class Metric(StrEnum):
-    BACKLOG = "BACKLOG"  # jobs that wait; the highest within the window
-    LATENCY = "LATENCY"  # ms that jobs waited before they were started within the window
-    ERROR_RATE = "ERROR_RATE"  # failed / started, 0 to 1
-    OLDEST_AGE = "OLDEST_AGE"  # ms that the longest-waiting job has waited; the highest within the window
-    NO_DATA = "NO_DATA"  # nothing new came into history for the window
+    BACKLOG = "BACKLOG"  # waiting jobs; maximum within the window
+    LATENCY = "LATENCY"  # wait in ms of the jobs started within the window
+    ERROR_RATE = "ERROR_RATE"  # failed / started attempts, 0 to 1
+    OLDEST_AGE = "OLDEST_AGE"  # age of the oldest waiting job in ms; maximum within the window
+    NO_DATA = "NO_DATA"  # no new history for the length of the window
 
 
 HEALTH = "HEALTH"
-"""Of Headrace's own rules, which nobody makes: see health.py."""
+"""Metric of the built-in rules, see meta_rules.py."""
 
 
 class Operator(StrEnum):
@@ -60,11 +60,11 @@ class Rule:
     metric: str
     operator: str = Operator.GREATER_THAN
     threshold: float = 0.0
-    queue: str | None = None  # None: each queue of the environment by itself
-    percentile: str = AVERAGE  # of LATENCY
+    queue: str | None = None  # None: every queue of the environment, each separately
+    percentile: str = AVERAGE  # LATENCY only
     window_s: int = 300
-    cooldown_s: int = 900  # after it fired, it does not fire again for this long
-    for_s: int = 0  # it fires when the condition has held for this long
+    cooldown_s: int = 900  # minimum time between two firings
+    for_s: int = 0  # how long the condition must hold before the rule fires
     severity: str = "warning"
     enabled: bool = True
     auto_resolve: bool = True
@@ -77,19 +77,22 @@ class Rule:
 
     @property
     def settle_s(self) -> int:
-        """How long samples must stay clean until a whole window is. A maximum over the window says so at once."""
+        """Seconds of clean samples that make the whole window clean.
+
+        0 if one sample already covers the window: a maximum compared with >, or a built-in health rule.
+        """
         is_maximum = self.metric in (Metric.BACKLOG, Metric.OLDEST_AGE) and self.operator == Operator.GREATER_THAN
         return 0 if is_maximum or self.metric == HEALTH else self.window_s
 
     def is_met(self, value: float | None) -> bool:
-        """None: there was nothing to measure, which is clean."""
+        """Return True if the value meets the condition. None (nothing to measure) never does."""
         if value is None:
             return False
         limit = self.window_s if self.metric == Metric.NO_DATA else self.threshold
         return value > limit if self.operator == Operator.GREATER_THAN else value < limit
 
     def condition(self) -> str:
-        """For people: `LATENCY p95 > 250 ms over 5 min`."""
+        """Format the condition: `LATENCY p95 > 250 ms over 5 min`."""
         if self.metric == Metric.NO_DATA:
             return f"NO_DATA for {span_text(self.window_s)}"
         what = f"{self.metric} {self.percentile}" if self.metric == Metric.LATENCY else self.metric
@@ -98,20 +101,23 @@ class Rule:
 
 
 RULE_FIELDS = frozenset(each.name for each in fields(Rule)) - {"id", "org", "project", "env", "created_ms"}
-"""What a person chooses."""
+"""Fields that users set."""
 
 
 def make_rule(rule_id: str, tenant: EnvRef, given: dict[str, Any], created_ms: int = 0) -> Rule:
-    """The rule of these fields, or InvalidRule with every reason against it."""
+    """Return the rule with these fields. Raises InvalidRule with all problems."""
     if unknown := given.keys() - RULE_FIELDS:
-        raise InvalidRule(f"A rule has no {', '.join(sorted(unknown))}. It has: {', '.join(sorted(RULE_FIELDS))}.")
+        raise InvalidRule(
+            f"Unknown rule field(s): {', '.join(sorted(unknown))}. Allowed: {', '.join(sorted(RULE_FIELDS))}. "
+            "Nothing was changed."
+        )
     if missing := {"name", "metric"} - given.keys():
-        raise InvalidRule(f"A rule needs {' and '.join(sorted(missing))}. Nothing was changed.")
+        raise InvalidRule(f"A rule requires {' and '.join(sorted(missing))}. Nothing was changed.")
     if "threshold" not in given and given["metric"] != Metric.NO_DATA:
-        raise InvalidRule("A rule needs a threshold, unless its metric is NO_DATA. Nothing was changed.")
+        raise InvalidRule("A rule requires a threshold, unless its metric is NO_DATA. Nothing was changed.")
     rule = Rule(rule_id, tenant.org, tenant.project, tenant.env, **_tidied(given), created_ms=created_ms)
     if problems := list(_problems(rule, given)):
-        raise InvalidRule(f"The rule {rule.name!r} is not possible: {'; '.join(problems)}. Nothing was changed.")
+        raise InvalidRule(f"Invalid rule {rule.name!r}: {'; '.join(problems)}. Nothing was changed.")
     return rule
 
 
@@ -120,7 +126,7 @@ def rule_document(rule: Rule) -> dict[str, Any]:
 
 
 def rule_of(document: dict[str, Any]) -> Rule:
-    """From `rule_document`, of this release or one before."""
+    """Build a rule from `rule_to_document` of this or an earlier release. Unknown fields are ignored."""
     known = {each.name for each in fields(Rule)}
     kept: dict[str, Any] = {key: value for key, value in document.items() if key in known}
     kept["channels"] = tuple(document.get("channels", ()))
@@ -129,10 +135,10 @@ def rule_of(document: dict[str, Any]) -> Rule:
 
 def _tidied(given: dict[str, Any]) -> dict[str, Any]:
     signs = {sign: operator.value for operator, sign in SIGN.items()}
-    tidied: dict[str, Any] = {**given, "channels": tuple(given.get("channels") or ())}
+    fields: dict[str, Any] = {**given, "channels": tuple(given.get("channels") or ())}
     if "operator" in given:
-        tidied["operator"] = signs.get(given["operator"], given["operator"])
-    return tidied
+        fields["operator"] = signs.get(given["operator"], given["operator"])
+    return fields
 
 
 def _problems(rule: Rule, given: dict[str, Any]) -> Iterator[str]:
@@ -154,12 +160,12 @@ def _problems(rule: Rule, given: dict[str, Any]) -> Iterator[str]:
     if not all(isinstance(channel, str) for channel in named) or len(rule.channels) > MAX_CHANNELS:
         yield f"channels must be at most {MAX_CHANNELS} names or ids"
     if rule.percentile != AVERAGE and rule.metric != Metric.LATENCY:
-        yield "percentile belongs to LATENCY"
+        yield "percentile applies only to LATENCY"
     if rule.metric == Metric.NO_DATA:
         if rule.queue is not None:
-            yield "NO_DATA is about history as a whole: leave queue out"
+            yield "NO_DATA applies to all history: omit queue"
         if {"threshold", "operator"} & given.keys() and (rule.threshold, rule.operator) != (0, Operator.GREATER_THAN):
-            yield "NO_DATA has neither operator nor threshold: its window says how long nothing may come"
+            yield "NO_DATA takes no operator or threshold; window_s is the longest allowed time without data"
 
 
 def _choice_problems(rule: Rule) -> Iterator[str]:
@@ -179,11 +185,11 @@ def _threshold_problems(rule: Rule) -> Iterator[str]:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         yield "threshold must be a finite number"
     elif value < 0:
-        yield "threshold must not be negative: nothing that is measured is"
+        yield "threshold must not be negative"
     elif rule.operator == Operator.LESS_THAN and value == 0:
-        yield "nothing is less than 0, so it could never fire"
+        yield "a threshold of 0 with LESS_THAN can never fire"
     elif rule.metric == Metric.ERROR_RATE and value > 1:
-        yield "the threshold of ERROR_RATE is a share, from 0 to 1"
+        yield "the ERROR_RATE threshold is a ratio from 0 to 1"
 
 
 def _span_problems(rule: Rule) -> Iterator[str]:
@@ -195,11 +201,11 @@ def _span_problems(rule: Rule) -> Iterator[str]:
             return
     step = 5 if rule.window_s <= TIER_5S_MAX_S else 60
     if rule.window_s % step:
-        yield f"window_s must be a multiple of {step}: history is counted in pieces of that length"
+        yield f"window_s must be a multiple of {step}, the length of a history bucket"
 
 
 def value_text(metric: str, value: float | None) -> str:
-    """With its unit: `1,200 jobs`, `250 ms`, `12.5 %`."""
+    """Format a value with its unit: `1,200 jobs`, `250 ms`, `12.5 %`."""
     if value is None:
         return "nothing measured"
     if metric == Metric.ERROR_RATE:
@@ -211,7 +217,7 @@ def value_text(metric: str, value: float | None) -> str:
 
 
 def span_text(seconds: int) -> str:
-    """Two units at most: `90 s`, `5 min`, `2 h 10 min`."""
+    """Format a duration with at most two units: `90 s`, `5 min`, `2 h 10 min`."""
     if seconds < 120:
         return f"{seconds} s"
     for size, unit, small, small_unit in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):

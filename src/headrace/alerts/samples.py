@@ -1,6 +1,6 @@
-"""From pieces of history to the value that a rule is compared with. Pure.
+"""Compute the value that a rule is compared with, from pieces of history. Pure.
 
-Gauges stay as they are while nothing happens, so a queue that is stuck and idle is measured by what it was left with.
+Gauges keep their last value while a queue has no events, so a stuck and idle queue is measured by its last state.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def tier_of(window_s: int) -> Tier:
 
 @dataclass(frozen=True)
 class Cut:
-    """How one tier is read for a set of windows: all of them end at the same time."""
+    """How to read one tier for a set of windows that end at the same time."""
 
     tier: Tier
     windows_s: tuple[int, ...]  # longest first
-    gauges: bool  # some rule needs what queues were left with
+    gauges: bool  # some rule needs the last gauges before the windows
     histograms: bool  # some rule needs percentiles
 
     def end_s(self, horizon_ms: int) -> int:
-        """The end of the last bucket that is final."""
+        """Return the end of the last complete bucket."""
         return horizon_ms // 1000 // self.tier.seconds * self.tier.seconds
 
     def starts_s(self, end_s: int) -> list[int]:
@@ -40,8 +40,10 @@ class Cut:
 
 
 def cuts(rules: Iterable[Rule]) -> tuple[Cut, ...]:
-    """What must be read for these rules, one per tier at most. The same for equal needs, so that environments whose
-    rules differ only in thresholds are read together."""
+    """Return at most one read plan per tier.
+
+    Rules that differ only in thresholds give equal plans, so their environments are read together.
+    """
     by_tier: dict[str, list[Rule]] = {}
     for rule in rules:
         if rule.metric != Metric.NO_DATA:
@@ -60,7 +62,7 @@ def cuts(rules: Iterable[Rule]) -> tuple[Cut, ...]:
 
 @dataclass
 class Measured:
-    """One environment as one cut shows it. Values are worked out once per window and metric, whatever the rules."""
+    """Values of one environment for one read plan; each is computed once per metric and window."""
 
     cut: Cut
     end_s: int
@@ -102,7 +104,7 @@ def _latency(inside: Sequence[Piece], wanted: str) -> float | None:
 
 
 def _oldest_age(inside: Sequence[Piece], left: Carried | None, start_s: int, end_s: int) -> float | None:
-    """The highest of: what events saw, what it was as the window began, and what it has grown to by its end."""
+    """Return the highest age in ms: measured at events, at the start of the window, or at its end. None if unknown."""
     if not inside and left is None:
         return None
     ages = [piece.max_age_ms for piece in inside]

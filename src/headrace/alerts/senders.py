@@ -1,7 +1,7 @@
-"""How a message reaches a channel, by type. Each raises NotTaken (or AddressRefused) unless it was taken.
+"""Send messages to channels, by channel type.
 
-A sender returns a note if only some recipients were reached, else None. Rejected, a NotTaken, says that another try is
-pointless.
+A sender returns a note if only some recipients were reached, otherwise None. It raises DeliveryFailed or AddressRefused
+if the message was not accepted; Rejected, a DeliveryFailed, means that a retry is pointless.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class SendOptions:
 def send(
     kind: str, config: Mapping[str, Any], message: Message, options: SendOptions, org: str | None = None
 ) -> str | None:
-    """Return a note on a partial delivery; None if the message reached everyone.
+    """Send a message and return a note on partial delivery; None if it reached everyone.
 
-    `org` is the organisation that the channel belongs to; None: that of the message's rule.
+    `org` is the organisation of the channel (default: that of the message's rule).
     """
     if problem := options.channels.find_problem(kind, config, message.rule.org if org is None else org):
         raise NotTaken(f"Nothing was sent: {problem}.")
@@ -81,12 +81,12 @@ def _escaped(text: str) -> str:
 
 def _email(config: Mapping[str, Any], message: Message, options: SendOptions) -> str | None:
     if options.smtp_url is None:
-        raise NotTaken("No server of mail is known: set alerts.smtp_url.")
+        raise NotTaken("No mail server is configured: set alerts.smtp_url.")
     mail = EmailMessage()
     mail["Subject"] = message.title
     mail["From"] = options.email_from
     mail["To"] = ", ".join(config["to"])
-    mail["Message-ID"] = f"<{message.id}@headrace>"  # the same at each try
+    mail["Message-ID"] = f"<{message.id}@headrace>"  # the same for each attempt
     mail["X-Headrace-Delivery"] = message.id
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text(options.public_url))
@@ -94,18 +94,20 @@ def _email(config: Mapping[str, Any], message: Message, options: SendOptions) ->
         refused = _deliver(mail, options.smtp_url, options)
     except (smtplib.SMTPException, OSError) as error:
         failure = Rejected if _is_permanent(error) else NotTaken
-        raise failure(f"The mail server did not take it: {type(error).__name__}: {error}") from error
+        raise failure(f"The mail server rejected the message: {type(error).__name__}: {error}") from error
     if not refused:
         return None
     named = ", ".join(
-        f"{address} ({code} {said.decode(errors='replace')})" for address, (code, said) in refused.items()
+        f"{address} ({code} {reply.decode(errors='replace')})" for address, (code, reply) in refused.items()
     )
-    return f"Delivered, but the mail server refused {named}."
+    return f"The mail server rejected {named}; the other recipients received it."
 
 
 def _is_permanent(error: Exception) -> bool:
-    """Return True if the server answered 5xx to the letter or to all of its recipients. A login that fails is a matter
-    of settings, and can be corrected while the letter waits."""
+    """Return True if the server answered 5xx to the message or to all of its recipients.
+
+    A failed login is not permanent: the settings can be corrected while the message waits.
+    """
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return all(code >= 500 for code, _ in error.recipients.values())
     is_answer = isinstance(error, smtplib.SMTPResponseException)
@@ -113,8 +115,8 @@ def _is_permanent(error: Exception) -> bool:
 
 
 class _PinnedSmtp(smtplib.SMTP):
-    """Connects to the first address that answers of those that were checked, with TLS from the first byte if there is a
-    context; certificates are checked for the host."""
+    """SMTP connection to the first of the checked addresses that answers. With a context it uses TLS from the start;
+    certificates are verified for the host."""
 
     def __init__(
         self, addresses: Sequence[str], host: str, port: int, timeout_s: float, context: ssl.SSLContext | None
@@ -125,8 +127,8 @@ class _PinnedSmtp(smtplib.SMTP):
         super().__init__(host, port, timeout=timeout_s)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        made = self._connect(port, timeout)
-        return made if self._context is None else self._context.wrap_socket(made, server_hostname=host)
+        plain = self._connect(port, timeout)
+        return plain if self._context is None else self._context.wrap_socket(plain, server_hostname=host)
 
     def _connect(self, port: int, timeout_s: float) -> socket.socket:
         *others, last = self._addresses
@@ -138,12 +140,12 @@ class _PinnedSmtp(smtplib.SMTP):
 
 
 def must_encrypt(starttls: str | None, address: str) -> bool:
-    """Return True if nothing may be sent to the mail server at this address without TLS."""
+    """Return True if the mail server at this address must use TLS."""
     return not is_loopback(address) if starttls is None else starttls == "required"
 
 
 def _open_mail_server(url: str, options: SendOptions) -> _PinnedSmtp:
-    """Raises AddressRefused; OSError or SMTPException if the server cannot be reached."""
+    """Connect to the mail server. Raises AddressRefused; OSError or SMTPException if it cannot be reached."""
     parts = urlsplit(url)
     host, is_tls = parts.hostname or "localhost", parts.scheme == "smtps"
     port = parts.port or (465 if is_tls else 25)
@@ -152,14 +154,14 @@ def _open_mail_server(url: str, options: SendOptions) -> _PinnedSmtp:
 
 
 def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tuple[int, bytes]]:
-    """Return the recipients that were refused while others were accepted."""
+    """Send the mail and return the rejected recipients, if others were accepted."""
     parts = urlsplit(url)
     with _open_mail_server(url, options) as server:
         server.ehlo()
         is_required = parts.scheme == "smtp" and must_encrypt(options.starttls, server.address)
         if is_required and not server.has_extn("starttls"):
             raise NotTaken(
-                "The mail server offers no encryption (STARTTLS). Neither password nor message was sent. Use smtps://, "
+                "The mail server does not offer STARTTLS. Neither password nor message was sent. Use smtps://, "
                 "or set alerts.smtp_starttls = optional."
             )
         if parts.scheme == "smtp" and server.has_extn("starttls"):
@@ -171,8 +173,8 @@ def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tu
 
 
 def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
-    """Send in a process of its own, without environment: what plugins do there is checked (`apprise_child`)."""
-    given = {
+    """Send in a separate process without environment, where `apprise_child` restricts the plugins."""
+    request = {
         "url": config["url"],
         "title": message.title,
         "body": "\n".join(message.lines(options.public_url)),
@@ -185,7 +187,7 @@ def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) 
     try:
         done = subprocess.run(
             command,
-            input=json.dumps(given).encode(),
+            input=json.dumps(request).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=options.timeout_s + 10,
@@ -196,9 +198,9 @@ def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) 
     except subprocess.TimeoutExpired:
         raise NotTaken(f"Apprise did not finish within {options.timeout_s + 10:g} s.") from None
     if done.returncode:
-        said = done.stdout.decode(errors="replace").strip().splitlines()
+        lines = done.stdout.decode(errors="replace").strip().splitlines()
         raise NotTaken(
-            f"Apprise could not send it: {said[-1] if said else f'its process ended with {done.returncode}'}"
+            f"Apprise could not send the message: {lines[-1] if lines else f'exit code {done.returncode}, no output'}"
         )
 
 

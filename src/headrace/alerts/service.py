@@ -1,4 +1,4 @@
-"""`headrace alerts run`: the evaluator and the outbox under one lease, apart from everything else."""
+"""The service `headrace alerts run`: evaluator and outbox under one lease."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ServiceOptions:
 
 
 class Service:
-    """Three loops, so that none waits for another: one holds the lease, one evaluates, one sends."""
+    """Alert service with three independent loops: renew the lease, evaluate rules, send messages."""
 
     def __init__(
         self, pool: Pool, lease: Lease, evaluator: Evaluator, outbox: Outbox, options: ServiceOptions | None = None
@@ -53,16 +53,17 @@ class Service:
         self.figures = AlertFigures(lambda: lease.held)
 
     def run_forever(self, stop: Event) -> None:
-        renew_s, told = self._options.lease_s / 3, self.figures
-        leasing, sending = [stop, self._renew, renew_s, False, told.lease], [stop, self._send, 0.0, True, told.sending]
+        renew_s, metrics = self._options.lease_s / 3, self.figures
+        leasing = [stop, self._renew, renew_s, False, metrics.lease]
+        sending = [stop, self._send, 0.0, True, metrics.sending]
         threads = [
             Thread(target=self._repeat, args=leasing, name="alerts-lease", daemon=True),
             Thread(target=self._repeat, args=sending, name="alerts-outbox", daemon=True),
         ]
-        self._guarded(self._renew, told.lease)
+        self._guarded(self._renew, metrics.lease)
         for thread in threads:
             thread.start()
-        self._repeat(stop, self._evaluate, self._options.every_s, True, told.evaluating)
+        self._repeat(stop, self._evaluate, self._options.every_s, True, metrics.evaluating)
         for thread in threads:
             thread.join(STOP_S)
         self._outbox.settle(STOP_S)
@@ -70,7 +71,10 @@ class Service:
         self._lease.leave()
 
     def _repeat(self, stop: Event, step: Callable[[], object], every_s: float, led: bool, rounds: Rounds) -> None:
-        """`led`: only while the lease is held. Trouble is told, and tried again."""
+        """Run `step` every `every_s` until `stop`; with `led` only while this process holds the lease.
+
+        Failures are logged and retried.
+        """
         due = time.monotonic()
         while not stop.is_set():
             if time.monotonic() >= due and (self._lease.held or not led):
@@ -87,10 +91,10 @@ class Service:
             log.info("%s", error, extra={"action": "fenced"})
             rounds.superseded()
         except HeadraceError as error:
-            log.warning("Alerts have to wait: %s", error, extra={"action": "alerts_wait"})
+            log.warning("alert step failed, retrying: %s", error, extra={"action": "alerts_wait"})
             rounds.failed(error)
         except Exception as error:
-            log.exception("Alerts failed and go on", extra={"action": "alerts_failed"})
+            log.exception("alert step failed unexpectedly, continuing", extra={"action": "alerts_failed"})
             rounds.failed(error)
 
     def _renew(self) -> None:
@@ -122,7 +126,7 @@ def _tell(done: Round, seconds: float) -> None:
     level = logging.INFO if done.transitions or done.unknown else logging.DEBUG
     log.log(
         level,
-        "%s rules of %s environments in %.2f s: %s transitions, %s not known",
+        "evaluated %s rules of %s environments in %.2f s: %s transitions, %s unknown",
         *(done.rules, done.environments, seconds, done.transitions, done.unknown),
         extra={"action": "round"},
     )

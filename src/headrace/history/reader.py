@@ -25,8 +25,8 @@ from headrace.warehouse.tiers import TIERS
 
 DAY_MS = 86_400_000
 REPORTS_KEPT_MS = 30 * DAY_MS
-"""Batch reports have a TTL of 31 days. If the oldest report is younger than this, none has expired yet, so reports cover
-all history."""
+"""Batch reports have a TTL of 31 days. If the oldest report is younger than this, none has expired yet, so reports
+cover all history."""
 LONGEST_BY_MINUTE_S = 2 * 3600
 
 _beside = ThreadPoolExecutor(16, thread_name_prefix="history")

@@ -198,7 +198,8 @@ def _refusal(requested: _Asked, now_s: float, step_s: int) -> str | None:
 
 
 def _kept(window: Window, now_s: float) -> Window:
-    """Drop leading points that start before the tier's retention: their rows are partly deleted and would be too low."""
+    """Drop leading points that start before the tier's retention: their rows are partly deleted, so they are too
+    low."""
     if _keeps(window.tier, window.start_s, now_s):
         return window
     start = min(_ceil(now_s - window.tier.kept_s, window.step_s), window.end_s - window.step_s)
