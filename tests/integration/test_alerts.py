@@ -606,7 +606,10 @@ def test_one_bad_recipient_blocks_nobody(alerting: Alerting, history: History) -
     ]
     for each in deliveries:
         assert each["delivered_at"] is not None
-        assert each["error"] == "The mail server rejected bob@example.org (550 no such user); the other recipients received it."
+        assert (
+            each["error"]
+            == "The mail server rejected bob@example.org (550 no such user); the other recipients received it."
+        )
 
 
 @pytest.mark.parametrize(

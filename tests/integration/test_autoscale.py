@@ -114,9 +114,9 @@ def test_a_scheduled_job_is_seen_before_it_is_due(
     mails.lease.take()
     mails.now_ms = info.due_at_ms - 60_000
     mails.look(0)
-    assert mails.look(30).sentence == "down: nothing waits, runs or arrives, 1 → 0"
+    assert mails.look(30).sentence == "down: no load, 1 → 0"
     made = mails.look(12)  # 18 s before it is due
-    assert made.sentence == "up: 0 wait, 0 run, 0/s arrive, 1 due within 20 s, 0 → 1"
+    assert made.sentence == "up: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s, 0 → 1"
     assert made.inputs["sources"][0]["due_soon"] == 1
 
 
@@ -151,7 +151,7 @@ def test_other_tenants_and_queues_do_not_count(world: World, mails: Autoscaling)
     for ref in (QueueRef("globex", "shop", "prod", "emails"), QueueRef("acme", "shop", "prod", "images")):
         world.enqueue(ref, 500, f"{ref.org}-{ref.queue}-")
     mails.look()
-    assert mails.look().sentence == "hold: nothing waits, runs or arrives, kept 0"
+    assert mails.look().sentence == "hold: no load, kept 0"
 
 
 def test_valkey_away_holds(world: World, mails: Autoscaling, pool: Pool) -> None:
@@ -217,7 +217,7 @@ def test_entries_that_wait_for_their_retry_hold_no_slots(valkey: Valkey, valkey_
     [source] = made[-1].inputs["sources"]
     assert (source["depth"], source["running"], source["scheduled"]) == (0, 0, 300)
     assert {each.wanted for each in made} == {1}  # and not none: there is work
-    assert made[-1].sentence == "hold: 0 wait, 0 run, 0/s arrive, 300 wait for their retry, kept 1"
+    assert made[-1].sentence == "hold: 0 waiting, 0 running, 0/s arriving, 300 awaiting retry, kept 1"
     valkey.zadd(retries, dict.fromkeys(cast("list[bytes]", valkey.zrange(retries, 0, -1)), 1))  # their time comes
     due = jobs.look()
     [source] = due.inputs["sources"]
@@ -267,7 +267,7 @@ def test_a_group_or_stream_that_does_not_exist_is_not_zero(valkey: Valkey, valke
     valkey.set("jobs", "text")
     made = jobs.look()
     assert (made.wanted, made.known) == (1, False)
-    assert "the key holds no stream" in made.sentence
+    assert "the key is not a stream" in made.sentence
 
 
 # --- One decides -----------------------------------------------------------------------------------

@@ -66,7 +66,9 @@ def test_the_operator_widens_the_list_but_not_to_the_machine_itself() -> None:
     policy = ChannelPolicy.of(load(flags, {}, None).settings.alerts)
     assert policy.find_problem("apprise", {"url": "mailto://user:pass@example.org"}, "acme") is None
     for scheme in LOCAL_SCHEMES:
-        assert "acts on the server's own machine" in str(policy.find_problem("apprise", {"url": f"{scheme}://"}, "acme"))
+        assert "acts on the server's own machine" in str(
+            policy.find_problem("apprise", {"url": f"{scheme}://"}, "acme")
+        )
 
 
 @pytest.mark.timeout(LONG_S)

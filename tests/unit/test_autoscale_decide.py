@@ -211,7 +211,7 @@ def test_both_tiers_count() -> None:
 def test_age_doubles_the_pressure() -> None:
     young, old = (decide(worker(max=50), seen(source(depth=6000, age_s=age)), settled(1), NOON) for age in (30.0, 30.1))
     assert (young.wanted, old.wanted) == (10, 20)
-    assert "pressure doubled beyond 30 s" in old.sentence
+    assert "demand doubled for waits over 30 s" in old.sentence
 
 
 def test_no_more_workers_than_jobs() -> None:
@@ -222,7 +222,7 @@ def test_no_more_workers_than_jobs() -> None:
 def test_a_limit_caps_what_is_useful() -> None:
     made = decide(worker(max=50), seen(source(depth=100_000, limit=25)), settled(1), NOON)
     assert made.wanted == 3
-    assert "limits and pauses let 25 run" in made.sentence
+    assert "limits and pauses allow 25 to run" in made.sentence
 
 
 def test_a_limit_of_the_environment_is_shared() -> None:
@@ -258,13 +258,13 @@ def test_to_zero_when_nothing_was_needed_for_long_enough() -> None:
     made = run(worker(settle_s=300.0), [(NOON - 10 * SECOND, seen(source(depth=5))), *idle])
     zero = next(each for each in made if each.wanted == 0)
     assert zero.at_ms >= NOON + 290 * SECOND
-    assert zero.sentence == "down: nothing waits, runs or arrives, 1 → 0"
+    assert zero.sentence == "down: no load, 1 → 0"
 
 
 def test_switched_off_changes_nothing() -> None:
     off = replace(worker(), enabled=False)
     made = decide(off, seen(source(depth=6000)), settled(3), NOON)
-    assert made.sentence == "hold: it is switched off, kept 3"
+    assert made.sentence == "hold: disabled, kept 3"
 
 
 @pytest.mark.parametrize(("current", "wanted"), [(99, 10), (0, 2)])
@@ -290,7 +290,7 @@ def test_a_decision_about_very_many_queues_keeps_those_that_matter() -> None:
 def test_a_job_that_is_due_soon_needs_a_worker_before_it_waits() -> None:
     made = decide(worker(min=0), seen(source(due_soon=1), horizon_s=20), settled(0), NOON)
     assert (made.verb, made.wanted) == (Verb.UP, 1)
-    assert made.sentence == "up: 0 wait, 0 run, 0/s arrive, 1 due within 20 s, 0 → 1"
+    assert made.sentence == "up: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s, 0 → 1"
 
 
 def test_a_worker_is_kept_for_a_job_that_is_due_soon() -> None:

@@ -73,8 +73,8 @@ def test_no_file_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        *(("worker = 1", "names no worker type"), ("worker = [1]", "names no worker type")),
-        *(("[[job]]", "it may have [[worker]]"), ("[[", "not valid TOML")),
+        *(("worker = 1", "has no [[worker]] table"), ("worker = [1]", "has no [[worker]] table")),
+        *(("[[job]]", "only [[worker]] is allowed"), ("[[", "not valid TOML")),
     ],
 )
 def test_files_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -95,16 +95,16 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("scaling = { min = 5, max = 2 }", "scaling.min = 5 is more than scaling.max = 2"),
+        ("scaling = { min = 5, max = 2 }", "scaling.min = 5 is greater than scaling.max = 2"),
         ("scaling = { drain = 60 }", "scaling.drain = 60 must be a duration"),
-        ("scaling = { maximum = 2 }", "scaling has no maximum"),
-        ('stream = "jobs"', "it needs one of queue, queues, all_queues and stream, and has queue and stream"),
-        ('colour = "red"', "it has no colour"),
+        ("scaling = { maximum = 2 }", "unknown field scaling.maximum"),
+        ('stream = "jobs"', "exactly one of queue, queues, all_queues and stream is required, found queue and stream"),
+        ('colour = "red"', "unknown field(s) colour"),
         ("enabled = 1", "enabled must be true or false"),
-        ('project = "shop"', "project needs org"),
-        ('group = "workers"', "stream and group belong together"),
+        ('project = "shop"', "project requires org"),
+        ('group = "workers"', "stream and group must be set together"),
         ('queues = ["a\\u0001"]', "queues holds a control character"),
-        ('app = "a:b"\ncommand = ["c"]', "app and command are two ways"),
+        ('app = "a:b"\ncommand = ["c"]', "app and command are mutually exclusive"),
     ],
 )
 def test_impossible_types_are_refused_with_the_reason(tmp_path: Path, change: str, words: str) -> None:

@@ -269,8 +269,8 @@ def _remove(conn: Connection, query: LiteralString, row_id: str) -> bool:
     return removed
 
 
-def _rows(conn: Connection, query: LiteralString, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return conn.cursor(row_factory=dict_row).execute(query, asked).fetchall()
+def _rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return conn.cursor(row_factory=dict_row).execute(query, params).fetchall()
 
 
 def _rule(row: dict[str, Any]) -> Rule:

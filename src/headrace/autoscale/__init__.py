@@ -1,1 +1,1 @@
-"""Autoscaling: how many workers there should be, decided from what is known and explained in a sentence."""
+"""Autoscaling: decide how many workers to run, explain each decision in a sentence, and apply it."""

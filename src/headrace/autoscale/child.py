@@ -1,7 +1,7 @@
-"""Runs `headrace` in this process, and ends it when whoever started it is gone.
+"""Run `headrace` in this process and stop it when its parent exits.
 
-Standard input is a pipe that only the parent holds: the kernel closes it whatever the parent died of. Then this process
-stops as it does on SIGTERM: jobs finish or are returned.
+Standard input is a pipe held only by the parent, so the kernel closes it however the parent ends. This process then
+stops as on SIGTERM: jobs finish or are returned.
 """
 
 from __future__ import annotations

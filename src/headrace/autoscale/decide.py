@@ -1,9 +1,9 @@
-"""How many workers there should be, and why. Pure: takes what was seen and what is remembered, returns a decision.
+"""Decide how many workers to run, and explain why. Pure.
 
-What jobs need is slots: by Little's law those that arrive keep `arrivals × service time` of them busy, and a backlog is
-gone within the drain time if `backlog × service time / drain time` more work on it. Scheduled jobs that are due before
-a worker that is started now could take them count as backlog. What is not known changes nothing: the number is kept,
-and it is never below one while there may be work.
+Demand is measured in slots. By Little's law arrivals occupy `arrivals × service time` slots, and draining the backlog
+in time takes another `backlog × service time / drain time`. Scheduled jobs that become due before a worker started now
+would be ready count as backlog. While an input is unknown the number is not lowered, and it is at least one while there
+may be work.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from headrace.autoscale.worker_types import Scaling, WorkerType
 
 ALMOST = 1e-9
-"""Sums of floats: 3.0000000001 workers are three."""
+"""Tolerance for sums of floats: 3.0000000001 workers are 3."""
 MOST_SOURCES = 50
-"""That are kept with a decision: what is not known first, then those with the most to do."""
+"""Sources stored with a decision: unknown ones first, then those with the highest load."""
 
 
 class Verb(StrEnum):
@@ -31,25 +31,25 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """A queue, or a group of a stream. None: not known."""
+    """Load of a queue or a stream group. None: unknown."""
 
-    name: str  # for people
-    depth: int | None  # waits and could run now, in both tiers; of a stream, what was not delivered
-    running: int | None  # held by workers; of a stream, what is pending and does not wait for its retry
+    name: str  # shown to users
+    depth: int | None  # jobs that could run now, in both tiers; undelivered entries of a stream
+    running: int | None  # jobs leased by workers; pending entries of a stream that are not in retry backoff
     arrivals_per_s: float | None
-    service_s: float | None  # None: the type says what is assumed
-    cold: int = 0  # of depth, in PostgreSQL
-    scheduled: int = 0  # of a stream, what waits for its retry: it needs no slot yet, but somebody who will be there
-    age_s: float | None = None  # of what waits longest; None: nothing waits, or it is not known
-    limit: int | None = None  # most that may run at once
+    service_s: float | None  # None: use the default of the worker type
+    cold: int = 0  # part of `depth` that is in PostgreSQL
+    scheduled: int = 0  # stream entries in retry backoff: no slot needed yet, but a worker must exist when they are due
+    age_s: float | None = None  # age of the oldest waiting job; None: nothing waits, or unknown
+    limit: int | None = None  # concurrency limit
     paused: bool = False
-    env: str = ""  # which of the observation's rooms it shares
-    unknown: str = ""  # what is not known and why, if something is
+    env: str = ""  # key into `Observation.env_slots`
+    unknown: str = ""  # which input is unknown and why; empty if none is
     due_soon: int | None = 0  # scheduled jobs of a queue, in both tiers, that are due within the horizon
 
     @property
     def load(self) -> int:
-        """What is known of it."""
+        """Known waiting and running jobs."""
         return (self.depth or 0) + (self.running or 0)
 
     @property
@@ -61,13 +61,13 @@ class Source:
 class Observation:
     sources: Sequence[Source] = ()
     rooms: Mapping[str, int] = field(default_factory=dict[str, int])  # environment → slots that its limit leaves
-    workers: int | None = None  # that really run; None: nobody here can tell
-    unknown: str = ""  # nothing could be seen, and why
-    horizon_s: float = 0.0  # how far ahead scheduled jobs were counted
+    workers: int | None = None  # running workers; None: unknown, because they run elsewhere
+    unknown: str = ""  # why nothing could be observed; empty if it could
+    horizon_s: float = 0.0  # how far ahead scheduled jobs are counted
 
     @property
     def not_known(self) -> str:
-        """In words; empty if everything is."""
+        """Which input is unknown and why; empty if all are known."""
         if self.unknown:
             return self.unknown
         return next((each.unknown or f"load of {each.name}" for each in self.sources if not each.is_known), "")
@@ -75,22 +75,22 @@ class Observation:
 
 @dataclass(frozen=True)
 class State:
-    """What a decision leaves to the next one."""
+    """State carried from one decision to the next."""
 
     began_ms: int | None = None
     wanted: int | None = None
-    up_ms: int | None = None  # when more were asked for
+    up_ms: int | None = None  # time of the last scale-up
     changed_ms: int | None = None
-    unknown_ms: int | None = None  # since when something is not known
-    peaks: tuple[tuple[int, int], ...] = ()  # when, and how many were needed: those that no later one exceeds
+    unknown_ms: int | None = None  # time since which an input is unknown
+    peaks: tuple[tuple[int, int], ...] = ()  # (time in ms, workers needed) of targets that no later one exceeds
 
 
 @dataclass(frozen=True)
 class Demand:
-    slots: float  # jobs at a time that the work asks for
-    allowed: float  # of those, what limits and pauses let run
+    slots: float  # concurrent jobs that the load needs
+    allowed: float  # part of `slots` that limits and pauses allow
     known_load: int
-    too_old: bool  # something waits beyond the age bound
+    too_old: bool  # True if a job has waited longer than `age_s`
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def decide(worker: WorkerType, seen: Observation, state: State, now_ms: int) -> 
     scaling = worker.scaling
     current = _current(scaling, seen, state)
     if not worker.enabled:
-        return _decision(worker, seen, state, now_ms, current, current, None, "it is switched off")
+        return _decision(worker, seen, state, now_ms, current, current, None, "disabled")
     not_known = seen.not_known
     demand = demand_of(scaling, seen)
     needed = math.ceil(demand.allowed / scaling.per_worker - ALMOST)
@@ -127,7 +127,10 @@ def decide(worker: WorkerType, seen: Observation, state: State, now_ms: int) -> 
 
 
 def demand_of(scaling: Scaling, seen: Observation) -> Demand:
-    """Of what is known; the rest counts as nothing here, and as a reason not to go down in `decide`."""
+    """Estimate the slots needed by the known sources.
+
+    Unknown sources count as 0 here; `decide` does not scale down while any is unknown.
+    """
     slots = allowed = 0.0
     by_env: dict[str, float] = {}
     too_old = False
@@ -146,13 +149,13 @@ def demand_of(scaling: Scaling, seen: Observation) -> Demand:
 def _slots(scaling: Scaling, source: Source, old: bool) -> float:
     service_s = scaling.service_s if source.service_s is None else source.service_s
     steady = (source.arrivals_per_s or 0.0) * service_s
-    # Jobs that run are part of the steady load; only what is beyond it has to be worked off besides.
+    # Running jobs are part of the steady load; only those beyond it count as backlog.
     due_soon = source.due_soon or 0
     backlog = (source.depth or 0) + due_soon + max(0.0, (source.running or 0) - steady)
     wants = steady / scaling.utilization + backlog * service_s / scaling.drain_s
     if old:
         wants *= 2
-    # More slots than jobs help nobody.
+    # More slots than jobs are useless.
     return min(wants, source.load + due_soon + steady / scaling.utilization)
 
 
@@ -183,7 +186,7 @@ def _remembered(state: State, scaling: Scaling, target: int, unknown: bool, now_
 def _step(
     scaling: Scaling, state: State, demand: Demand, current: int, target: int, floor: int, now_ms: int
 ) -> tuple[int, str]:
-    """How far to go now, and why no farther. Bounds are kept whatever the cooldowns say."""
+    """Return the next number of workers, and why it is not the target. Bounds apply regardless of cooldowns."""
     least = min(max(current, floor), scaling.max)
     if least != current:
         current = least
@@ -196,9 +199,9 @@ def _step(
 
 def _step_up(scaling: Scaling, state: State, demand: Demand, current: int, target: int, now_ms: int) -> tuple[int, str]:
     if 0 < demand.allowed <= current * scaling.per_worker * (1 + scaling.tolerance):
-        return current, f"{target} would be a little better, within the tolerance"
+        return current, f"{target} would fit better, but the difference is within the tolerance"
     if left_s := _left_s(state.up_ms, scaling.up_cooldown_s, now_ms):
-        return current, f"{target} needed, and the scale-up cooldown lasts {left_s} s more"
+        return current, f"{target} needed, scale-up cooldown ends in {left_s} s"
     wanted = min(target, current + scaling.up_step)
     return wanted, f"{target} needed, at most {scaling.up_step} more at a time" if wanted < target else ""
 
@@ -206,23 +209,23 @@ def _step_up(scaling: Scaling, state: State, demand: Demand, current: int, targe
 def _step_down(
     scaling: Scaling, state: State, demand: Demand, current: int, target: int, now_ms: int
 ) -> tuple[int, str]:
-    roomy = math.ceil(demand.allowed * (1 + scaling.tolerance) / scaling.per_worker - ALMOST)
-    if roomy >= current:
-        return current, f"{target} would nearly be enough, within the tolerance"
+    tolerated = math.ceil(demand.allowed * (1 + scaling.tolerance) / scaling.per_worker - ALMOST)
+    if tolerated >= current:
+        return current, f"{target} would be enough, but the difference is within the tolerance"
     last_ms = state.began_ms if state.changed_ms is None else state.changed_ms
     if left_s := _left_s(last_ms, scaling.down_cooldown_s, now_ms):
-        return current, f"{target} would be enough, and the scale-down cooldown lasts {left_s} s more"
+        return current, f"{target} would be enough, scale-down cooldown ends in {left_s} s"
     if left_s := _left_s(state.began_ms, scaling.settle_s, now_ms):
-        return current, f"{target} would be enough, and is watched for {left_s} s more"
+        return current, f"{target} would be enough, confirming for {left_s} s more"
     highest = max(peak for _, peak in state.peaks)
     wanted = max(min(highest, current), current - scaling.down_step)
     if wanted == current:
-        return current, f"{target} would be enough, and {highest} were needed within {_span(scaling.settle_s)}"
+        return current, f"{target} would be enough, but {highest} were needed within the last {_span(scaling.settle_s)}"
     return wanted, ""
 
 
 def _left_s(since_ms: int | None, cooldown_s: float, now_ms: int) -> int:
-    """Seconds until it is over; 0: it is."""
+    """Return the remaining seconds of a cooldown; 0 if it is over or never began."""
     return 0 if since_ms is None else max(0, math.ceil(cooldown_s - (now_ms - since_ms) / 1000))
 
 
@@ -264,23 +267,23 @@ def _load_words(scaling: Scaling, seen: Observation, demand: Demand | None) -> s
     scheduled = sum(source.scheduled for source in seen.sources)
     due_soon = sum(source.due_soon or 0 for source in seen.sources)
     if not waiting and not running and not arriving and not scheduled and not due_soon:
-        return "nothing waits, runs or arrives"
+        return "no load"
     ages = [source.age_s for source in seen.sources if source.age_s is not None]
-    oldest = f", oldest {_span(max(ages))}" if ages else ""
-    words = f"{waiting} wait{oldest}, {running} run, {arriving:.3g}/s arrive"
+    oldest = f" (oldest {_span(max(ages))})" if ages else ""
+    text = f"{waiting} waiting{oldest}, {running} running, {arriving:.3g}/s arriving"
     if scheduled:
-        words += f", {scheduled} wait for their retry"
+        text += f", {scheduled} awaiting retry"
     if due_soon:
-        words += f", {due_soon} due within {_span(seen.horizon_s)}"
+        text += f", {due_soon} due within {_span(seen.horizon_s)}"
     if demand.too_old:
-        words += f", pressure doubled beyond {_span(scaling.age_s)}"
+        text += f", demand doubled for waits over {_span(scaling.age_s)}"
     if demand.allowed < demand.slots - ALMOST:
-        words += f", limits and pauses let {math.floor(demand.allowed)} run"
-    return words
+        text += f", limits and pauses allow {math.floor(demand.allowed)} to run"
+    return text
 
 
 def _unknown_words(not_known: str, state: State, current: int, wanted: int) -> str:
-    assert state.unknown_ms is not None, "it was just remembered"
+    assert state.unknown_ms is not None, "set by _advance_state"
     since = datetime.fromtimestamp(state.unknown_ms / 1000, UTC)
     may = " and there may be work" if wanted > current else ""
     return f"{not_known} unknown since {since:%H:%M}{may}"

@@ -1,4 +1,4 @@
-"""What the autoscaler decided, for /metrics of `headrace autoscale run`. Worker types are few."""
+"""Metrics of `headrace autoscale run`. There are few worker types, so each has series of its own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.vitals.rounds import LoopFigures, Rounds
 DECISIONS = Metric(
     "headrace_autoscale_decisions_total", "counter", "Decisions, by worker type and verb.", ("type", "verb")
 )
-WORKERS = Metric("headrace_autoscale_workers", "gauge", "Workers there were at the newest decision.", ("type",))
-WANTED = Metric("headrace_autoscale_wanted_workers", "gauge", "Workers there should be.", ("type",))
-KNOWN = Metric("headrace_autoscale_known", "gauge", "1 if all was known that the newest decision needed.", ("type",))
+WORKERS = Metric("headrace_autoscale_workers", "gauge", "Workers at the last decision.", ("type",))
+WANTED = Metric("headrace_autoscale_wanted_workers", "gauge", "Wanted workers.", ("type",))
+KNOWN = Metric("headrace_autoscale_known", "gauge", "1 if all inputs of the last decision were known.", ("type",))
 METRICS = (DECISIONS, WORKERS, WANTED, KNOWN)
 
 
 class AutoscaleFigures(LoopFigures):
-    """`leads`: does this process hold the lease?"""
+    """Metrics of the autoscaler's loops and decisions. `leads` returns whether this process holds the lease."""
 
     def __init__(self, leads: Callable[[], bool], types: Iterable[str]) -> None:
         self.deciding = Rounds("autoscale", leads)
@@ -29,8 +29,8 @@ class AutoscaleFigures(LoopFigures):
         numbers = [self._decisions, self._workers, self._wanted, self._known]
         super().__init__([self.deciding, self.lease, self.tending], numbers)
 
-    def decided(self, made: Iterable[Decision]) -> None:
-        for each in made:
+    def decided(self, decisions: Iterable[Decision]) -> None:
+        for each in decisions:
             self._decisions.add(1, each.type, str(each.verb))
             self._workers.put(each.current, each.type)
             self._wanted.put(each.wanted, each.type)

@@ -1,4 +1,4 @@
-"""One autoscaler at a time, wherever it runs."""
+"""Lease that elects one autoscaler."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.postgres import lease
 
 
 class AutoscalerFenced(lease.Fenced):
-    """Another process decides about workers now. Nothing was written or started."""
+    """Another process now runs the autoscaler. Nothing was written or started."""
 
 
 class Lease(lease.Lease):

@@ -1,4 +1,4 @@
-"""Work for the simulator: when jobs arrive and how long each takes. Seeded, so that the same day can be tried again."""
+"""Workloads for the simulator: arrival and service time of each job. Seeded, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 
 Arrival = tuple[float, float]
-"""When, in seconds from the beginning, and how many seconds of work it is."""
+"""Arrival time in seconds from the start, and service time in seconds."""
 
 
 @dataclass(frozen=True)
@@ -19,25 +19,25 @@ class Load:
     name: str
     length_s: int
     arrivals: Sequence[Arrival]  # in order of time
-    outages: Sequence[tuple[int, int]] = ()  # from, to: nothing is started, and nothing can be seen
+    outages: Sequence[tuple[int, int]] = ()  # (start, end) in seconds: no job starts and the queue cannot be observed
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A synthetic load: how it changes over time."""
+    """Course of a synthetic workload over time."""
 
-    rate: Callable[[float], float]  # jobs per second at a time
-    poison: Callable[[float], float] = lambda at_s: 0.0  # the share of jobs that are slow at a time
+    rate: Callable[[float], float]  # jobs per second, by time
+    poison: Callable[[float], float] = lambda at_s: 0.0  # ratio of slow jobs, by time
     outages: tuple[tuple[int, int], ...] = ()
 
 
 SERVICE_S = 1.0
-SPREAD = 0.5  # of the logarithm of the service time
+SPREAD = 0.5  # standard deviation of the logarithm of the service time
 POISON_S = 300.0
 
 
 def synthetic(name: str, length_s: int, seed: int = 1, rate: float = 8.0) -> Load:
-    """`rate`: jobs per second under steady load."""
+    """Generate a workload of one of SHAPES. `rate` is jobs per second under steady load."""
     shape = SHAPES[name](length_s, rate)
     chance = random.Random(f"{name} {seed}")
     return Load(name, length_s, list(_arrivals(shape, length_s, chance)), shape.outages)
@@ -51,8 +51,10 @@ def recorded(
     mean_s: Sequence[float | None],
     seed: int = 1,
 ) -> Load:
-    """From what history keeps: how many arrived in each step, and how long those took that ended in it. Within a step
-    arrivals are spread by chance, as nobody wrote down when they came."""
+    """Generate a workload from history: arrivals and mean service time per step.
+
+    History does not record single arrivals, so they are spread randomly within a step.
+    """
     chance = random.Random(f"{name} {seed}")
     arrivals: list[Arrival] = []
     known_s = next((each for each in mean_s if each is not None), SERVICE_S)
@@ -64,7 +66,7 @@ def recorded(
 
 
 def _arrivals(shape: Shape, length_s: int, chance: random.Random) -> Iterator[Arrival]:
-    """A Poisson process whose rate changes every second."""
+    """Draw arrivals from a Poisson process whose rate changes every second."""
     for second in range(length_s):
         rate, poison = shape.rate(second), shape.poison(second)
         at_s = chance.expovariate(rate) if rate > 0 else 1.0
@@ -83,24 +85,24 @@ def _steady(_length_s: int, rate: float) -> Shape:
 
 
 def _burst(length_s: int, rate: float) -> Shape:
-    """Ten times as much for five minutes, a third into it."""
+    """Return ten times the rate for five minutes, starting at one third of the length."""
     begins = length_s // 3
     return Shape(lambda at_s: rate * (10 if begins <= at_s < begins + 300 else 1))
 
 
 def _poison(length_s: int, rate: float) -> Shape:
-    """For the middle third, one job in a hundred takes five minutes."""
+    """Return a steady rate at which 1 % of the jobs in the middle third take five minutes."""
     return Shape(lambda at_s: rate, lambda at_s: 0.01 if length_s / 3 <= at_s < 2 * length_s / 3 else 0.0)
 
 
 def _outage(length_s: int, rate: float) -> Shape:
-    """For a tenth of the time, at most a quarter of an hour, jobs arrive and nothing can be started or seen."""
+    """Return a steady rate with an outage of a tenth of the length, at most 15 minutes."""
     begins = length_s // 3
     return Shape(lambda at_s: rate, outages=((begins, begins + min(900, length_s // 10)),))
 
 
 def _day(length_s: int, rate: float) -> Shape:
-    """Quiet nights and busy days, four bursts, an hour of poison, an outage and what follows it."""
+    """Return a day with a quiet night, four bursts, an hour of slow jobs and an outage."""
     hour = length_s / 24
 
     def per_s(at_s: float) -> float:

@@ -1,7 +1,7 @@
-"""Workers as processes of this machine: started, stopped in an orderly way, and replaced when they die.
+"""Run workers as processes of this machine: start, stop gracefully, replace after unexpected exits.
 
-A worker that shall go is told so once (SIGTERM): it finishes its jobs or returns them, and counts no more from then on.
-One that dies by itself is replaced; one that dies at once, again and again, is tried less and less often.
+Surplus workers get one SIGTERM, finish or return their jobs, and no longer count. A worker that exits unexpectedly is
+replaced; repeated early exits back off exponentially.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SHORT_LIFE_S = 10.0
 RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 KILL_AFTER_S = 15.0
-"""How long after its grace a worker that does not end is killed."""
+"""A worker that is still running this long after its grace period is killed."""
 
 
 @dataclass
 class _Child:
     process: subprocess.Popen[bytes]
     started: float
-    told: float | None = None  # when it was told to stop
+    told: float | None = None  # time of the SIGTERM; None if none was sent
 
     @property
     def has_ended(self) -> bool:
@@ -34,7 +34,7 @@ class _Child:
 
 
 class LocalWorkers:
-    """Of one worker type. Used by one thread."""
+    """Local processes of one worker type. Not thread-safe."""
 
     def __init__(self, name: str, command: Sequence[str], grace_s: float = 30.0) -> None:
         self._name = name
@@ -47,11 +47,11 @@ class LocalWorkers:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that are meant to run."""
+        """Process ids of the active workers."""
         return [child.process.pid for child in self._staying()]
 
     def count(self) -> int:
-        """What really runs now, without those that were told to stop."""
+        """Return the running workers, without those that are stopping."""
         self._bury()
         return len(self._staying())
 
@@ -63,7 +63,7 @@ class LocalWorkers:
         self.scale(0)
 
     def mend(self) -> None:
-        """As many as were last wanted."""
+        """Start or stop workers until their number is the last wanted one."""
         self._bury()
         staying = self._staying()
         for child in staying[self._wanted :]:
@@ -74,7 +74,10 @@ class LocalWorkers:
         self._kill_late()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """All of them, and wait: those that do not end in time are killed, and their jobs return by their leases."""
+        """Stop all workers and wait.
+
+        Workers that exceed the timeout are killed; their jobs return when their leases expire.
+        """
         self.scale(0)
         deadline = time.monotonic() + (self._grace_s + KILL_AFTER_S if timeout_s is None else timeout_s)
         for child in self._children:
@@ -89,20 +92,20 @@ class LocalWorkers:
         return [child for child in self._children if child.told is None and not child.has_ended]
 
     def _start(self) -> bool:
-        """False: it cannot be started."""
+        """Start one worker. Return False if the process cannot be started."""
         try:
-            # Its own session: Ctrl-C reaches the autoscaler alone, which stops its workers in order.
+            # A session of its own, so that Ctrl-C reaches only the autoscaler, which stops its workers gracefully.
             process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
         except OSError as error:
             wait_s = self._failed()
             log.warning(
-                "a worker of %s cannot be started: %s; it is tried again in %.0f s",
+                "could not start a worker of type %s: %s; retrying in %.0f s",
                 *(self._name, error, wait_s),
                 extra={"action": "worker_not_started"},
             )
             return False
         self._children.append(_Child(process, time.monotonic()))
-        log.info("worker %s of %s started", process.pid, self._name, extra={"action": "worker_started"})
+        log.info("started worker %s of type %s", process.pid, self._name, extra={"action": "worker_started"})
         return True
 
     def _tell(self, child: _Child) -> None:
@@ -118,21 +121,22 @@ class LocalWorkers:
                 self._mourn(child)
 
     def _mourn(self, child: _Child) -> None:
-        """One that ended without being told to."""
+        """Log a worker that exited without SIGTERM and schedule its replacement."""
         lived_s = time.monotonic() - child.started
         if lived_s >= SHORT_LIFE_S:
             self._failures = 0
-        # Many that were started together and die together have failed once, not again and again.
+        # Workers that were started together and exit together count as one failure.
         again = lived_s >= SHORT_LIFE_S or child.started >= self._failed_at
         wait_s = self._failed() if again else max(0.0, self._retry_at - time.monotonic())
         log.warning(
-            "worker %s of %s ended by itself after %.0f s (code %s); it is replaced in %.0f s",
+            "worker %s of type %s exited unexpectedly after %.0f s (code %s); replacing it in %.0f s",
             *(child.process.pid, self._name, lived_s, child.process.returncode, wait_s),
             extra={"action": "worker_died"},
         )
 
     def _failed(self) -> float:
-        """How long to wait now: not at all after the first of several failures in a row."""
+        """Record a failure and return the delay before the next start, in seconds: 0 after the first failure in a row,
+        then exponential."""
         self._failures += 1
         wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(self._failures - 2, 20)) if self._failures > 1 else 0.0
         self._failed_at = time.monotonic()

@@ -1,7 +1,8 @@
-"""The autoscaler: sees, decides, writes down, acts. One of all that run; the others stand by.
+"""The autoscaler service: observe, decide, record, act. One process leads; the others stand by.
 
-A decision is acted upon after it is written, and it is written only under the lease. PostgreSQL away: nothing is
-decided, and workers go on as they are; those that die are replaced. Another leads: this one's workers are let go.
+A decision is applied after it is stored, and stored only under the lease. Without PostgreSQL no decisions are made and
+local workers are kept at their number. When another process leads, this one stops its local workers and calls no
+webhooks.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ TIDY_EVERY_S = 3600.0
 
 
 class Actuator(Protocol):
-    def count(self) -> int | None: ...  # None: nobody here can tell
+    """Runs the workers of one type."""
+
+    def count(self) -> int | None: ...  # None: unknown, the workers run elsewhere
     def scale(self, wanted: int, sentence: str = "") -> None: ...
     def mend(self) -> None: ...
-    def let_go(self) -> None: ...  # another decides, or nobody
+    def let_go(self) -> None: ...  # this process no longer leads
     def stop(self, timeout_s: float | None = None) -> None: ...
 
 
@@ -41,7 +44,7 @@ class Actuator(Protocol):
 class LoopOptions:
     every_s: float = 10.0
     lease_s: float = 15.0
-    fresh_s: float = 60.0  # for how long a decision may be acted upon by whoever asks for it
+    fresh_s: float = 60.0  # how long the API serves a decision as current
     keep_s: float = 7 * 86_400.0
     tick_s: float = TICK_S
 
@@ -79,43 +82,48 @@ class Autoscaler:
         for actuator in self._actuators.values():
             actuator.let_go()
         renewing.join(self._options.lease_s)
-        self._lease.leave()  # another may go on while these finish their jobs
+        self._lease.leave()  # another process may lead while these workers finish their jobs
         for actuator in self._actuators.values():
             actuator.stop()
 
     def look(self, now_ms: int) -> None:
-        """Without deciding: rates need two looks."""
+        """Observe without deciding. Rates need two observations."""
         self._observer.observe(self._types, {}, now_ms)
 
     def run_once(self, now_ms: int) -> list[Decision]:
-        """Raises AutoscalerFenced, or what PostgreSQL's absence is; Valkey's is part of a decision."""
+        """Observe, decide, store the decisions and apply them.
+
+        Raises AutoscalerFenced, or ServiceUnavailable without PostgreSQL. Without Valkey the inputs are unknown.
+        """
         counted = {name: actuator.count() for name, actuator in self._actuators.items()}
         workers = {name: count for name, count in counted.items() if count is not None}
-        seen = self._observer.observe(self._types, workers, now_ms)
+        observations = self._observer.observe(self._types, workers, now_ms)
         with connection(self._pool) as conn:
             self._lease.fence(conn)
             states = {each.name: each.state for each in list_types(conn)}
-            made = [decide(each, seen[each.name], states.get(each.name, State()), now_ms) for each in self._types]
-            for worker, decision in zip(self._types, made, strict=True):
+            decisions = [
+                decide(each, observations[each.name], states.get(each.name, State()), now_ms) for each in self._types
+            ]
+            for worker, decision in zip(self._types, decisions, strict=True):
                 put_decision(conn, worker, decision, self._options.fresh_s)
             forget_types(conn, [each.name for each in self._types])
             if time.monotonic() >= self._next_tidy:
                 tidy_decisions(conn, self._options.keep_s)
                 self._next_tidy = time.monotonic() + TIDY_EVERY_S
-        self.figures.decided(made)
-        self._act(made)
-        return made
+        self.figures.decided(decisions)
+        self._act(decisions)
+        return decisions
 
-    def _act(self, made: Sequence[Decision]) -> None:
-        switched_off = {each.name for each in self._types if not each.enabled}
-        for decision in made:
+    def _act(self, decisions: Sequence[Decision]) -> None:
+        disabled = {each.name for each in self._types if not each.enabled}
+        for decision in decisions:
             level = logging.DEBUG if decision.verb == Verb.HOLD and decision.known else logging.INFO
             log.log(level, "%s: %s", decision.type, decision.sentence, extra={"action": "decision"})
-            if decision.type in self._actuators and decision.type not in switched_off and self._lease.held:
+            if decision.type in self._actuators and decision.type not in disabled and self._lease.held:
                 self._actuators[decision.type].scale(decision.wanted, decision.sentence)
 
     def _tend(self) -> None:
-        """Between decisions. While PostgreSQL is away nobody leads, and workers are kept."""
+        """Keep the workers at their number between decisions; stand down if another process leads."""
         for actuator in self._actuators.values():
             if self._lease.is_anothers:
                 actuator.let_go()
@@ -135,16 +143,16 @@ class Autoscaler:
             log.info("%s", error, extra={"action": "fenced"})
             rounds.superseded()
         except HeadraceError as error:
-            log.warning("Nothing is decided, workers are kept: %s", error, extra={"action": "autoscale_wait"})
+            log.warning("no decision made, workers unchanged: %s", error, extra={"action": "autoscale_wait"})
             rounds.failed(error)
         except Exception as error:
-            log.exception("The autoscaler failed and goes on", extra={"action": "autoscale_failed"})
+            log.exception("autoscaler step failed unexpectedly, continuing", extra={"action": "autoscale_failed"})
             rounds.failed(error)
 
 
 def rehearse(observer: Observer, types: Sequence[WorkerType], states: dict[str, State], now_ms: int) -> list[Decision]:
-    """What would be decided, as if it were done each time. Writes nothing and starts nothing; `states` is kept here."""
-    seen = observer.observe(types, {}, now_ms)
-    made = [decide(each, seen[each.name], states.get(each.name, State()), now_ms) for each in types]
-    states.update({each.type: each.state for each in made})
-    return made
+    """Return the decisions without storing or applying them. Updates `states` as if they had been applied."""
+    observations = observer.observe(types, {}, now_ms)
+    decisions = [decide(each, observations[each.name], states.get(each.name, State()), now_ms) for each in types]
+    states.update({each.type: each.state for each in decisions})
+    return decisions

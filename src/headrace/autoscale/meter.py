@@ -1,7 +1,7 @@
-"""Rates from successive readings of counters that only grow. Pure.
+"""Arrival rate and service time from successive samples of counters that only grow. Pure.
 
-What entered a queue either waits still or was taken out of it: so `depth + taken` grows by what arrived, whatever way
-it came (new, retried, due, refilled, redriven).
+Every job that entered a queue is either waiting or has left it, so `depth + departures` grows by the arrivals of any
+kind (new, retried, due, refilled, redriven).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from itertools import pairwise
 @dataclass(frozen=True)
 class Reading:
     at_ms: int
-    epoch: int  # another one: the counters began anew
-    entered: int  # that ever began to wait
+    epoch: int  # changes when the counters restart
+    entered: int  # jobs that ever became ready
     ended: int  # attempts that ever ended
     running: int
 
 
 @dataclass(frozen=True)
 class Rates:
-    """None: not known yet."""
+    """Arrival rate and service time of a source; None if not known yet."""
 
     arrivals_per_s: float | None = None
     service_s: float | None = None
 
 
 class Meter:
-    """Of one source, over about the last `window_s`."""
+    """Measures the rates of one source over about the last `window_s` seconds."""
 
     def __init__(self, window_s: float) -> None:
         self._window_ms = int(window_s * 1000)
@@ -49,15 +49,18 @@ class Meter:
         return Rates(arrived / span_s, self._service(span_s))
 
     def _is_other(self, reading: Reading) -> bool:
-        """The counters began anew, or so long ago was the last reading that nobody knows what ran meanwhile."""
+        """Return True if the sample cannot be compared with the previous one: the counters restarted, or too much time
+        has passed."""
         last = self._readings[-1]
-        goes_on = reading.epoch == last.epoch and reading.ended >= last.ended
-        # Twice: where readings are as far apart as the window is long, each comes a little late.
-        return not goes_on or not 0 <= reading.at_ms - last.at_ms <= 2 * self._window_ms
+        is_continued = reading.epoch == last.epoch and reading.ended >= last.ended
+        # Twice the window, because samples may be a window apart and a little late.
+        return not is_continued or not 0 <= reading.at_ms - last.at_ms <= 2 * self._window_ms
 
     def _service(self, span_s: float) -> float | None:
-        """Little's law: those that run at a time, per those that end in a time. Slots that jobs hold for long without
-        ending count too."""
+        """Estimate service time by Little's law: mean running jobs × span / jobs ended.
+
+        Jobs that hold slots without ending count too.
+        """
         ended = self._readings[-1].ended - self._readings[0].ended
         running = self._mean_running()
         if ended:
@@ -67,7 +70,7 @@ class Meter:
         return self._service_s
 
     def _mean_running(self) -> float:
-        """Over time: each reading holds until the next."""
+        """Return the time-weighted mean of running jobs."""
         readings = list(self._readings)
         pairs = pairwise(readings)
         held = sum((before.running + after.running) / 2 * (after.at_ms - before.at_ms) for before, after in pairs)

@@ -1,6 +1,6 @@
-"""What there is to do for each worker type, as Valkey tells it now.
+"""Observe the load of each worker type in Valkey.
 
-Nothing here is a guess: what could not be read is not known, and says why.
+Inputs that could not be read are reported as unknown, with the reason; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -25,43 +25,46 @@ from headrace.valkey.connect import ScriptError, Valkey
 log = logging.getLogger(__name__)
 
 TAKEN = (Op.DEQUEUE, Op.EXPIRE, Op.CANCEL)
-"""What takes a job out of those that wait."""
+"""Operations that remove a waiting job."""
 ENDED = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)
-WHY = {ServiceUnavailable: "Valkey does not answer", ShardMismatch: "queue.shards is another number than theirs"}
+WHY = {ServiceUnavailable: "Valkey does not answer", ShardMismatch: "queue.shards differs from the server's"}
 
 
 MOST_DUE = 2000
-"""Due times that are read of one shard in Valkey, and of one queue in PostgreSQL."""
+"""Maximum due times read per shard in Valkey and per queue in PostgreSQL."""
 
 DueTimes = Mapping[QueueRef, Sequence[float]]
-"""When scheduled jobs are due, in milliseconds."""
+"""Due times of scheduled jobs by queue, in ms."""
 
 
 @dataclass(frozen=True)
 class Live:
-    """One reading of every queue that some type is about."""
+    """State of every queue that some worker type serves, read at one moment."""
 
     states: Sequence[QueueState]
     limits: Mapping[EnvRef, EnvLimits]
     rates: Mapping[QueueRef, Rates]
     warm_due: DueTimes
-    cold_due: DueTimes | None  # None: not known
+    cold_due: DueTimes | None  # None: unknown
 
     def count_due(self, state: QueueState, until_ms: float) -> int | None:
-        """Return how many scheduled jobs of a queue are due until then; None: not known."""
+        """Return how many scheduled jobs of a queue are due by `until_ms`; None if unknown."""
         times = list(self.warm_due.get(state.ref, ()))
         if state.cold_scheduled:
             if self.cold_due is None:
                 return None
             times += self.cold_due.get(state.ref, ())
-        # Of jobs that are just being moved, both tiers may have the times.
+        # Jobs that are being moved may be listed in both tiers.
         return min(state.scheduled, sum(due_ms <= until_ms for due_ms in times))
 
 
 class Observer:
-    """`connect` is called when there is no client yet, and again after Valkey was away. `read_cold_due` returns the due
-    times of delayed jobs in PostgreSQL up to a time; without it they are not known. `every_s` is the time between two
-    observations: a job that is due before the next one plus the lead of its worker type must be seen now."""
+    """Observes the load of worker types.
+
+    `connect` opens a Valkey client on first use and again after a failure. `read_cold_due` returns the due times of
+    delayed jobs in PostgreSQL up to a time; without it they are unknown. `every_s` is the time between two
+    observations: jobs that are due before the next one plus the worker type's lead count now.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Observer:
         every_s: float = 10.0,
     ) -> None:
         self._connect = connect
-        self._given_shards = shards  # None: as many as Valkey has
+        self._given_shards = shards  # None: the number stored in Valkey
         self._window_s = window_s
         self._run_times = run_times
         self._read_cold_due = read_cold_due
@@ -82,14 +85,14 @@ class Observer:
         self._streams = streams or StreamObserver(connect, window_s)
         self._client: Valkey | None = None
         self._meters: dict[QueueRef, Meter] = {}
-        self._last_ms: int | None = None  # of the last reading
+        self._last_ms: int | None = None  # time of the last observation
 
     def observe(
         self, types: Sequence[WorkerType], workers: Mapping[str, int | None], now_ms: int
     ) -> dict[str, Observation]:
-        """By the names of the types. `workers`: how many of each really run, where somebody can tell."""
-        of_queues = [each for each in types if each.stream is None]
-        live = self._read(of_queues, now_ms) if of_queues else ""
+        """Return one observation per worker type, by name. `workers` holds the running workers, where known."""
+        queue_types = [each for each in types if each.stream is None]
+        live = self._read(queue_types, now_ms) if queue_types else ""
         return {
             each.name: self._of_queues(each, live, workers.get(each.name), now_ms)
             if each.stream is None
@@ -98,11 +101,11 @@ class Observer:
         }
 
     def _read(self, types: Sequence[WorkerType], now_ms: int) -> Live | str:
-        """Text: what is not known, and why."""
+        """Read the queues of these types, or return text that says what is unknown and why."""
         try:
             if self._client is None:
                 self._client = self._connect()
-            # Observing a part of the shards would take a part of the queues for all.
+            # Raises ShardMismatch: a partial view of the queues would look complete.
             shards = read_shards(self._client, self._given_shards)
             states = read_states(self._client, shards, lambda env: any(each.covers(env) for each in types))
             envs = sorted({state.ref.environment for state in states})
@@ -110,9 +113,9 @@ class Observer:
             until_ms = now_ms + max(map(self._horizon_s, types)) * 1000
             warm_due = read_due_times(self._client, shards, until_ms, MOST_DUE)
         except (HeadraceError, ScriptError) as error:
-            log.warning("Queues cannot be read: %s", error, extra={"action": "queues_unknown"})
+            log.warning("could not read queues: %s", error, extra={"action": "queues_unknown"})
             self._client = None
-            why = next((words for kind, words in WHY.items() if isinstance(error, kind)), "Valkey refuses to tell")
+            why = next((text for kind, text in WHY.items() if isinstance(error, kind)), "Valkey returned an error")
             return f"state of the queues ({why})"
         is_delayed = any(state.cold_scheduled for state in states)
         cold_due = self._cold_due(until_ms) if is_delayed else {}
@@ -131,17 +134,17 @@ class Observer:
             return None
 
     def _rates(self, states: Iterable[QueueState], now_ms: int) -> dict[QueueRef, Rates]:
-        found: dict[QueueRef, Rates] = {}
+        rates: dict[QueueRef, Rates] = {}
         for state in states:
             if state.ref not in self._meters:
                 self._meters[state.ref] = Meter(self._window_s)
-                if self._last_ms is not None:  # it was not there at the last reading
+                if self._last_ms is not None:  # the queue did not exist at the last observation
                     self._meters[state.ref].add(Reading(self._last_ms, state.epoch_ms, 0, 0, 0))
-            found[state.ref] = self._meters[state.ref].add(_reading(state, now_ms))
-        for gone in self._meters.keys() - found.keys():
+            rates[state.ref] = self._meters[state.ref].add(_reading(state, now_ms))
+        for gone in self._meters.keys() - rates.keys():
             del self._meters[gone]
         self._last_ms = now_ms
-        return found
+        return rates
 
     def _of_queues(self, worker: WorkerType, live: Live | str, workers: int | None, now_ms: int) -> Observation:
         if isinstance(live, str):
@@ -162,7 +165,7 @@ class Observer:
             depth=state.depth,
             running=state.running,
             arrivals_per_s=rates.arrivals_per_s,
-            # History knows jobs that ended; those that hold their slots for long are seen here alone.
+            # History covers finished jobs only; long-running ones show up in the live rates.
             service_s=max(known_s, default=None),
             cold=state.cold,
             age_s=None if state.oldest_ms is None else max(0, now_ms - state.oldest_ms) / 1000,
@@ -185,7 +188,8 @@ def serves(worker: WorkerType, ref: QueueRef) -> bool:
 
 
 def rooms(live: Live, ours: Collection[QueueRef]) -> dict[str, int]:
-    """What the limits of environments leave to these queues."""
+    """Return the slots that each environment's limit (× burst) leaves to `ours`, after the running jobs of its other
+    queues."""
     left: dict[str, int] = {}
     for env, limits in live.limits.items():
         if limits.limit is not None and any(ref.environment == env for ref in ours):

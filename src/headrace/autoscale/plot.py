@@ -1,4 +1,4 @@
-"""A simulated load as a picture: what waited, how long, and how many workers there were."""
+"""Plot a simulation: waiting jobs, oldest wait and workers over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHADE = "#f3f4f6"
 
 
 def plot(outcome: Outcome, title: str, file: Path, outages: Sequence[tuple[int, int]] = ()) -> None:
-    """A PNG of three charts over the same hours; outages are shaded."""
+    """Write a PNG with three charts over the same hours; outages are shaded. Raises MissingExtra."""
     figure, axes = _figure()
     hours = [at_s / 3600 for at_s in outcome.at_s]
     rows: list[tuple[str, Sequence[float]]] = [
@@ -44,8 +44,8 @@ def _figure() -> tuple[Any, Any]:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            "To draw, the simulator needs matplotlib, which is not installed. Install it with "
-            "pip install 'headrace[simulate]', or leave --plot out."
+            "Plotting requires matplotlib, which is not installed. Install it with "
+            "pip install 'headrace[simulate]', or omit --plot."
         ) from error
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)

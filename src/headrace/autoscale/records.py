@@ -1,6 +1,6 @@
-"""What is kept of worker types and decisions. One function per statement.
+"""Stored worker types and decisions. One function per statement.
 
-Whoever calls decides about the transaction, so that it can begin with a look at the lease.
+The caller controls the transaction, so that it can start with a check of the lease.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.postgres.connect import Connection, class_row, dict_row
 
 @dataclass(frozen=True)
 class KnownType:
-    """A worker type, and what was last decided about it."""
+    """A worker type with its last decision."""
 
     name: str
     org: str | None
@@ -32,7 +32,7 @@ class KnownType:
     known: bool
     sentence: str
     decided_at: datetime
-    fresh: bool  # recent enough to be acted upon
+    fresh: bool  # the last decision is recent enough to apply
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def find_type(conn: Connection, name: str) -> KnownType | None:
 
 
 def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh_s: float) -> None:
-    made = {
+    values = {
         "type": worker.name,
         **_whose(worker),
         "at_ms": decision.at_ms,
@@ -67,16 +67,16 @@ def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh
         "known": decision.known,
         "sentence": decision.sentence,
     }
-    conn.execute(QUERIES["add_decision"], {**made, "inputs": json.dumps(decision.inputs)})
+    conn.execute(QUERIES["add_decision"], {**values, "inputs": json.dumps(decision.inputs)})
     row = {
         **{"name": worker.name, "config": json.dumps(worker.document()), "state": json.dumps(asdict(decision.state))},
         **{"workers": decision.inputs["workers"], "fresh_s": fresh_s},
     }
-    conn.execute(QUERIES["put_type"], {**made, **row})
+    conn.execute(QUERIES["put_type"], {**values, **row})
 
 
 def forget_types(conn: Connection, names: Sequence[str]) -> None:
-    """All but these: their file does not name them any more. Their decisions are kept for as long as others."""
+    """Delete all worker types except these, which the file declares. Past decisions are kept."""
     conn.execute(QUERIES["delete_types_except"], {"names": list(names)})
 
 
@@ -89,12 +89,15 @@ def list_decisions(
     changes: bool = False,
     limit: int = 100,
 ) -> list[StoredDecision]:
-    """Newest first. `of`: only those made while the type was about the same environments as now; the name may have been
-    another tenant's. `changes`: only those that were no hold."""
-    asked = {"type": type_name, "before": before, "changes": changes, "limit": limit}
-    asked |= {"any_tenant": of is None, **_whose(of)}
+    """List decisions, newest first.
+
+    With `stored_type`, only decisions made for its current tenant: the name may have belonged to another one. With
+    `changes`, `hold` decisions are omitted.
+    """
+    params = {"type": type_name, "before": before, "changes": changes, "limit": limit}
+    params |= {"anybodys": of is None, **_whose(of)}
     cursor = conn.cursor(row_factory=class_row(StoredDecision))
-    return cursor.execute(QUERIES["list_decisions"], asked).fetchall()
+    return cursor.execute(QUERIES["list_decisions"], params).fetchall()
 
 
 def tidy_decisions(conn: Connection, keep_s: float) -> None:
@@ -105,8 +108,8 @@ def _whose(of: WorkerType | KnownType | None) -> dict[str, str | None]:
     return {part: getattr(of, part, None) for part in ("org", "project", "env")}
 
 
-def _rows(conn: Connection, query: LiteralString, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return conn.cursor(row_factory=dict_row).execute(query, asked).fetchall()
+def _rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return conn.cursor(row_factory=dict_row).execute(query, params).fetchall()
 
 
 def _known(row: dict[str, Any]) -> KnownType:

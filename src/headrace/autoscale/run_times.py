@@ -1,4 +1,4 @@
-"""How long jobs took in the last minutes, by history. What history cannot tell is None: the live figures go on."""
+"""Mean run times of the last minutes from history; None if unknown, so that live rates are used instead."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ MOST_AT_ONCE = 20
 
 
 class RunTimes:
-    """Asked at most every half minute for each queue, and for a few queues at a time: the others keep what was known of
-    them. After a failure nobody is asked for a minute."""
+    """Mean run times from ClickHouse, cached per queue for CACHE_S.
+
+    At most MAX_QUERIES_PER_ROUND queues are queried per round; the others keep their cached value. After a failure no
+    queries run for RETRY_AFTER_S.
+    """
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
         self._client: Client | None = None
         self._known: dict[QueueRef, tuple[int, float | None]] = {}
         self._away_until_ms = 0
-        self._asked: tuple[int, int] = (0, 0)  # when last, and how many then
+        self._asked: tuple[int, int] = (0, 0)  # time of the current round in ms, and its number of queries
 
     def of(self, ref: QueueRef, now_ms: int) -> float | None:
         at_ms, known = self._known.get(ref, (0, None))
@@ -37,14 +40,14 @@ class RunTimes:
             return known
         if now_ms < self._away_until_ms:
             return None
-        asked = self._asked[1] if self._asked[0] == now_ms else 0
-        if asked >= MOST_AT_ONCE:
+        queries = self._asked[1] if self._asked[0] == now_ms else 0
+        if queries >= MOST_AT_ONCE:
             return known
-        self._asked = now_ms, asked + 1
+        self._asked = now_ms, queries + 1
         try:
             mean = self._ask(ref, now_ms)
-        except Exception as error:  # whatever it is, there are other figures
-            log.warning("History cannot be read; run times come from live figures. %s", error, extra={"action": "away"})
+        except Exception as error:  # after any failure the live rates are used
+            log.warning("could not read history, using live run times: %s", error, extra={"action": "away"})
             self._client, self._away_until_ms = None, now_ms + AWAY_S * 1000
             return None
         self._known[ref] = now_ms, mean

@@ -1,7 +1,7 @@
-"""A queue and its workers, played through in less time than it takes: each job's wait is exact to the moment it starts.
+"""Discrete-event simulation of a queue and its workers.
 
-Jobs start in the order they came, in the first slot that is free. Workers that are asked for take a while to be there;
-those that shall go take no more jobs and end with their last. A rule is asked every few seconds, as it would be.
+Jobs start in arrival order in the first free slot, and each wait is exact. New workers need `start_s`; surplus workers
+finish their jobs. The policy is applied every `every_s`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SAMPLE_S = 10
 
 @dataclass(frozen=True)
 class View:
-    """What a rule may look at. During an outage it sees nothing."""
+    """State that a policy may use. During an outage nothing is known."""
 
     known: bool
     depth: int
     running: int
-    age_s: float | None  # of what waits longest
-    pending_age_s: float | None  # since the oldest job arrived that is running
+    age_s: float | None  # age of the oldest waiting job
+    pending_age_s: float | None  # age of the oldest running job, since its arrival
     entered: int
     ended: int
-    workers: int  # as last asked for
+    workers: int  # last wanted number
 
 
 class Rule(Protocol):
@@ -42,14 +42,14 @@ class Rule(Protocol):
 @dataclass(frozen=True)
 class SimulationOptions:
     per_worker: int = 10
-    every_s: int = 10  # how often the rule is asked
-    start_s: int = 15  # how long a worker takes to start
-    workers: int = 1  # at the beginning
+    every_s: int = 10  # interval between decisions of the policy
+    start_s: int = 15  # time until a new worker is ready
+    workers: int = 1  # initial number
 
 
 @dataclass
 class Outcome:
-    """What became of a load. The samples are of every ten seconds."""
+    """Waits, worker time and samples of a simulation. Samples are taken every SAMPLE_S."""
 
     waits_s: array[float] = field(default_factory=lambda: array("d"))
     worker_s: float = 0.0
@@ -64,7 +64,7 @@ class Outcome:
         return self.worker_s / 3600
 
     def wait_s(self, share: float) -> float:
-        """The smallest that at least `share` of all waits do not exceed."""
+        """Return the quantile `share` (0 to 1) of the waits, in seconds (nearest rank)."""
         ordered = sorted(self.waits_s)
         return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else 0.0
 
@@ -75,9 +75,9 @@ class Simulation:
         self._rule = rule
         self._options = options or SimulationOptions()
         self._waiting: deque[Arrival] = deque()
-        self._ends: list[float] = []  # of the jobs that run, a heap
-        self._held: deque[tuple[float, float]] = deque()  # arrival and end of those that run or did, by arrival
-        self._starting: deque[tuple[int, int]] = deque()  # when, and how many more workers are there then
+        self._ends: list[float] = []  # heap of the end times of running jobs
+        self._held: deque[tuple[float, float]] = deque()  # (arrival, end) of running and finished jobs, by arrival
+        self._starting: deque[tuple[int, int]] = deque()  # (time, number) of workers that become ready
         self._ready = self._options.workers
         self._wanted = self._options.workers
         self._entered = self._ended = 0
@@ -94,7 +94,7 @@ class Simulation:
                 self._arrive(pending)
                 pending = next(arrivals, None)
             self._advance(second + 1)
-        # What still waits has waited for so long at least.
+        # Jobs that still wait count with their wait so far.
         self._outcome.waits_s.extend(self._load.length_s - at_s for at_s, _ in self._waiting)
         return self._outcome
 
@@ -121,7 +121,7 @@ class Simulation:
         self._wanted = wanted
 
     def _take_away(self, many: int) -> None:
-        """Those first that have not started yet."""
+        """Remove workers, starting ones first."""
         while many and self._starting:
             at_s, count = self._starting.pop()
             if count > many:
@@ -170,7 +170,7 @@ class Simulation:
 
 
 class HeadraceRule:
-    """`decide`, with rates measured as the observer measures them."""
+    """Scaling policy that uses `decide`, with rates measured as in LoadObserver."""
 
     def __init__(self, worker: WorkerType, window_s: float = 60.0) -> None:
         self._worker = worker

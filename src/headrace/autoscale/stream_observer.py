@@ -1,4 +1,4 @@
-"""What there is to do for groups of streams."""
+"""Observe the load of stream groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.valkey.stream_groups import of_group
 log = logging.getLogger(__name__)
 
 RETRIED = (Op.NACK, Op.RECLAIM)
-WHY = {NoSuchGroup: "there is no such group", NotAStream: "the key holds no stream"}
+WHY = {NoSuchGroup: "there is no such group", NotAStream: "the key is not a stream"}
 
 
 @dataclass
@@ -31,7 +31,7 @@ class _Counters:
     added: int = 0
     retried: int = 0
     ended: int = 0
-    epoch: int = 0  # grows when the stream, or what is counted beside it, begins anew
+    epoch: int = 0  # incremented when the stream or its counters restart
 
 
 class StreamObserver:
@@ -51,11 +51,11 @@ class StreamObserver:
             with of_group(keys.stream, keys.group):
                 survey = run(self._client, GroupStubs(keys).survey(self._count_bound, FIRST_ID, 1))
         except (HeadraceError, ScriptError) as error:
-            log.warning("The stream %s cannot be read: %s", keys.stream, error, extra={"action": "stream_unknown"})
+            log.warning("could not read stream %s: %s", keys.stream, error, extra={"action": "stream_unknown"})
             if isinstance(error, ServiceUnavailable):
                 self._client = None
                 return Observation(workers=workers, unknown=f"{what} (Valkey does not answer)")
-            why = next((words for kind, words in WHY.items() if isinstance(error, kind)), "the server refuses to tell")
+            why = next((text for kind, text in WHY.items() if isinstance(error, kind)), "the server returned an error")
             return Observation(workers=workers, unknown=f"{what} ({why})")
         return Observation([self._source(keys, survey, now_ms)], workers=workers)
 
@@ -76,14 +76,18 @@ class StreamObserver:
 
 
 def _reading(known: _Counters, survey: Survey, now_ms: int) -> Reading:
-    """What our own workers count is only needed of attempts that failed: the server knows the rest of any group."""
+    """Build a counter sample.
+
+    Only failed attempts need Headrace's own counters; everything else comes from the stream and the group, for any kind
+    of consumer.
+    """
     counts = dict(zip(COUNT_COLUMN, survey.counts, strict=True))
     retried = sum(counts[op] for op in RETRIED)
     if survey.entries_added < known.added or retried < known.retried:
         known.epoch, known.ended = known.epoch + 1, 0
     known.added, known.retried = survey.entries_added, retried
     if survey.undelivered is not None:
-        # An entry that is delivered again after it was done must not make the count go back.
+        # max: an entry that is delivered again after it was finished must not lower the count.
         known.ended = max(known.ended, known.added - survey.undelivered - survey.pending + retried)
     came_due = retried - (survey.waiting - survey.due)
     return Reading(now_ms, known.epoch, known.added + came_due, known.ended, running_of(survey))

@@ -1,7 +1,7 @@
-"""Workers that another system starts and stops: it is told how many there should be, by a signed POST.
+"""Scale workers run by another system: send the wanted number as a signed POST.
 
-What is told is a state, not a step: only the newest number matters, one that was not taken is tried again until a newer
-one takes its place, and it is said again now and then, in case the other side forgot.
+The number is absolute, so only the newest matters. A failed send is retried until a newer number replaces it, and the
+current number is repeated every `repeat_s`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ class Receiver:
 
 @dataclass(frozen=True)
 class _Wish:
-    id: str  # the same at every try
+    id: str  # the same for each attempt
     wanted: int
     sentence: str
     at_ms: int
 
 
 class ToldWorkers:
-    """Of one worker type. Used by one thread; what is sent is sent by another, so that nobody waits for a receiver."""
+    """Workers of one type that a webhook receiver scales. Not thread-safe; requests are sent by a thread of its own,
+    so that callers do not wait for the receiver."""
 
     def __init__(self, name: str, receiver: Receiver) -> None:
         self._name = name
@@ -53,7 +54,7 @@ class ToldWorkers:
         self._due = 0.0
 
     def count(self) -> None:
-        """Nobody here can tell."""
+        """Return None: unknown, these workers run elsewhere."""
 
     def scale(self, wanted: int, sentence: str = "") -> None:
         if self._wish is None or self._wish.wanted != wanted:
@@ -62,17 +63,17 @@ class ToldWorkers:
         self.mend()
 
     def mend(self) -> None:
-        """Tell it, if that is due."""
+        """Send the wanted number if a send, retry or repetition is due."""
         self._look_back()
         if self._wish is not None and self._sending is None and time.monotonic() >= self._due:
             self._sending = (self._wish, self._sender.submit(self._tell, self._wish))
 
     def let_go(self) -> None:
-        """Somebody else decides now, and tells them."""
+        """Stop sending: another process leads and sends instead."""
         self._wish = None
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """They are left as they are."""
+        """Stop sending and wait for the send in progress. The workers keep running."""
         self._wish = None
         self._sender.shutdown(wait=True)
 
@@ -88,19 +89,26 @@ class ToldWorkers:
             self._failures += 1
             wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(self._failures - 1, 20))
             log.warning(
-                "the receiver of %s was not told that %d are wanted: %s; it is tried again in %.0f s",
+                "could not notify the webhook of %s (wanted %d): %s; retrying in %.0f s",
                 *(self._name, wish.wanted, error, wait_s),
                 extra={"action": "not_told"},
             )
-        if wish is self._wish:  # else a newer one is due already
+        if wish is self._wish:  # otherwise a newer number is already due
             self._due = time.monotonic() + wait_s
         if error is not None and not isinstance(error, HeadraceError):
             raise error
 
     def _tell(self, wish: _Wish) -> None:
-        to = self._receiver
+        receiver = self._receiver
         document: dict[str, Any] = {
             **{"id": wish.id, "type": self._name, "wanted": wish.wanted},
             **{"sentence": wish.sentence, "at_ms": wish.at_ms},
         }
-        post_signed(to.url, to.secret, wish.id, document, timeout_s=to.timeout_s, policy=to.policy)
+        post_signed(
+            receiver.url,
+            receiver.secret,
+            wish.id,
+            document,
+            timeout_s=receiver.timeout_s,
+            policy=receiver.policy,
+        )

@@ -1,6 +1,6 @@
-"""Worker types: what is scaled, by which work, between which bounds. Pure but for reading the file.
+"""Worker types: which workers are scaled, by which load, within which bounds.
 
-A type that could never be obeyed is refused when it is read, with every reason: nobody looks for it later.
+An invalid type is refused with all reasons when the file is read.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ MAX_QUEUES = 100
 
 
 class InvalidWorkerType(SettingsError):
-    """A worker type is not possible. Nothing is scaled."""
+    """A worker type is invalid. Nothing is scaled."""
 
 
 @dataclass(frozen=True)
 class Scaling:
     min: int = 0
     max: int = 10
-    per_worker: int = 10  # jobs that one worker runs at a time
-    drain_s: float = 60.0  # within this time a backlog shall be gone
-    age_s: float = 30.0  # a job that waits longer doubles the pressure
-    service_s: float = 1.0  # how long a job takes, as long as nothing is known about it
-    utilization: float = 0.8  # how busy workers are meant to be under steady load
-    tolerance: float = 0.1  # differences smaller than this share change nothing
-    up_cooldown_s: float = 10.0  # after more workers were asked for
-    down_cooldown_s: float = 60.0  # after any change
-    settle_s: float = 300.0  # fewer workers must have been enough for this long
-    up_step: int = MAX_WORKERS  # at most this many more at a time
-    down_step: int = MAX_WORKERS
-    lead_s: float = 10.0  # how long a worker takes to start: it is wanted this long before a scheduled job is due
+    per_worker: int = 10  # concurrent jobs of one worker
+    drain_s: float = 60.0  # time in which a backlog should be drained
+    age_s: float = 30.0  # a job that waits longer doubles the demand
+    service_s: float = 1.0  # assumed service time while none is known
+    utilization: float = 0.8  # target utilization under steady load
+    tolerance: float = 0.1  # relative differences up to this change nothing
+    up_cooldown_s: float = 10.0  # time after a scale-up
+    down_cooldown_s: float = 60.0  # time after any change
+    settle_s: float = 300.0  # how long fewer workers must have been enough before scaling down
+    up_step: int = MAX_WORKERS  # maximum increase per decision
+    down_step: int = MAX_WORKERS  # maximum decrease per decision
+    lead_s: float = 10.0  # start time of a worker: it is wanted this long before a scheduled job is due
 
 
 @dataclass(frozen=True)
 class WorkerType:
     name: str
-    queues: tuple[str, ...] = ()  # by name, in every environment that the tenant names; empty: see below
+    queues: tuple[str, ...] = ()  # names, in every environment covered; empty with `all_queues` or `stream`
     all_queues: bool = False
     stream: str | None = None
     group: str | None = None
-    org: str | None = None  # None: of every organisation
+    org: str | None = None  # None: every organisation
     project: str | None = None
     env: str | None = None
     enabled: bool = True
-    app: str | None = None  # module:variable; local workers of it are started and stopped
-    command: tuple[str, ...] = ()  # in place of `app`: any program that ends orderly on SIGTERM
-    webhook: str | None = None  # in place of both: who is told how many there should be
+    app: str | None = None  # module:variable of the local workers to run
+    command: tuple[str, ...] = ()  # instead of `app`: a program that stops gracefully on SIGTERM
+    webhook: str | None = None  # instead of both: URL that receives the wanted number
     scaling: Scaling = field(default_factory=Scaling)
 
     @property
     def is_local(self) -> bool:
-        """Its workers are processes of ours; else somebody asks how many there should be."""
+        """True if this autoscaler starts the workers itself; otherwise KEDA or a webhook receiver scales them."""
         return self.app is not None or bool(self.command)
 
     def covers(self, env: EnvRef) -> bool:
         return self.org in (None, env.org) and self.project in (None, env.project) and self.env in (None, env.env)
 
     def document(self) -> dict[str, Any]:
-        """To be kept; addresses may be secrets, and are not."""
+        """Return the fields to store, without the webhook URL, which may be secret."""
         return {**asdict(self), "queues": list(self.queues), "command": list(self.command), "webhook": None}
 
 
@@ -89,34 +89,34 @@ SCALING: Mapping[str, tuple[str, Kind[Any]]] = {
     "down_step": ("down_step", _MORE),
     "lead": ("lead_s", duration("0s", "1h")),
 }
-"""Name in the file → field, and what it may be."""
+"""Key in the file → field name and type of value."""
 
 _TEXTS = ("name", "stream", "group", "org", "project", "env", "app")
 _FIELDS = {each.name for each in fields(WorkerType)} | {"queue"}
 
 
 def read_types(file: Path) -> list[WorkerType]:
-    """The `[[worker]]` tables of a file."""
+    """Read the `[[worker]]` tables of a file. Raises InvalidWorkerType."""
     try:
-        found = tomllib.loads(file.read_text("utf-8"))
+        document = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise InvalidWorkerType(f"The file of worker types {file} cannot be read: {error.strerror}.") from error
+        raise InvalidWorkerType(f"Cannot read worker types file {file}: {error.strerror}.") from error
     except ValueError as error:
-        raise InvalidWorkerType(f"The file of worker types {file} is not valid TOML: {error}.") from error
-    if unknown := found.keys() - {"worker"}:
-        raise InvalidWorkerType(f"The file {file} has {sorted(unknown)[0]!r}; it may have [[worker]] tables.")
-    tables: Any = found.get("worker", [])
+        raise InvalidWorkerType(f"Worker types file {file} is not valid TOML: {error}.") from error
+    if unknown := document.keys() - {"worker"}:
+        raise InvalidWorkerType(f"File {file}: unknown table {sorted(unknown)[0]!r}; only [[worker]] is allowed.")
+    tables: Any = document.get("worker", [])
     if not isinstance(tables, list) or {type(each) for each in cast("list[Any]", tables)} != {dict}:
-        raise InvalidWorkerType(f"The file {file} names no worker type. Write [[worker]] and its keys below.")
+        raise InvalidWorkerType(f"File {file} has no [[worker]] table.")
     types = [make_type(cast("dict[str, Any]", table)) for table in cast("list[Any]", tables)]
     names = [each.name for each in types]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidWorkerType(f"The file {file} has the worker type {twice[0]!r} twice.")
+        raise InvalidWorkerType(f"File {file} declares worker type {twice[0]!r} twice.")
     return types
 
 
 def make_type(given: dict[str, Any]) -> WorkerType:
-    """The type of these fields, or InvalidWorkerType with every reason against it."""
+    """Return the worker type with these fields. Raises InvalidWorkerType with all problems."""
     name = given.get("name")
     problems = [*_shape_problems(given)]
     scaling = Scaling()
@@ -127,7 +127,7 @@ def make_type(given: dict[str, Any]) -> WorkerType:
         problems += [*_source_problems(given), *_bound_problems(scaling)]
     if problems:
         raise InvalidWorkerType(
-            f"The worker type {name!r} is not possible: {'; '.join(problems)}. Nothing is scaled until that is changed."
+            f"Invalid worker type {name!r}: {'; '.join(problems)}. Nothing is scaled until this is fixed."
         )
     kept = {key: value for key, value in given.items() if key not in ("queue", "queues", "scaling", "command")}
     queues = tuple(given.get("queues", [])) or ((given["queue"],) if "queue" in given else ())
@@ -135,7 +135,7 @@ def make_type(given: dict[str, Any]) -> WorkerType:
 
 
 def type_of(document: Mapping[str, Any]) -> WorkerType:
-    """From `WorkerType.document`, of this release or one before."""
+    """Build a worker type from `WorkerType.to_document` of this or an earlier release. Unknown fields are ignored."""
     known = {each.name for each in fields(WorkerType)}
     limits = {each.name for each in fields(Scaling)}
     kept: dict[str, Any] = {key: value for key, value in document.items() if key in known}
@@ -146,9 +146,9 @@ def type_of(document: Mapping[str, Any]) -> WorkerType:
 
 def _shape_problems(given: dict[str, Any]) -> Iterator[str]:
     if unknown := given.keys() - _FIELDS:
-        yield f"it has no {', '.join(sorted(unknown))}"
+        yield f"unknown field(s) {', '.join(sorted(unknown))}"
     if "name" not in given:
-        yield "it needs a name"
+        yield "name is required"
     for key in (*_TEXTS, "queue"):
         if key in given:
             yield from _name_problems(key, given[key])
@@ -157,7 +157,7 @@ def _shape_problems(given: dict[str, Any]) -> Iterator[str]:
     for key in ("queues", "command"):
         value: Any = given.get(key, [])
         if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[Any]", value)):
-            yield f"{key} must be a list of texts"
+            yield f"{key} must be a list of strings"
     for key in ("enabled", "all_queues"):
         if not isinstance(given.get(key, True), bool):
             yield f"{key} must be true or false"
@@ -183,29 +183,30 @@ def _source_problems(given: dict[str, Any]) -> Iterator[str]:
     queues = given.get("queues", [])
     chosen = [key for key in ("queue", "queues", "all_queues", "stream") if given.get(key)]
     if len(chosen) != 1:
-        yield f"it needs one of queue, queues, all_queues and stream, and has {' and '.join(chosen) or 'none'}"
+        found = " and ".join(chosen) or "none"
+        yield f"exactly one of queue, queues, all_queues and stream is required, found {found}"
     for queue in queues:
         yield from _name_problems("queues", queue)
     if len(queues) > MAX_QUEUES:
         yield f"queues must be at most {MAX_QUEUES} names"
     if ("stream" in given) != ("group" in given):
-        yield "stream and group belong together"
+        yield "stream and group must be set together"
     if "project" in given and "org" not in given:
-        yield "project needs org"
+        yield "project requires org"
     if "env" in given and "project" not in given:
-        yield "env needs project"
+        yield "env requires project"
     if len(ways := [key for key in ("app", "command", "webhook") if given.get(key)]) > 1:
-        yield f"{' and '.join(ways)} are two ways to get workers: leave one out"
+        yield f"{' and '.join(ways)} are mutually exclusive"
 
 
 def _bound_problems(scaling: Scaling) -> Iterator[str]:
     if scaling.min > scaling.max:
-        yield f"scaling.min = {scaling.min} is more than scaling.max = {scaling.max}"
+        yield f"scaling.min = {scaling.min} is greater than scaling.max = {scaling.max}"
 
 
 def _scaling(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
-    problems = [f"scaling has no {key}" for key in given.keys() - SCALING.keys()]
+    problems = [f"unknown field scaling.{key}" for key in given.keys() - SCALING.keys()]
     for key, (name, kind) in SCALING.items():
         if key in given:
             try:
