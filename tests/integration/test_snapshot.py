@@ -302,7 +302,7 @@ def test_what_was_not_written_whole_is_not_published(valkey: Valkey, live: Sourc
         refresher(valkey, live, lose).run_once()
     assert valkey.get(KEYS.current) is None
     look = store(valkey).look()
-    assert (look.attempts.error, "not there as it was written" in look.attempts.error_message) == (1, True)
+    assert (look.attempts.error, "differs from what was written" in look.attempts.error_message) == (1, True)
 
 
 def test_a_switch_looks_for_itself(valkey: Valkey, live: Sources) -> None:

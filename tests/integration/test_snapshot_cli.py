@@ -80,7 +80,7 @@ def test_families_that_cannot_work_are_refused(env: dict[str, str], tmp_path: Pa
     file.write_text(family("headrace_mine", "SELECT 1 AS n"))
     assert "Headrace's own" in headrace(env, "run", code=3).stderr
     file.write_text(family("shop_things", "SELECT 1 AS m"))
-    assert "has no column n; it has m" in headrace(env, "run", code=3).stderr
+    assert "does not return column n; it returns m" in headrace(env, "run", code=3).stderr
     file.write_text(family("shop_things", "SELECT 1 AS n"))
     assert "No postgres server is configured" in headrace({**env, "HEADRACE_POSTGRES_URL": ""}, "run", code=4).stderr
 

@@ -49,11 +49,11 @@ def test_null_and_empty_are_one_label_so_both_are_refused(valkey: Valkey, postgr
 
 def test_rows_that_make_no_series_are_refused(valkey: Valkey, postgres_url: str, tmp_path: Path) -> None:
     for sql, more, words in (
-        ("SELECT NULL::int AS n", {}, "no number in n"),
-        ("SELECT 'many' AS n", {}, "no number in n"),
-        ("SELECT true AS n", {}, "no number in n"),
-        ("SELECT now()::timestamp AS t", {"value": None, "oldest": "t"}, "where a time should be"),
-        ("SELECT 'NaN'::float8 AS t", {"value": None, "oldest": "t"}, "where a time should be"),
+        ("SELECT NULL::int AS n", {}, "in n is not a number"),
+        ("SELECT 'many' AS n", {}, "in n is not a number"),
+        ("SELECT true AS n", {}, "in n is not a number"),
+        ("SELECT now()::timestamp AS t", {"value": None, "oldest": "t"}, "is not a time"),
+        ("SELECT 'NaN'::float8 AS t", {"value": None, "oldest": "t"}, "is not a time"),
     ):
         declared = declared_in(tmp_path, family("shop_things", sql, **more))
         with pytest.raises(BadSeries, match=words):
@@ -64,7 +64,7 @@ def test_sql_that_cannot_work_is_refused_at_start(valkey: Valkey, postgres_url: 
     for sql, words in (
         ("SELEC 1 AS n", "syntax error"),
         ("SELECT n FROM nowhere", 'relation "nowhere" does not exist'),
-        ("SELECT 1 AS m", "has no column n; it has m"),
+        ("SELECT 1 AS m", "does not return column n; it returns m"),
         ("SELECT 1 AS n; DROP TABLE cold_queues", "syntax error"),
         ("DELETE FROM cold_queues RETURNING 1 AS n", "syntax error"),
     ):
@@ -87,7 +87,7 @@ def test_sql_that_takes_too_long_publishes_nothing(valkey: Valkey, postgres_url:
     slow = family("shop_slow", "SELECT 1 AS n FROM pg_sleep(3600)")
     refresher(valkey, sources(valkey, postgres_url), owner="me").run_once()
     found = sources(valkey, postgres_url, declared_in(tmp_path, quick + slow), query_timeout_s=60.0)
-    with pytest.raises(FamilyUnreadable, match=r"shop_slow could not be read: .*statement timeout"):
+    with pytest.raises(FamilyUnreadable, match=r"Could not read family shop_slow: .*statement timeout"):
         refresher(valkey, found, owner="me").run_once()
     told = scrape(reader(valkey))
     assert (told["headrace_queue_metrics_snapshot_version"][()], told[SERVED][()]) == (1, 1)
@@ -139,7 +139,7 @@ def test_families_of_another_database_are_read_there(valkey: Valkey, postgres_ur
     told = scrape(reader(valkey))
     assert told["shop_things"] == {(("name", "elsewhere"),): 1}
     assert "headrace_cold_rows" in told
-    with pytest.raises(InvalidFamily, match="needs a PostgreSQL"):
+    with pytest.raises(InvalidFamily, match="requires PostgreSQL"):
         sources(valkey, "", declared).read()
 
 

@@ -238,25 +238,25 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
         ({"name": '"1shop"'}, "letters, digits"),
         ({"name": '"shop:orders"'}, "letters, digits"),
         ({"name": None}, "name is missing"),
-        ({"name": '"headrace_orders"'}, "Headrace's own"),
+        ({"name": '"headrace_orders"'}, "reserved for Headrace"),
         ({"name": '"shop_orders_total"'}, "looks like a counter"),
-        ({"name": '"shop_orders_bucket"'}, "Prometheus gives"),
-        ({"type": '"counter"'}, "ends in _total"),
+        ({"name": '"shop_orders_bucket"'}, "Prometheus adds"),
+        ({"type": '"counter"'}, "must end in _total"),
         ({"type": '"histogram"'}, "gauge or counter"),
         ({"help": '" "'}, "help is empty"),
         ({"labels": '["a-b"]'}, "label 'a-b'"),
         ({"labels": '["__a"]'}, "label '__a'"),
-        ({"labels": '["le"]'}, "Prometheus' own"),
-        ({"labels": '["a", "a"]'}, "named twice"),
-        ({"labels": '["n"]'}, "is a label too"),
+        ({"labels": '["le"]'}, "reserved by Prometheus"),
+        ({"labels": '["a", "a"]'}, "listed twice"),
+        ({"labels": '["n"]'}, "is also a label"),
         ({"labels": '"a"'}, "labels is empty"),
-        ({"value": None}, "one of value and oldest"),
-        ({"oldest": '"t"'}, "one of value and oldest"),
-        ({"value": None, "oldest": '"t"', "type": '"counter"', "name": '"a_total"'}, "an age is no counter"),
-        ({"top": "5"}, "needs a rank"),
+        ({"value": None}, "exactly one of value"),
+        ({"oldest": '"t"'}, "exactly one of value"),
+        ({"value": None, "oldest": '"t"', "type": '"counter"', "name": '"a_total"'}, "cannot be used with a counter"),
+        ({"top": "5"}, "requires rank"),
         ({"top": "0", "rank": '"t"'}, "whole number"),
-        ({"top": "5", "rank": '"t"', "type": '"counter"', "name": '"a_total"'}, "a counter has no top"),
-        ({"colour": '"red"'}, "no key colour"),
+        ({"top": "5", "rank": '"t"', "type": '"counter"', "name": '"a_total"'}, "top cannot be used with a counter"),
+        ({"colour": '"red"'}, "unknown key colour"),
         ({"sql": None}, "sql is missing"),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_gauge_may_keep_a_name_that_looks_like_a_counter(tmp_path: Path) -> No
 
 
 def test_two_families_of_one_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFamily, match="Two families are called shop_orders"):
+    with pytest.raises(InvalidFamily, match="Two families have the name shop_orders"):
         declared_in(tmp_path, f"{text()}\n{text()}")
     counter = text(name='"shop_orders_total"', type='"counter"')
     with pytest.raises(InvalidFamily, match="Two families"):
@@ -285,7 +285,11 @@ def test_two_families_of_one_name_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("[family", "not valid TOML"), ("a = 1", "something else"), ("family = [1]", "family 1 of .* is no table")],
+    [
+        ("[family", "not valid TOML"),
+        ("a = 1", r"only \[\[family\]\] tables"),
+        ("family = [1]", "family 1 of .*: not a table"),
+    ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, reason: str) -> None:
     with pytest.raises(InvalidFamily, match=reason):
@@ -293,7 +297,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, reaso
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFamily, match="cannot be read"):
+    with pytest.raises(InvalidFamily, match="Could not read families file"):
         read_declared((), tmp_path / "nothing.toml")
 
 

@@ -1,1 +1,1 @@
-"""Queue metrics for Prometheus, made ahead of the scrape: a refresher writes, a collector reads."""
+"""Queue metrics for Prometheus, computed ahead of the scrape: a refresher writes snapshots, a reader serves them."""

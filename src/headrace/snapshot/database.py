@@ -1,4 +1,4 @@
-"""Declared families, asked of a PostgreSQL: would they work, and what do their rows make?"""
+"""Validate the queries of SQL families in PostgreSQL, and read their rows."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from headrace.snapshot.queries import QUERIES
 
 
 class FamilyUnreadable(HeadraceError):
-    """The SQL of a family failed. Nothing was published, and what was published before is served."""
+    """The SQL of a family failed. Nothing was published; the previous snapshot is still served."""
 
 
 def validate(url: str, declared: Sequence[Declared], timeout_s: float) -> None:
-    """Raises InvalidFamily, or what the database's absence is."""
+    """Check that each query runs and has the declared columns. Raises InvalidFamily, or ServiceUnavailable."""
     with closing(connect(url, statement_timeout_s=timeout_s)) as conn, available():
         for each in declared:
             _validate(conn, each)
 
 
 def read(url: str, declared: Sequence[Declared], timeout_s: float) -> tuple[list[Family], int]:
-    """All of them as of one moment; and how many rows that were."""
+    """Read all families in one transaction and return them with the number of rows."""
     with closing(connect(url, statement_timeout_s=timeout_s)) as conn, available(), conn.transaction():
         conn.execute(QUERIES["repeatable_read"])
-        found = [(each, _rows(conn, each)) for each in declared]
-    # Not within the transaction: many rows take a while, and PostgreSQL ends one in which nothing happens.
-    return [_family(each, rows) for each, rows in found], sum(len(rows) for _, rows in found)
+        results = [(each, _rows(conn, each)) for each in declared]
+    # Outside the transaction, because PostgreSQL ends idle transactions and many rows take a while.
+    return [_family(each, rows) for each, rows in results], sum(len(rows) for _, rows in results)
 
 
 def _validate(conn: Connection, each: Declared) -> None:
@@ -41,19 +41,19 @@ def _validate(conn: Connection, each: Declared) -> None:
         with available():
             cursor = conn.execute(_trusted(f"SELECT * FROM (\n{each.sql}\n) AS family LIMIT 0"))
     except ServiceUnavailable:
-        raise  # says nothing of the query
+        raise  # not caused by the query
     except Exception as error:
         if each.preset == HEADRACE:
-            raise  # it is right: tables are missing
-        words = _words(error.__cause__ or error)
+            raise  # the query of the preset is correct: tables are missing
+        reason = _words(error.__cause__ or error)
         raise InvalidFamily(
-            f"The SQL of the family {each.name} is refused by PostgreSQL: {words}. Nothing was started."
+            f"PostgreSQL rejected the SQL of family {each.name}: {reason}. Nothing was started."
         ) from error
     columns = [column.name for column in cursor.description or ()]
     if missing := [name for name in each.columns if name not in columns]:
         raise InvalidFamily(
-            f"The SQL of the family {each.name} has no column {missing[0]}; it has {', '.join(columns)}. Nothing was "
-            "started."
+            f"The SQL of family {each.name} does not return column {missing[0]}; it returns {', '.join(columns)}. "
+            "Nothing was started."
         )
 
 
@@ -64,8 +64,8 @@ def _rows(conn: Connection, each: Declared) -> list[dict[str, Any]]:
         return [dict(zip(columns, row, strict=True)) for row in cursor]
     except Exception as error:
         raise FamilyUnreadable(
-            f"The family {each.name} could not be read: {_words(error)}. Nothing was published, and what was published "
-            "before is served."
+            f"Could not read family {each.name}: {_words(error)}. Nothing was published; the previous snapshot is "
+            "still served."
         ) from error
 
 
@@ -76,21 +76,21 @@ def _family(each: Declared, rows: Sequence[dict[str, Any]]) -> Family:
         value = _value(each, labels, row[each.column])
         if value is not None:
             ranked.append(Ranked(Series(labels, value), _time(each, row[each.rank]) if each.rank else None))
-    # Before any are summed up: two of the same labels might both be among the others.
+    # Checked before aggregation, which could merge two samples with the same labels.
     whole = Family(each.described, [row.series for row in ranked])
     refuse_duplicates(whole)
     return whole if each.top is None else limited(each.described, ranked, each.top)
 
 
 def _value(each: Declared, labels: tuple[str, ...], value: object) -> float | None:
-    """None: nothing waits, so there is no age to tell."""
+    """Return the value of a sample; None if an age family has no oldest time."""
     if each.described.aged:
         return _time(each, value)
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return float(value)
     raise BadSeries(
-        f"The family {each.name} has no number in {each.column} where its labels are "
-        f"{dict(zip(each.described.labels, labels, strict=True))}: {value!r}. Nothing was published."
+        f"Family {each.name}: {value!r} in {each.column} is not a number (labels "
+        f"{dict(zip(each.described.labels, labels, strict=True))}). Nothing was published."
     )
 
 
@@ -104,13 +104,13 @@ def _time(each: Declared, value: object) -> float | None:
             return float(value)
         case _:
             raise BadSeries(
-                f"The family {each.name} has {value!r} where a time should be: a timestamptz, or seconds since 1970. "
+                f"Family {each.name}: {value!r} is not a time (expected timestamptz or Unix seconds). "
                 "Nothing was published."
             )
 
 
 def _trusted(sql: str) -> LiteralString:
-    """Written by whoever runs this process, who could as well ask the database directly."""
+    """Mark SQL from the operator's file as trusted: the operator has direct access to the database anyway."""
     return cast(LiteralString, sql)
 
 

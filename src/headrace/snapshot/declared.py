@@ -1,15 +1,15 @@
-"""Families that are declared as SQL: those that ship with Headrace (presets/*.toml) and those of a file.
+"""Metric families declared as SQL: presets that ship with Headrace (presets/*.toml), and the operator's file.
 
     [[family]]
     name = "shop_orders"
     help = "Orders by state."
-    labels = ["state"]          # columns of the query; NULL is told as ''
-    value = "orders"            # a column of numbers; or `oldest`, one of times, told as an age
+    labels = ["state"]          # columns of the query; NULL becomes ''
+    value = "orders"            # a numeric column; or `oldest`, a time column that is served as an age
     sql = "SELECT state, count(*) AS orders, min(placed_at) AS since FROM orders GROUP BY state"
-    top = 1000                  # at most so many series, those whose `rank` is oldest, and one for all the others
+    top = 1000                  # maximum number of series, by oldest `rank`; the rest is aggregated into one
     rank = "since"
 
-What cannot work is refused when it is read: nothing is found out at a scrape. Pure; `sources` asks the database.
+Invalid declarations are refused when the file is read, not at a scrape. Queries run in sql_family_reader.py.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 PRESETS = files("headrace.snapshot") / "presets"
 HEADRACE = "headrace"
-"""The preset of Headrace's own tables."""
+"""Name of the preset for Headrace's own tables."""
 OURS = ("headrace_", "convoy_queue_metrics_")
-"""How names of metrics begin that Headrace itself serves."""
+"""Name prefixes of Headrace's own metrics."""
 
 KEYS = frozenset({"name", "help", "type", "labels", "value", "oldest", "sql", "top", "rank", "keep_name"})
 TAKEN_LABELS = frozenset({"le", "quantile"})
@@ -42,10 +42,10 @@ TOTAL = "_total"
 class Declared:
     described: Described
     sql: str
-    column: str  # of the value, or of the time
+    column: str  # of the value, or of the oldest time
     top: int | None = None
     rank: str | None = None
-    preset: str | None = None  # None: of the file
+    preset: str | None = None  # None: declared in the operator's file
 
     @property
     def name(self) -> str:
@@ -53,26 +53,26 @@ class Declared:
 
     @property
     def columns(self) -> list[str]:
-        """That its query must have."""
+        """Columns that the query must return."""
         return [*self.described.labels, self.column, *([self.rank] if self.rank else [])]
 
 
 def read_declared(presets: Sequence[str], file: Path | None) -> list[Declared]:
-    """Raises InvalidFamily."""
-    found = [each for preset in presets for each in _read(PRESETS / f"{preset}.toml", preset)]
+    """Load the families of the presets and of the file. Raises InvalidFamily."""
+    families = [each for preset in presets for each in _read(PRESETS / f"{preset}.toml", preset)]
     if file is not None:
-        found += _read(file, None)
-    refuse_same_names(each.described for each in found)
-    return found
+        families += _read(file, None)
+    refuse_same_names(each.described for each in families)
+    return families
 
 
 def refuse_same_names(described: Iterable[Described]) -> None:
     seen: dict[str, str] = {}
     for each in described:
-        # A counter takes two: its samples have the one, OpenMetrics announces it by the other.
+        # A counter uses two names: that of its samples, and the one without _total in OpenMetrics metadata.
         names = {each.name, each.name.removesuffix(TOTAL)} if each.type == COUNTER else {each.name}
         if taken := sorted(names & seen.keys()):
-            raise InvalidFamily(f"Two families are called {each.name} (or {seen[taken[0]]}). Nothing was started.")
+            raise InvalidFamily(f"Two families have the name {each.name} (or {seen[taken[0]]}). Nothing was started.")
         seen |= dict.fromkeys(names, each.name)
 
 
@@ -80,30 +80,30 @@ def _read(file: Traversable | Path, preset: str | None) -> list[Declared]:
     try:
         document = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise InvalidFamily(f"The families file {file} cannot be read: {error.strerror}.") from error
+        raise InvalidFamily(f"Could not read families file {file}: {error.strerror}.") from error
     except ValueError as error:  # not TOML, or not UTF-8
-        raise InvalidFamily(f"The families file {file} is not valid TOML: {error}.") from error
+        raise InvalidFamily(f"Families file {file} is not valid TOML: {error}.") from error
     tables: object = document.get("family", [])
     if not isinstance(tables, list) or document.keys() - {"family"}:
-        raise InvalidFamily(f"The families file {file} holds something else than [[family]] tables.")
+        raise InvalidFamily(f"Families file {file} may contain only [[family]] tables.")
     return [_family(table, f"family {number} of {file}", preset) for number, table in enumerate(cast(Any, tables), 1)]
 
 
 def _family(table: dict[str, Any], where: str, preset: str | None) -> Declared:
     if not isinstance(cast(object, table), dict):
-        raise _refused(where, "it is no table")
+        raise _refused(where, "not a table")
     name = _get(table, "name", where, _text)
     where = f"{where} ({name})"
     if unknown := table.keys() - KEYS:
-        raise _refused(where, f"there is no key {sorted(unknown)[0]}; there are {', '.join(sorted(KEYS))}")
+        raise _refused(where, f"unknown key {sorted(unknown)[0]}; allowed: {', '.join(sorted(KEYS))}")
     kind = table.get("type", GAUGE)
     if kind not in (GAUGE, COUNTER):
         raise _refused(where, "type must be gauge or counter")
     aged = "oldest" in table
     if aged == ("value" in table):
-        raise _refused(where, "it needs one of value and oldest: a column of numbers, or one of times")
+        raise _refused(where, "exactly one of value (a numeric column) and oldest (a time column) is required")
     if aged and kind == COUNTER:
-        raise _refused(where, "an age is no counter")
+        raise _refused(where, "oldest cannot be used with a counter")
     column = _get(table, "oldest" if aged else "value", where, _text)
     rank = table.get("rank", column if aged else None)
     labels = tuple(_get({"labels": [], **table}, "labels", where, _texts))
@@ -115,7 +115,7 @@ def _family(table: dict[str, Any], where: str, preset: str | None) -> Declared:
     top = table.get("top")
     if problem := _top_problem(top, rank, kind):
         raise _refused(where, problem)
-    # The rank alone changes nothing, so it is asked for only where something may be left out.
+    # Without `top` the rank has no effect, so the query need not return it.
     return Declared(described, _sql(table, where), column, top, rank if top else None, preset)
 
 
@@ -126,38 +126,38 @@ def _sql(table: dict[str, Any], where: str) -> str:
 def _name_problem(described: Described, keep_name: bool, preset: str | None) -> str | None:
     name = described.name
     if not NAME.fullmatch(name) or ":" in name:
-        return "a name is letters, digits and _, and begins with no digit"
+        return "name must consist of letters, digits and _, and must not begin with a digit"
     if preset is None and name.startswith(OURS):
-        return f"names that begin with {' or '.join(OURS)} are Headrace's own"
+        return f"names that begin with {' or '.join(OURS)} are reserved for Headrace"
     if name.endswith(TAKEN_ENDINGS):
-        return f"a name must not end in {', '.join(TAKEN_ENDINGS)}: Prometheus gives these endings itself"
+        return f"name must not end in {', '.join(TAKEN_ENDINGS)}: Prometheus adds these suffixes itself"
     if described.type == COUNTER and not name.endswith(TOTAL):
-        return f"the name of a counter ends in {TOTAL}"
+        return f"the name of a counter must end in {TOTAL}"
     if described.type == GAUGE and name.endswith(TOTAL) and not keep_name:
-        return f"a gauge whose name ends in {TOTAL} looks like a counter; keep_name = true says that it is meant"
+        return f"a gauge whose name ends in {TOTAL} looks like a counter; set keep_name = true if this is intended"
     return None
 
 
 def _label_problem(labels: Sequence[str], column: str) -> str | None:
     for label in labels:
         if not LABEL.fullmatch(label):
-            return f"the label {label!r} is not letters, digits and _, or begins with a digit or with __"
+            return f"label {label!r} must consist of letters, digits and _, and not begin with a digit or __"
         if label in TAKEN_LABELS:
-            return f"the label {label} is Prometheus' own"
+            return f"label {label} is reserved by Prometheus"
     if len(set(labels)) < len(labels):
-        return "a label is named twice"
-    return f"the column {column} is a label too" if column in labels else None
+        return "a label is listed twice"
+    return f"column {column} is also a label" if column in labels else None
 
 
 def _top_problem(top: object, rank: object, kind: str) -> str | None:
     if top is None:
         return None
     if not isinstance(top, int) or isinstance(top, bool) or top < 1:
-        return "top must be a whole number from 1"
+        return "top must be a whole number, at least 1"
     if not isinstance(rank, str):
-        return "top needs a rank, a column of times: what waits longest must not be what is left out"
+        return "top requires rank, a time column, so that the oldest series are kept"
     if kind == COUNTER:
-        return "a counter has no top: the sum of the others would go down whenever one of them is named"
+        return "top cannot be used with a counter: the sum of the remaining series would decrease"
     return None
 
 
@@ -166,7 +166,7 @@ def _get(table: dict[str, Any], key: str, where: str, kind: Callable[[object], T
         raise _refused(where, f"{key} is missing")
     value = kind(table[key])
     if value is None:
-        raise _refused(where, f"{key} is empty, or not of its kind")
+        raise _refused(where, f"{key} is empty or has the wrong type")
     return value
 
 
@@ -180,4 +180,4 @@ def _texts(value: object) -> list[str] | None:
 
 
 def _refused(where: str, problem: str) -> InvalidFamily:
-    return InvalidFamily(f"The {where} is refused: {problem}. Nothing was started.")
+    return InvalidFamily(f"Invalid {where}: {problem}. Nothing was started.")

@@ -1,4 +1,4 @@
-"""What a snapshot is made of: families of series, as Prometheus knows them. Pure."""
+"""Metric families of a snapshot and their samples. Pure."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 GAUGE, COUNTER = "gauge", "counter"
 REST = ""
-"""The value of the labels of series that stand for all those that were not named. No tenant's name is empty, and to
-Prometheus an empty label is one that is not there."""
+"""Label value of the aggregated remainder. Tenant names are never empty, and Prometheus treats an empty label as
+absent."""
 
 
 class InvalidFamily(HeadraceError):
-    """A family of metrics cannot be served as it is declared. Nothing was published; correct its declaration."""
+    """A metric family is declared incorrectly. Nothing was published; correct its declaration."""
 
     exit_code = 3
 
 
 class BadSeries(HeadraceError):
-    """A family's rows do not make series. Nothing was published, and what was published before is served."""
+    """The rows of a family are not valid samples. Nothing was published; the previous snapshot is still served."""
 
 
 @dataclass(frozen=True)
 class Described:
-    name: str  # of its samples: those of counters end in _total
+    name: str  # of the samples, so counters end in _total
     help: str
     labels: tuple[str, ...] = ()
     type: str = GAUGE
-    aged: bool = False  # values are times in seconds since 1970; what is served is how long ago that was
+    aged: bool = False  # values are Unix times in seconds, served as ages
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,30 @@ class Family:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A series, and the time of the oldest thing in it; None: nothing waits."""
+    """A sample and the Unix time of its oldest item; None if nothing waits."""
 
     series: Series
     oldest_s: float | None
 
 
 def refuse_duplicates(family: Family) -> None:
-    """The same labels twice would be two values of one thing, and Prometheus would take either."""
+    """Raise InvalidSamples if two samples have the same labels: Prometheus would keep either of them."""
     seen: set[tuple[str, ...]] = set()
     for each in family.series:
         if each.labels in seen:
             labels = dict(zip(family.described.labels, each.labels, strict=True))
             raise BadSeries(
-                f"The family {family.described.name} has two series with the labels {labels}. Nothing was published. "
-                "Let its SQL group by what the labels show: NULL and '' are one label."
+                f"Family {family.described.name} has two series with the labels {labels}. Nothing was published. "
+                "Group by the label columns in its SQL; NULL and '' are the same label."
             )
         seen.add(each.labels)
 
 
 def oldest_first(items: Sequence[T], oldest: Callable[[T], float | None], top: int) -> tuple[list[T], list[T]]:
-    """The `top` whose oldest thing is oldest, and all the others; both in the order they came. Where nothing waits
-    (None) is no reason to be among the first."""
+    """Split items into the `top` with the oldest timestamp and the rest, keeping their order.
+
+    Items without a timestamp (nothing waiting) rank last.
+    """
     if len(items) <= top:
         return list(items), []
 
@@ -94,10 +96,10 @@ def oldest_first(items: Sequence[T], oldest: Callable[[T], float | None], top: i
 
 
 def limited(described: Described, rows: Sequence[Ranked], top: int) -> Family:
-    """At most `top` series, and one more that tells all the others together."""
+    """Keep the `top` oldest samples and aggregate the rest into one more."""
     named, rest = oldest_first(rows, lambda row: row.oldest_s, top)
     if rest:
-        # One without any label that says something has the labels of the others, so it is one of them.
+        # A sample whose labels are all empty has the labels of the remainder, so it is merged into it.
         rest += [row for row in named if not any(row.series.labels)]
         named = [row for row in named if any(row.series.labels)]
     family = Family(described, [row.series for row in named])

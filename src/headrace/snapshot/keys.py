@@ -1,11 +1,11 @@
-"""Every key of the snapshot. They share one hash tag, so that one script changes them together on a cluster.
+"""Valkey keys of the snapshot. They share one hash tag, so that a script can change them together on a cluster.
 
-{PREFIX}:current      string  the version that is served, as in `v12345`
-{PREFIX}:number       string  the newest number that was given to a refresher: the fencing token
-{PREFIX}:lease        string  who refreshes; ends with its lease
-{PREFIX}:versions     zset    versions that were served → their numbers, those that are kept
-{PREFIX}:attempts     hash    ok, error, superseded: how many ended so; what the newest failure was
-{PREFIX}:v12345:data  string  payload (payload.py); not changed once it is served
+{PREFIX}:current      string  the served version, such as `v12345`
+{PREFIX}:number       string  the highest version claimed by a refresher (the fencing token)
+{PREFIX}:lease        string  owner of the refresh lease; expires with it
+{PREFIX}:versions     zset    published versions that are kept; the score is the version number
+{PREFIX}:attempts     hash    counts of outcomes (ok, error, superseded), and the last success and failure
+{PREFIX}:v12345:data  string  payload (payload.py); never changed once published
 {PREFIX}:v12345:meta  hash    generated_at_unix, source, aggregation_duration_ms, rows_total, series_total, status,
                               checksum, bytes, owner, token
 """
@@ -21,7 +21,7 @@ class Keys:
 
     @property
     def begin(self) -> str:
-        """How each of them begins; switch.lua builds those of older versions from it."""
+        """Prefix of all keys; switch.lua builds the keys of older versions from it."""
         return f"{{{self.prefix}}}:"
 
     @property
@@ -56,6 +56,6 @@ def version_name(version: int) -> str:
 
 
 def version_of(name: bytes) -> int:
-    """The number in a name; 0 of one that is empty or makes no sense."""
+    """Parse a version name such as `v12`; 0 if it is empty or malformed."""
     digits = name.removeprefix(b"v")
     return int(digits) if digits.isdigit() else 0

@@ -1,6 +1,6 @@
-"""Families as the lines that Prometheus reads: made once by the refresher, joined at each scrape.
+"""Prometheus text exposition: families are rendered once by the refresher and joined at each scrape. Pure.
 
-Both formats have the same lines for series; they differ in how a counter is announced and in how a page ends. Pure.
+The text format and OpenMetrics have the same sample lines; they differ in the header of counters and in the page end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ TOTAL = "_total"
 
 @dataclass(frozen=True)
 class Written:
-    """A family as text. Of one that tells ages: for each series its beginning, and the time the age is counted from."""
+    """A family in exposition format.
+
+    For an age family: per sample the line prefix and the Unix time from which the age is computed at scrape.
+    """
 
     name: str
     help: str
@@ -30,7 +33,7 @@ class Written:
         return self.lines + "".join([f"{begin}{now_s - at if now_s > at else 0.0:.3f}\n" for begin, at in self.aged])
 
     def announced(self, openmetrics: bool) -> str:
-        # OpenMetrics names a counter without the suffix that its samples have.
+        # OpenMetrics declares a counter without the suffix of its samples.
         name = self.name.removesuffix(TOTAL) if openmetrics and self.type == COUNTER else self.name
         help_ = _escaped_help(self.help, openmetrics)
         return f"# HELP {name} {help_}\n# TYPE {name} {self.type}\n"
@@ -47,8 +50,8 @@ def write(family: Family) -> Written:
 
 
 def only(family: Written, labels: Iterable[tuple[str, str]]) -> Written:
-    """Return the family with the series that carry all these labels."""
-    # A quote inside a value is escaped, so what follows `name="` up to the next bare quote is the label's whole value.
+    """Return the family with only the samples that have all these labels."""
+    # Quotes inside a value are escaped, so the text from `name="` to the next bare quote is the whole value.
     marks = [f'{name}="{escaped(value)}"' for name, value in labels]
 
     def carries(line: str) -> bool:
@@ -60,7 +63,7 @@ def only(family: Written, labels: Iterable[tuple[str, str]]) -> Written:
 
 
 def page(families: Iterable[Written], now_s: float, openmetrics: bool) -> str:
-    """A family without series is left out."""
+    """Render families as a page, omitting those without samples."""
     return "".join(each.announced(openmetrics) + each.text(now_s) for each in families if each.lines or each.aged)
 
 

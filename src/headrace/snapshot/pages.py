@@ -1,8 +1,7 @@
-"""A page of metrics as it goes over the wire, most of it made once per version.
+"""Gzip a metrics page whose large part is compressed once per version. Pure.
 
-The large part of a page changes with the version, the small one with each scrape. A page is the one and then the other,
-and compressed it is so too: deflate can be cut where it was flushed, and a checksum can be continued. So the large part
-is compressed once, however many scrapers there are. Pure.
+The large part of a page changes with the version, the small part with each scrape. Deflate output can be concatenated
+after a full flush and a CRC can be continued, so the large part is compressed once for all scrapes.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import zlib
 from dataclasses import dataclass
 
 LEVEL = 3
-GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"  # no name, no time; as RFC 1952 has it
+GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"  # RFC 1952, without name and time
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The large part."""
+    """The large part of a page, with its deflated form and CRC."""
 
     text: bytes
     deflated: bytes
@@ -29,13 +28,13 @@ def fixed(text: bytes) -> Fixed:
 
 
 def gzipped(large: Fixed, small: bytes) -> bytes:
-    """One gzip member: the large part, then the small one."""
+    """Return one gzip member of the large part followed by the small part."""
     end = struct.pack("<II", zlib.crc32(small, large.checksum), (len(large.text) + len(small)) & 0xFFFFFFFF)
     return b"".join((GZIP_HEAD, large.deflated, _deflated(small, zlib.Z_FINISH), end))
 
 
 def _deflated(text: bytes, end: int) -> bytes:
-    """Flushed in full, what follows need not know what came before."""
+    """Deflate and end with this flush mode. After a full flush the following data does not depend on this one."""
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return deflate.compress(text) + deflate.flush(end)
 

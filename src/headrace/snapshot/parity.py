@@ -1,4 +1,4 @@
-"""Two answers to the same question, series by series: the snapshot's and the servers' own. Pure."""
+"""Compare a snapshot with direct readings of the servers, series by series. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.snapshot.lines import Written
 @dataclass(frozen=True)
 class Difference:
     series: str
-    snapshot: float | None  # None: not there
+    snapshot: float | None  # None: absent
     direct: float | None
 
 
@@ -33,7 +33,7 @@ class Parity:
 
 
 def compare(snapshot: Iterable[Written], direct: Iterable[Written]) -> Parity:
-    """Ages are compared by the times they are counted from."""
+    """Compare two sets of families. Ages are compared by the times from which they are computed."""
     left, right = values(snapshot), values(direct)
     differences = [
         Difference(series, left.get(series), right.get(series))
@@ -44,14 +44,14 @@ def compare(snapshot: Iterable[Written], direct: Iterable[Written]) -> Parity:
 
 
 def values(families: Iterable[Written]) -> dict[str, float]:
-    """Series, with their labels, → value."""
-    found: dict[str, float] = {}
+    """Return the values by series (name with labels)."""
+    by_series: dict[str, float] = {}
     for family in families:
         for line in family.lines.split("\n")[:-1]:
             series, _, value = line.rpartition(" ")
-            found[series] = float(value)
-        found.update((begin.rstrip(" "), at) for begin, at in family.aged)
-    return found
+            by_series[series] = float(value)
+        by_series.update((begin.rstrip(" "), at) for begin, at in family.aged)
+    return by_series
 
 
 def _equal(left: float | None, right: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""A snapshot as bytes in Valkey, and back: compressed JSON whose checksum is kept apart from it. Pure."""
+"""Encode and decode snapshots: compressed JSON with its checksum in the metadata. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MESSAGE_CHARACTERS = 500
 
 
 class SnapshotDamaged(HeadraceError):
-    """A snapshot in Valkey is not what was written there. The version before it is served."""
+    """The snapshot in Valkey is corrupt. The previous version is served."""
 
 
 @dataclass(frozen=True)
 class Meta:
     version: int
-    generated_at_unix: float  # when reading began, by the clock of Valkey
+    generated_at_unix: float  # start of reading, by Valkey's clock
     source: str
     aggregation_duration_ms: int
     rows_total: int
@@ -45,12 +45,14 @@ def encode(families: Sequence[Written]) -> bytes:
 
 
 def decode(data: bytes, checksum: str) -> list[Written]:
-    """Raises SnapshotDamaged."""
+    """Decode a payload. Raises SnapshotDamaged."""
     if checksum_of(data) != checksum:
-        raise SnapshotDamaged(f"{SnapshotDamaged()} (its checksum is not that of its bytes)")
+        raise SnapshotDamaged(f"{SnapshotDamaged()} (checksum mismatch)")
     document: Any = json.loads(zlib.decompress(data))
     if document["format"] != FORMAT:
-        raise SnapshotDamaged(f"A snapshot has format {document['format']}, and this release reads {FORMAT}. Update.")
+        raise SnapshotDamaged(
+            f"Unsupported snapshot format {document['format']}; this release reads {FORMAT}. Upgrade Headrace."
+        )
     return [_from_list(each) for each in document["families"]]
 
 
@@ -59,24 +61,24 @@ def checksum_of(data: bytes) -> str:
 
 
 def read_meta(fields: Mapping[bytes, bytes]) -> Meta:
-    """Raises SnapshotDamaged."""
+    """Parse the hash fields of a version's metadata. Raises SnapshotDamaged."""
     try:
-        told = {name.decode(): value.decode() for name, value in fields.items()}
+        texts = {name.decode(): value.decode() for name, value in fields.items()}
         return Meta(
-            version=int(told["version"]),
-            generated_at_unix=float(told["generated_at_unix"]),
-            source=told["source"],
-            aggregation_duration_ms=int(told["aggregation_duration_ms"]),
-            rows_total=int(told["rows_total"]),
-            series_total=int(told["series_total"]),
-            checksum=told["checksum"],
-            bytes=int(told["bytes"]),
-            owner=told["owner"],
-            token=int(told["token"]),
-            status=told["status"],
+            version=int(texts["version"]),
+            generated_at_unix=float(texts["generated_at_unix"]),
+            source=texts["source"],
+            aggregation_duration_ms=int(texts["aggregation_duration_ms"]),
+            rows_total=int(texts["rows_total"]),
+            series_total=int(texts["series_total"]),
+            checksum=texts["checksum"],
+            bytes=int(texts["bytes"]),
+            owner=texts["owner"],
+            token=int(texts["token"]),
+            status=texts["status"],
         )
     except (KeyError, ValueError) as error:
-        raise SnapshotDamaged(f"{SnapshotDamaged()} (its meta: {error!r})") from error
+        raise SnapshotDamaged(f"{SnapshotDamaged()} (metadata: {error!r})") from error
 
 
 def shortened(message: str) -> str:

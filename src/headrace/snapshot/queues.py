@@ -1,9 +1,8 @@
-"""Headrace's own families: the queues as Valkey counts them, and how long their jobs waited and ran. Pure.
+"""Build Headrace's own metric families: queue state from Valkey, wait and run percentiles from history. Pure.
 
-Which queues are named is chosen: every one, the `top_n` that wait longest, or none. The others are never left out: they
-are summed up in series whose tenant labels are empty, so that a sum over a family is the same whatever is chosen.
-Counters are the exception. A sum over changing others would go down, which Prometheus reads as a restart, so those of
-all queues together are a family of their own.
+Tenant labels are written for all queues, the `top_n` longest-waiting, or none. The rest is aggregated into samples with
+empty tenant labels, so sums do not depend on the choice. Counters are not aggregated (a changing remainder would look
+like a reset); their total over all queues is a separate family.
 """
 
 from __future__ import annotations
@@ -24,66 +23,72 @@ PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 JOBS = Described(
     "headrace_queue_jobs",
-    "Jobs by state, in Valkey (warm) and PostgreSQL (cold); scheduled and dead ones are told of both together.",
+    "Jobs by state, in Valkey (warm) and PostgreSQL (cold); scheduled and dead jobs have the tier `both`.",
     ("state", "tier"),
 )
 OLDEST = Described(
     "headrace_queue_oldest_job_age_seconds",
-    "How long the job that waits longest could have run; absent while nothing waits.",
+    "Seconds since the longest-waiting job became eligible; absent while nothing waits.",
     aged=True,
 )
-BYTES = Described("headrace_queue_bytes", "Payload bytes of jobs that wait or run.", ("tier",))
-LIMIT = Described("headrace_queue_concurrency_limit", "Most jobs that may run at once; absent without a limit.")
-PAUSED = Described("headrace_queue_paused", "1 while no job is started; of the others together, how many.")
-CLOSED = Described("headrace_queue_closed", "1 while no job is accepted; of the others together, how many.")
+BYTES = Described("headrace_queue_bytes", "Payload bytes of waiting and running jobs.", ("tier",))
+LIMIT = Described("headrace_queue_concurrency_limit", "Concurrency limit of the queue; absent without a limit.")
+PAUSED = Described(
+    "headrace_queue_paused", "1 while the queue is paused; for the aggregated remainder, the number of paused queues."
+)
+CLOSED = Described(
+    "headrace_queue_closed", "1 while the queue is closed; for the aggregated remainder, the number of closed queues."
+)
 COLD_MODE = Described(
-    "headrace_queue_cold_mode", "1 while new jobs wait in PostgreSQL; of the others together, how many."
+    "headrace_queue_cold_mode",
+    "1 while new jobs are stored in PostgreSQL; for the aggregated remainder, the number of such queues.",
 )
 QUEUE_OPERATIONS = Described(
-    "headrace_queue_operations_total", "Operations of queues that are named, by verb.", ("op",), COUNTER
+    "headrace_queue_operations_total", "Operations of queues with series of their own, by verb.", ("op",), COUNTER
 )
 WAIT = Described(
     "headrace_queue_recent_wait_seconds",
-    "How long jobs waited that were started in the last five minutes; absent where none was.",
+    "Wait of jobs started in the last 5 minutes; absent if none.",
     ("percentile",),
 )
 RUN = Described(
     "headrace_queue_recent_run_seconds",
-    "How long jobs ran that ended in the last five minutes; absent where none did.",
+    "Run time of jobs that ended in the last 5 minutes; absent if none.",
     ("percentile",),
 )
 ENVIRONMENT_LIMIT = Described(
     "headrace_environment_concurrency_limit",
-    "Most jobs of an environment that may run at once; absent without a limit.",
+    "Concurrency limit of the environment; absent without a limit.",
     ("org", "project", "env"),
 )
-OPERATIONS = Described("headrace_operations_total", "Operations of all queues together, by verb.", ("op",), COUNTER)
-QUEUES = Described("headrace_queues", "Queues there are.")
-UNNAMED = Described(
-    "headrace_queue_metrics_unnamed_queues", "Queues that have no series of their own and are told together."
-)
+OPERATIONS = Described("headrace_operations_total", "Operations of all queues, by verb.", ("op",), COUNTER)
+QUEUES = Described("headrace_queues", "Number of queues.")
+UNNAMED = Described("headrace_queue_metrics_unnamed_queues", "Queues without series of their own, aggregated into one.")
 STREAM = Described(
-    "headrace_metric_stream_entries", "Metric events that Valkey keeps, read by the pipeline or not.", ("shard",)
+    "headrace_metric_stream_entries", "Metric events in Valkey, whether the pipeline has read them or not.", ("shard",)
 )
 EVENTS = Described(
-    "headrace_metric_events_total", "Metric events, whether they were written or switched off.", ("shard",), COUNTER
+    "headrace_metric_events_total",
+    "Metric events, including those not written while metrics were disabled.",
+    ("shard",),
+    COUNTER,
 )
-WATERMARK = Described("headrace_history_watermark_timestamp_seconds", "Up to when history is whole.")
-LAG = Described("headrace_history_lag_seconds", "How far history is behind.", aged=True)
+WATERMARK = Described("headrace_history_watermark_timestamp_seconds", "Time up to which history is complete.")
+LAG = Described("headrace_history_lag_seconds", "History lag.", aged=True)
 SOURCES = Described(
     "headrace_queue_metrics_source_up",
-    "1 if it was read for this snapshot, 0 if its families are left out.",
+    "1 if the source was read for this snapshot, 0 if its families are omitted.",
     ("source",),
 )
 
 PER_QUEUE = (JOBS, OLDEST, BYTES, LIMIT, PAUSED, CLOSED, COLD_MODE, QUEUE_OPERATIONS, WAIT, RUN)
-"""With the labels of the tenant before their own, unless none is named."""
+"""Families with tenant labels before their own, unless `tenant_labels` is none."""
 OTHERS = (ENVIRONMENT_LIMIT, OPERATIONS, QUEUES, UNNAMED, STREAM, EVENTS, WATERMARK, LAG, SOURCES)
 
 
 @dataclass(frozen=True)
 class Recent:
-    """What history knows of a queue's last minutes."""
+    """Wait and run time histograms of a queue's last minutes."""
 
     waits: Histogram
     runs: Histogram
@@ -91,7 +96,7 @@ class Recent:
 
 @dataclass(frozen=True)
 class Live:
-    """All that was read."""
+    """Everything that the families are built from."""
 
     states: Sequence[QueueState]
     shards: Sequence[ShardMetrics] = ()
@@ -103,11 +108,13 @@ class Live:
 
 @dataclass(frozen=True)
 class Naming:
+    """Which queues have series with tenant labels."""
+
     tenant_labels: str = TOP_N
     top_n: int = 100
 
     def split(self, states: Sequence[QueueState]) -> tuple[list[QueueState], list[QueueState]]:
-        """Those that are named, and the others."""
+        """Split the queues into those with tenant labels and the rest."""
         if self.tenant_labels == ALL:
             return list(states), []
         if self.tenant_labels == NONE:
@@ -124,16 +131,16 @@ def families_of(live: Live, naming: Naming) -> list[Family]:
         groups.append((rest_labels, rest))
 
     def family(described: Described, values: Callable[[Sequence[QueueState]], Iterable[Value]]) -> Family:
-        made = Family(
+        result = Family(
             Described(described.name, described.help, tenant + described.labels, described.type, described.aged)
         )
         for labels, states in groups:
             for value in values(states):
-                made.add(value.number, *labels, *value.labels)
-        return made
+                result.add(value.number, *labels, *value.labels)
+        return result
 
     recent = live.recent
-    found = [
+    families = [
         family(JOBS, _jobs),
         family(OLDEST, _oldest),
         family(BYTES, _bytes),
@@ -142,15 +149,16 @@ def families_of(live: Live, naming: Naming) -> list[Family]:
         family(COLD_MODE, lambda states: [Value(sum(state.cold_mode for state in states))]),
     ]
     if recent is not None:
-        found += [
+        families += [
             family(WAIT, lambda states: _percentiles(recent[each.ref].waits for each in states if each.ref in recent)),
             family(RUN, lambda states: _percentiles(recent[each.ref].runs for each in states if each.ref in recent)),
         ]
     if tenant:
         del groups[len(named) :]
-        found += [family(LIMIT, _limit), family(QUEUE_OPERATIONS, _operations), _environment_limits(named, live.limits)]
-        found += quota_families(live.quotas, live.states, {state.ref.environment for state in named})
-    return [*found, *_totals(live, len(rest))]
+        families += [family(LIMIT, _limit), family(QUEUE_OPERATIONS, _operations)]
+        families.append(_environment_limits(named, live.limits))
+        families += quota_families(live.quotas, live.states, {state.ref.environment for state in named})
+    return [*families, *_totals(live, len(rest))]
 
 
 @dataclass(frozen=True)
@@ -199,8 +207,8 @@ def _operations(states: Sequence[QueueState]) -> list[Value]:
 
 def _percentiles(histograms: Iterable[Histogram]) -> list[Value]:
     together = added(histograms)
-    told = {name: percentile(together, share) for name, share in PERCENTILES.items()}
-    return [Value(ms / 1000, (name,)) for name, ms in told.items() if ms is not None]
+    by_name = {name: percentile(together, share) for name, share in PERCENTILES.items()}
+    return [Value(ms / 1000, (name,)) for name, ms in by_name.items() if ms is not None]
 
 
 def _environment_limits(named: Sequence[QueueState], limits: Mapping[EnvRef, EnvLimits]) -> Family:
@@ -219,7 +227,7 @@ def _totals(live: Live, unnamed: int) -> list[Family]:
         if shard.stream_length is not None:
             stream.add(shard.stream_length, str(shard.shard))
         events.add(shard.seq, str(shard.shard))
-    found = [
+    families = [
         operations,
         Family(QUEUES, [Series((), len(live.states))]),
         Family(UNNAMED, [Series((), unnamed)]),
@@ -228,5 +236,5 @@ def _totals(live: Live, unnamed: int) -> list[Family]:
         Family(SOURCES, [Series(("clickhouse",), float(live.recent is not None))]),
     ]
     if live.watermark_s is not None:
-        found += [Family(described, [Series((), live.watermark_s)]) for described in (WATERMARK, LAG)]
-    return found
+        families += [Family(described, [Series((), live.watermark_s)]) for described in (WATERMARK, LAG)]
+    return families

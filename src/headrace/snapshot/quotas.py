@@ -1,4 +1,4 @@
-"""Families of quotas: what each tenant may use, what it uses, and how often it was refused."""
+"""Metric families about quotas: limits, use and refusals per tenant."""
 
 from __future__ import annotations
 
@@ -22,27 +22,25 @@ RATES = (Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST)
 
 LIMIT = Described(
     "headrace_quota_limit",
-    "What a tenant may use: an environment's quota or its share of those of its project and organisation, whichever is "
-    "less; with an empty env, the quota of a project or organisation.",
+    "Quota in force: for an environment, the lower of its quota and its share of those of its project and "
+    "organisation; with an empty env, the quota of a project or organisation.",
     LABELS,
 )
-USED = Described("headrace_quota_used", "What it uses of that; absent for rates.", LABELS)
-REFUSED = Described(
-    "headrace_quota_refused_total", "How often a quota refused something to an environment.", LABELS, COUNTER
-)
+USED = Described("headrace_quota_used", "Current use of the quota; absent for rates.", LABELS)
+REFUSED = Described("headrace_quota_refused_total", "Requests of an environment refused by a quota.", LABELS, COUNTER)
 QUOTAS = (LIMIT, USED, REFUSED)
 
 
 @dataclass(frozen=True)
 class QuotaFigures:
-    """All that was read about quotas."""
+    """Quotas, counts and use that the families are built from."""
 
     values: Mapping[TenantRef, Values]
     counts: Mapping[tuple[str, TenantRef], int] = field(default_factory=dict[tuple[str, TenantRef], int])
     uses: Mapping[EnvRef, WarmUse] = field(default_factory=dict[EnvRef, WarmUse])
 
     def use_of(self, tenant: TenantRef) -> WarmUse | None:
-        """Return None for a project or organisation."""
+        """Return the use in Valkey of an environment; None for a project or organisation."""
         env = tenant.environment
         return None if env is None else self.uses.get(env)
 
@@ -51,7 +49,7 @@ NO_QUOTAS = QuotaFigures({})
 
 
 def read_quotas(valkey: Valkey, shards: int, url: str, timeout_s: float, envs: Sequence[EnvRef]) -> QuotaFigures:
-    """Read nothing more where no quota is set."""
+    """Read quotas and their use. Without any quota, use is not read."""
     if not url:
         return NO_QUOTAS
     with closing(connect(url, statement_timeout_s=timeout_s)) as conn, available():
@@ -64,7 +62,7 @@ def read_quotas(valkey: Valkey, shards: int, url: str, timeout_s: float, envs: S
 
 
 def quota_families(figures: QuotaFigures, states: Sequence[QueueState], named: Iterable[EnvRef]) -> list[Family]:
-    """Tell of the environments that are named, and of every project and organisation that has a quota."""
+    """Build the quota families of the environments in `named` and of every project and organisation with a quota."""
     if not figures.values:
         return []
     limit, used, refused = Family(LIMIT), Family(USED), Family(REFUSED)
@@ -86,16 +84,16 @@ def _limits_of(figures: QuotaFigures, tenant: TenantRef) -> dict[str, int]:
     own = figures.values.get(tenant, {})
     if tenant.environment is not None:
         own = {**figures.values.get(DEFAULT, {}), **own}
-    found = {name: value for name, value in own.items() if value is not None}
+    limits = {name: value for name, value in own.items() if value is not None}
     use = figures.use_of(tenant)
     for name, share in (use.share if use else {}).items():
-        found[name] = min(share, found.get(name, share))
-    return {str(name): found[name] for name in Quota if name in found}
+        limits[name] = min(share, limits.get(name, share))
+    return {str(name): limits[name] for name in Quota if name in limits}
 
 
 def _sum_uses(figures: QuotaFigures, states: Iterable[QueueState]) -> dict[TenantRef, Counter[str]]:
-    """Return what each environment, project and organisation uses of each quota."""
-    found: defaultdict[TenantRef, Counter[str]] = defaultdict(Counter)
+    """Return the use of each quota by each environment, project and organisation."""
+    uses: defaultdict[TenantRef, Counter[str]] = defaultdict(Counter)
     for state in states:
         cold = state.cold + state.cold_scheduled
         numbers: dict[str, int] = {
@@ -107,8 +105,8 @@ def _sum_uses(figures: QuotaFigures, states: Iterable[QueueState]) -> dict[Tenan
             Quota.RUNNING: state.running,
         }
         for tenant in TenantRef.of(state.ref.environment).parents():
-            found[tenant].update(numbers)
-    for (name, whose), count in figures.counts.items():
-        for tenant in whose.parents():
-            found[tenant][name] += count
-    return found
+            uses[tenant].update(numbers)
+    for (name, owner), count in figures.counts.items():
+        for tenant in owner.parents():
+            uses[tenant][name] += count
+    return uses

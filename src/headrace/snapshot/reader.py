@@ -1,8 +1,8 @@
-"""The way from Valkey to a scrape. Asks no database, and nothing at all of a version that it has read before.
+"""Serve the newest snapshot to scrapes. Reads Valkey only, and each version once.
 
-A scrape looks at the pointer, at most every quarter of a second however many scrape at once, and waits a moment for the
-answer; those that come within that time share a page. While Valkey is silent, or the newest version cannot be read, the
-last good copy goes on being served with its true age: time goes by Valkey's clock, or by how long ago that was asked.
+The status is polled at most every 250 ms, and concurrent scrapes share a page. If Valkey is unreachable or the newest
+version is damaged, the last good version is served with its true age, computed from Valkey's clock as last read plus
+the time since.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 SHARE_S = 0.25
 RETRY_S = 1.0
 PATIENCE_S = 1.0
-"""Of the one scrape that looks; the others serve what is here, unless there is nothing yet."""
+"""How long the scrape that starts a poll waits for it; others serve the loaded version, unless there is none yet."""
 
 
 MOST_CHOICES = 64
-"""Choices of series that are kept in memory beside a version."""
+"""Label filters whose results are kept in memory with a version."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -45,7 +45,7 @@ class ReaderOptions:
 
 @dataclass(frozen=True)
 class Made:
-    """A page, until somebody looks again or it is as old."""
+    """A rendered page; valid until the next poll, at most PAGE_CACHE_S."""
 
     body: bytes
     made_at: float
@@ -53,7 +53,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was found when Valkey was last asked."""
+    """Status read by the last poll, with the local time of that poll."""
 
     look: Look
     asked_at: float
@@ -61,7 +61,7 @@ class Seen:
 
 @dataclass
 class Held:
-    """A version in memory."""
+    """A snapshot version in memory."""
 
     meta: Meta
     families: Sequence[Written]
@@ -75,21 +75,21 @@ class Held:
         return self._fixed[openmetrics]
 
     def within(self, labels: Labels) -> Sequence[Written]:
-        """Return the families with the series that carry these labels alone."""
-        found = self._within.get(labels)
-        if found is None:
-            found = [only(family, labels) for family in self.families]
+        """Return the families with only the samples that have these labels."""
+        families = self._within.get(labels)
+        if families is None:
+            families = [only(family, labels) for family in self.families]
             if len(self._within) >= MOST_CHOICES:
                 self._within.clear()
-            self._within[labels] = found
-        return found
+            self._within[labels] = families
+        return families
 
     def ages(self, now_s: float, openmetrics: bool) -> str:
         return page((each for each in self.families if each.aged), now_s, openmetrics)
 
 
 class Reader:
-    """`open_store` is called at the first scrape, and again while it fails: a cluster that is away cannot be opened."""
+    """Serves snapshots from memory. `open_store` is called at the first scrape, and again while it fails."""
 
     def __init__(
         self,
@@ -110,20 +110,20 @@ class Reader:
         self._seen: Seen | None = None
         self._asked_at = self._due = float("-inf")
         self._unreachable = False
-        self._damaged = 0  # the version that cannot be read; 0: none
+        self._damaged = 0  # the unreadable version; 0: none
 
     def body(self, own: Callable[[], bytes], *, openmetrics: bool, gzip: bool) -> bytes:
-        """A page: the snapshot, what is said of it, then `own`, the metrics of this process in the same format."""
+        """Return a page: the snapshot, the families about it, then `own`, this process's metrics in the same format."""
         self.refresh()
         with self._making:
-            made = self._made.get((openmetrics, gzip))
-            if made is None or self._clock() - made.made_at >= SHARE_S:
-                made = Made(self._make(own(), openmetrics, gzip), self._clock())
-                self._made[openmetrics, gzip] = made
-            return made.body
+            cached = self._made.get((openmetrics, gzip))
+            if cached is None or self._clock() - cached.made_at >= SHARE_S:
+                cached = Made(self._make(own(), openmetrics, gzip), self._clock())
+                self._made[openmetrics, gzip] = cached
+            return cached.body
 
     def body_within(self, labels: Labels, *, openmetrics: bool, gzip: bool) -> bytes:
-        """A page of the series of the snapshot that carry these labels, and of nothing else."""
+        """Return a page of only the snapshot's samples that have these labels."""
         self.refresh()
         held, now_s = self._held, self._now_s()
         trouble = self._trouble(held, self._seen and self._seen.look, now_s)
@@ -161,9 +161,9 @@ class Reader:
             self._seen = Seen(look, self._asked_at)
             self._load(store, look.version)
             self._unreachable = False
-        except Exception as error:  # whatever it is, the last good copy is what there is to tell
+        except Exception as error:  # after any failure the last good version is served
             if not self._unreachable:
-                log.warning("The snapshot cannot be read from Valkey: %s", error, extra={"action": "snapshot_unread"})
+                log.warning("could not read the snapshot from Valkey: %s", error, extra={"action": "snapshot_unread"})
             self._unreachable = True
         with self._lock:
             self._due = self._clock() + (RETRY_S if self._unreachable else self._options.look_every_s)
@@ -175,33 +175,33 @@ class Reader:
         if version in (0, self._damaged) or (held is not None and held.meta.version == version):
             return
         try:
-            found = store.read(version)
+            snapshot = store.read(version)
         except SnapshotDamaged as error:
-            log.warning("Version %s of the snapshot: %s", version, error, extra={"action": "snapshot_damaged"})
+            log.warning("snapshot version %s is damaged: %s", version, error, extra={"action": "snapshot_damaged"})
             self._damaged = version
-            found = None
+            snapshot = None
         else:
             self._damaged = 0
-        if found is not None:
-            self._held = self._prepared(Held(*found))
+        if snapshot is not None:
+            self._held = self._prepared(Held(*snapshot))
         else:
             self._load_older(store, version, held.meta.version if held else 0)
 
     def _prepared(self, new: Held) -> Held:
-        """Beside the scrapes, which go on with the version before."""
+        """Render the formats in use before the version is served; scrapes use the previous version meanwhile."""
         for openmetrics in {wanted for wanted, _ in list(self._made)}:
             new.fixed(openmetrics)
         return new
 
     def _load_older(self, store: Store, than: int, but_newer_than: int) -> None:
-        """The newest one before that is whole, unless what is here is as new."""
+        """Load the newest intact version older than `than`, if it is newer than the loaded one."""
         for version in store.versions():
             try:
-                found = store.read(version) if but_newer_than < version < than else None
+                snapshot = store.read(version) if but_newer_than < version < than else None
             except SnapshotDamaged:
-                found = None
-            if found is not None:
-                self._held = Held(*found)
+                snapshot = None
+            if snapshot is not None:
+                self._held = Held(*snapshot)
                 return
 
     def _parts(self, openmetrics: bool) -> tuple[Fixed, bytes]:
@@ -209,23 +209,23 @@ class Reader:
         now_s = self._now_s()
         look = seen and seen.look
         trouble = self._trouble(held, look, now_s)
-        said = health(held and held.meta, look and look.attempts, now_s, trouble, convoy=self._options.convoy)
-        about = page(map(write, said), now_s, openmetrics)
+        families = health(held and held.meta, look and look.attempts, now_s, trouble, convoy=self._options.convoy)
+        about = page(map(write, families), now_s, openmetrics)
         if held is None or trouble & {STALE, SHADOW}:
             return NOTHING, about.encode()
         return held.fixed(openmetrics), (held.ages(now_s, openmetrics) + about).encode()
 
     def _now_s(self) -> float:
-        """Return the time by Valkey's clock, as far as it is known."""
+        """Return Valkey's time: as last read plus the time since; 0 if never read."""
         seen = self._seen
         return 0.0 if seen is None else seen.look.now_s + self._clock() - seen.asked_at
 
     def _trouble(self, held: Held | None, look: Look | None, now_s: float) -> frozenset[str]:
-        found = {
+        troubles = {
             STALE: held is not None and now_s - held.meta.generated_at_unix > self._options.max_staleness_s,
             MISSING: held is None or look is None or not look.version,
             UNREACHABLE: self._unreachable,
             DAMAGED: look is not None and look.version == self._damaged > 0,
             SHADOW: self._options.shadow,
         }
-        return frozenset(reason for reason, is_so in found.items() if is_so)
+        return frozenset(reason for reason, is_active in troubles.items() if is_active)

@@ -1,7 +1,7 @@
-"""One refresh: take a number, read, write beside, check, switch. Whatever goes wrong, what is served stays.
+"""One refresh: claim a version, read the sources, stage, verify, switch. On any failure the current version stays.
 
-The number comes before the reading and decides at the end (store.py), so a refresher that was paused for longer than
-its lease finds that a newer number was given out, and publishes nothing.
+The version is claimed before reading and compared at the switch, so a refresher that outlived its lease publishes
+nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Refreshed:
 
 
 class Refresher:
-    """`after` is called with the name of each step that was done; tests die there."""
+    """Refreshes the snapshot. `after` is called with the name of each completed step (see STEPS), for tests."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Refresher:
         self._after = after
 
     def run_once(self) -> Refreshed | None:
-        """None: another process refreshes. Raises what went wrong, once it is noted in Valkey."""
+        """Refresh the snapshot; None if another process holds the lease. Failures are recorded in Valkey and raised."""
         began = time.monotonic()
         begun = self._store.begin(self.owner)
         if not begun.number:
@@ -65,7 +65,7 @@ class Refresher:
             self._after("begun")
             meta = self._publish(begun, began)
         except Superseded:
-            raise  # counted by the switch itself, and no failure: another was quicker
+            raise  # not a failure, and already counted by the switch
         except Exception as error:
             self._note(begun.number, error)
             raise
@@ -80,13 +80,12 @@ class Refresher:
         try:
             self._store.leave(self.owner)
         except HeadraceError:
-            pass  # it ends by itself
+            pass  # the lease expires by itself
 
     def _publish(self, begun: Begun, began: float) -> Meta:
         reading = self._sources.read()
         self._after("read")
-        written = [write(family) for family in reading.families]
-        data = encode(written)
+        data = encode([write(family) for family in reading.families])
         meta = Meta(
             version=begun.number,
             generated_at_unix=begun.now_s,
@@ -108,19 +107,19 @@ class Refresher:
         return meta
 
     def _compare(self, meta: Meta) -> None:
-        """Shadow mode: what was published, as a reader finds it, beside what the servers say now."""
-        found = self._store.read(meta.version)
-        if found is None:
+        """Compare the published version with a direct reading of the servers, and record the result (shadow mode)."""
+        published = self._store.read(meta.version)
+        if published is None:
             return  # superseded meanwhile
-        self._store.note_parity(compare(found[1], direct(self._sources)).counts())
+        self._store.note_parity(compare(published[1], direct(self._sources)).counts())
 
     def _note(self, number: int, error: Exception) -> None:
         try:
             self._store.fail(self.owner, number, str(error))
         except HeadraceError:
-            log.debug("the failure could not be noted: Valkey does not answer", extra={"action": "note_failed"})
+            log.debug("could not record the failure: Valkey does not answer", extra={"action": "note_failed"})
 
 
 def direct(sources: Sources) -> list[Written]:
-    """What a scrape that asks the servers itself would tell."""
+    """Read the servers and render the families, without a snapshot."""
     return [write(family) for family in sources.read().families]

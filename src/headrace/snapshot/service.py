@@ -1,4 +1,4 @@
-"""`headrace snapshot run`: refresh on time, show signs of life, wait longer after each failure in a row."""
+"""The service `headrace snapshot run`: refresh periodically, renew the lease, back off after failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 STOP_S = 15.0
 STUCK_LEASES = 10
-"""A refresh that takes this many leases gets no more signs of life: another process may try."""
+"""The lease of a refresh that takes this many lease times is no longer renewed, so that another process may try."""
 
 
 @dataclass(frozen=True)
@@ -36,33 +36,33 @@ class Service:
         self._sources = sources
         self._options = options or ServiceOptions()
         self._failures = 0
-        self._began: float | None = None  # the refresh under way
+        self._began: float | None = None  # start of the refresh in progress
         self._leads = False
         self._rounds = Rounds("snapshot", lambda: self._leads)
         self.figures = LoopFigures([self._rounds])
 
     def run_forever(self, stop: Event) -> None:
-        """Raises InvalidFamily when the database refuses a family's SQL; its absence is waited out."""
+        """Refresh until `stop`. Raises InvalidFamily if PostgreSQL rejects a family's SQL; retries while it is down."""
         self._validate()
-        heart = Thread(target=self._beat, args=[stop], name="snapshot-lease", daemon=True)
-        heart.start()
+        renewing = Thread(target=self._beat, args=[stop], name="snapshot-lease", daemon=True)
+        renewing.start()
         try:
             while not stop.is_set():
                 stop.wait(self._wait_s(self._refresh(), time.monotonic()))
         finally:
             stop.set()
-            heart.join(STOP_S)
+            renewing.join(STOP_S)
             self._refresher.leave()
 
     def _validate(self) -> None:
-        """Also where another process refreshes: what is wrong is found out before it matters."""
+        """Validate the families, also on standby, so that errors appear at start. A missing server is only logged."""
         try:
             self._sources.validate()
         except ServiceUnavailable as error:
-            log.warning("Families could not be checked yet: %s", error, extra={"action": "not_validated"})
+            log.warning("could not validate families yet: %s", error, extra={"action": "not_validated"})
 
     def _refresh(self) -> float:
-        """When it began."""
+        """Refresh once and return its start time (monotonic seconds). Failures are logged and counted."""
         self._began = began = time.monotonic()
         try:
             self._refresh_now()
@@ -72,13 +72,13 @@ class Service:
             log.info("%s", error, extra={"action": "superseded"})
             self._rounds.superseded()
         except (InvalidFamily, MigrationError):
-            raise  # it would be refused again and again
+            raise  # a retry would fail the same way
         except HeadraceError as error:
-            log.warning("The snapshot could not be refreshed: %s", error, extra={"action": "refresh_failed"})
+            log.warning("could not refresh the snapshot: %s", error, extra={"action": "refresh_failed"})
             self._rounds.failed(error)
             self._give_way()
         except Exception as error:
-            log.exception("The snapshot could not be refreshed", extra={"action": "refresh_failed"})
+            log.exception("could not refresh the snapshot", extra={"action": "refresh_failed"})
             self._rounds.failed(error)
             self._give_way()
         finally:
@@ -86,7 +86,7 @@ class Service:
         return began
 
     def _give_way(self) -> None:
-        """What fails here may work on another machine, which need not wait for the next try."""
+        """Count a failure and release the lease, so that another process can try at once."""
         self._failures += 1
         self._leads = False
         self._refresher.leave()
@@ -95,14 +95,14 @@ class Service:
         done = self._refresher.run_once()
         if (done is not None) != self._leads:
             self._leads = done is not None
-            word = "this process refreshes" if self._leads else "another process refreshes"
-            log.info("%s", word, extra={"action": "lease"})
+            text = "acquired the refresh lease" if self._leads else "another process holds the refresh lease"
+            log.info("%s", text, extra={"action": "lease"})
         if done is None:
             self._rounds.stands_by()
         else:
             self._rounds.done(done.took_s)
             log.debug(
-                "version %s: %s series of %s rows in %.2f s",
+                "published version %s: %s series from %s rows in %.2f s",
                 *(done.meta.version, done.meta.series_total, done.meta.rows_total, done.took_s),
                 extra={"action": "refreshed"},
             )
@@ -110,7 +110,7 @@ class Service:
     def _wait_s(self, began: float, now: float) -> float:
         if self._failures:
             return self._options.backoff.delay_s(self._failures, random.random())
-        # A refresh that took longer than that skips its turn: the servers get a rest in any case.
+        # A refresh that exceeds the interval skips the next one, so that the servers always get a pause.
         return self._options.refresh_interval_s - (now - began) % self._options.refresh_interval_s
 
     def _beat(self, stop: Event) -> None:
@@ -123,4 +123,4 @@ class Service:
                 if self._leads or began is not None:
                     self._refresher.renew()
             except Exception as error:
-                log.warning("No sign of life was given: %s", error, extra={"action": "renew_failed"})
+                log.warning("could not renew the lease: %s", error, extra={"action": "renew_failed"})

@@ -1,4 +1,4 @@
-"""Where a snapshot comes from: one look at PostgreSQL, the counters of Valkey, and history, if there is one."""
+"""Collect the families of a snapshot from Valkey, PostgreSQL and, if configured, ClickHouse."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SOURCE = {HEADRACE: "valkey,postgres", "convoy": "postgres"}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    shards: int | None = None  # verified if given; None: as many as Valkey has
+    shards: int | None = None  # verified if given; None: the number stored in Valkey
     postgres_url: str = ""
-    source_url: str = ""  # of families that are not Headrace's own; empty: the same
+    source_url: str = ""  # database of the operator's families; empty: `postgres_url`
     query_timeout_s: float = 10.0
     naming: Naming = field(default_factory=Naming)
     presets: tuple[str, ...] = (HEADRACE,)
@@ -43,7 +43,11 @@ class Reading:
 
 
 class Sources:
-    """`history` connects to ClickHouse; None where there is none. Its absence leaves families out, and is told."""
+    """Reads all sources of a snapshot.
+
+    `history` connects to ClickHouse; None if it is not configured. If ClickHouse fails, its families are omitted and
+    the failure is logged.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class Sources:
         refuse_same_names([*(each.described for each in self._declared), *self._own()])
         self._history = history
         self._client: Client | None = None
-        self._told = ""  # why history was not read, when that was last told
+        self._told = ""  # the last logged failure to read history
         self._valid = False
 
     @property
@@ -68,13 +72,13 @@ class Sources:
         return ",".join(dict.fromkeys(SOURCE[preset] for preset in self._options.presets)) or "postgres"
 
     def validate(self) -> None:
-        """Ask the databases whether each query would work. Raises InvalidFamily, or what their absence is."""
+        """Check the queries of all families in their databases. Raises InvalidFamily, or ServiceUnavailable."""
         for url, declared in self._by_database():
             database.validate(url, declared, self._options.query_timeout_s)
         self._valid = True
 
     def read(self) -> Reading:
-        """Everything, or an error: a snapshot never has half of its families."""
+        """Read all families, or raise: a snapshot is never partial, except for families from history."""
         if not self._valid:
             self.validate()
         done = Reading()
@@ -92,16 +96,16 @@ class Sources:
         return [*PER_QUEUE, *OTHERS, *QUOTAS, *STREAMS] if HEADRACE in self._options.presets else []
 
     def _by_database(self) -> list[tuple[str, list[Declared]]]:
-        """What is in one database is read in one transaction."""
-        found: dict[str, list[Declared]] = {}
+        """Group the SQL families by database URL, so that each database is read in one transaction."""
+        by_url: dict[str, list[Declared]] = {}
         for each in self._declared:
             own = each.preset == HEADRACE
             url = self._options.postgres_url if own else self._options.source_url or self._options.postgres_url
             if url:
-                found.setdefault(url, []).append(each)
+                by_url.setdefault(url, []).append(each)
             elif not own:
-                raise InvalidFamily(f"The family {each.name} needs a PostgreSQL, and none is set (postgres.url).")
-        return list(found.items())
+                raise InvalidFamily(f"Family {each.name} requires PostgreSQL: set postgres.url.")
+        return list(by_url.items())
 
     def _read_own(self, done: Reading) -> None:
         shards = read_shards(self._valkey, self._options.shards)
@@ -125,12 +129,16 @@ class Sources:
         try:
             if self._client is None:
                 self._client = self._history()
-            found = read_history(Reads(self._client, self._options.query_timeout_s), int(time.time()))
-        except Exception as error:  # whatever it is, the live numbers are worth publishing without it
+            history = read_history(Reads(self._client, self._options.query_timeout_s), int(time.time()))
+        except Exception as error:  # after any failure the live values are published without history
             self._client = None
             if str(error) != self._told:
-                log.warning("Wait and run times are left out: %s", error, extra={"action": "history_left_out"})
+                log.warning(
+                    "could not read history, omitting wait and run times: %s",
+                    error,
+                    extra={"action": "history_left_out"},
+                )
             self._told = str(error)
             return None
         self._told = ""
-        return found
+        return history

@@ -1,4 +1,4 @@
-"""Versions of the snapshot in Valkey: how one is begun, staged, checked, switched to, and found again."""
+"""Snapshot versions in Valkey: claim, stage, verify, switch and read."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from headrace.valkey.scripts import Call, Script, load_script, run
 SCRIPTS = ("begin_refresh", "renew_lease", "release_lease", "stage", "switch", "record_failure", "read_status")
 SUPERSEDED_S = 3600.0
 STAGED_S = 300.0
-"""How long a version lives that nobody switched to: longer than it takes to check it and switch."""
+"""Lifetime of a staged version in seconds: longer than verification and switch take."""
 
 
 class Superseded(HeadraceError):
-    """Another process has begun a newer snapshot. This one was not published."""
+    """Another process started a newer snapshot. This one was not published."""
 
 
 class StagingLost(HeadraceError):
-    """What was written to Valkey is not there as it was written. It was not published; the next refresh tries again."""
+    """The staged snapshot in Valkey is missing or differs from what was written. It was not published; the next refresh
+    retries."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ class StoreOptions:
 
 @dataclass(frozen=True)
 class Begun:
-    number: int  # 0: another holds the lease
-    now_s: float  # by the clock of Valkey
+    number: int  # claimed version; 0: another process holds the lease
+    now_s: float  # Valkey's clock
     holder: str
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """How refreshes ended, since ever."""
+    """Lifetime counts of refresh outcomes, and the last success and failure."""
 
     ok: int = 0
     error: int = 0
@@ -54,12 +55,12 @@ class Attempts:
     error_at_unix: float | None = None
     error_message: str = ""
     duration_ms: int | None = None
-    parity: Mapping[str, int] | None = None  # of shadow mode
+    parity: Mapping[str, int] | None = None  # shadow mode only
 
 
 @dataclass(frozen=True)
 class Look:
-    version: int  # 0: there is none
+    version: int  # 0: none published
     now_s: float
     attempts: Attempts
 
@@ -91,7 +92,7 @@ class Store:
         run(self._client, Call(script("stage"), keys, [int(STAGED_S * 1000), data, *fields], _nothing))
 
     def verify(self, meta: Meta) -> None:
-        """Read it back. Raises StagingLost."""
+        """Read the staged version back and compare it. Raises StagingLost."""
         with available():
             data = cast(bytes | None, self._client.get(self._keys.data(meta.version)))
             fields = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.meta(meta.version)))
@@ -99,7 +100,7 @@ class Store:
             raise StagingLost
 
     def switch(self, meta: Meta) -> None:
-        """Raises Superseded or StagingLost."""
+        """Publish the staged version. Raises SnapshotSuperseded or StagingLost."""
         keys = self._keys
         touched = [keys.current, keys.number, keys.versions, keys.attempts]
         touched += [keys.data(meta.version), keys.meta(meta.version)]
@@ -117,29 +118,29 @@ class Store:
             Call(script("record_failure"), [self._keys.attempts], [owner, number, shortened(message)], _nothing),
         )
 
-    def note_parity(self, found: Mapping[str, int]) -> None:
+    def note_parity(self, counts: Mapping[str, int]) -> None:
         with available():
-            self._client.hset(self._keys.attempts, mapping={f"parity_{name}": count for name, count in found.items()})
+            self._client.hset(self._keys.attempts, mapping={f"parity_{name}": count for name, count in counts.items()})
 
     def look(self) -> Look:
         return run(self._client, Call(script("read_status"), [self._keys.current, self._keys.attempts], [], _look))
 
     def read(self, version: int) -> tuple[Meta, list[Written]] | None:
-        """None: there is no such version, any more. Raises SnapshotDamaged."""
+        """Read a version; None if it does not exist (any more). Raises SnapshotDamaged."""
         with available():
             fields = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.meta(version)))
             data = cast(bytes | None, self._client.get(self._keys.data(version)))
         if not fields and data is None:
             return None
         if data is None:
-            raise SnapshotDamaged(f"{SnapshotDamaged()} (its payload is gone)")
+            raise SnapshotDamaged(f"{SnapshotDamaged()} (payload missing)")
         meta = read_meta(fields)
         if meta.version != version:
-            raise SnapshotDamaged(f"{SnapshotDamaged()} (its meta is that of version {meta.version})")
+            raise SnapshotDamaged(f"{SnapshotDamaged()} (metadata belongs to version {meta.version})")
         return meta, decode(data, meta.checksum)
 
     def versions(self) -> list[int]:
-        """Those that are kept, newest first."""
+        """Return the stored versions, newest first."""
         with available():
             names = cast("list[bytes]", self._client.zrange(self._keys.versions, 0, -1, desc=True))
         return [version_of(name) for name in names]
@@ -159,19 +160,19 @@ def _begun(answer: Any) -> Begun:
 
 def _look(answer: Any) -> Look:
     current, now_ms, fields = answer
-    told = {fields[i].decode(): fields[i + 1].decode() for i in range(0, len(fields), 2)}
-    return Look(version_of(current), now_ms / 1000, _attempts(told))
+    texts = {fields[i].decode(): fields[i + 1].decode() for i in range(0, len(fields), 2)}
+    return Look(version_of(current), now_ms / 1000, _attempts(texts))
 
 
-def _attempts(told: Mapping[str, str]) -> Attempts:
-    parity = {name.removeprefix("parity_"): int(count) for name, count in told.items() if name.startswith("parity_")}
+def _attempts(fields: Mapping[str, str]) -> Attempts:
+    parity = {name.removeprefix("parity_"): int(count) for name, count in fields.items() if name.startswith("parity_")}
     return Attempts(
-        ok=int(told.get("ok", 0)),
-        error=int(told.get("error", 0)),
-        superseded=int(told.get("superseded", 0)),
-        ok_at_unix=float(told["ok_at_unix"]) if "ok_at_unix" in told else None,
-        error_at_unix=float(told["error_at_unix"]) if "error_at_unix" in told else None,
-        error_message=told.get("error_message", ""),
-        duration_ms=int(told["duration_ms"]) if "duration_ms" in told else None,
+        ok=int(fields.get("ok", 0)),
+        error=int(fields.get("error", 0)),
+        superseded=int(fields.get("superseded", 0)),
+        ok_at_unix=float(fields["ok_at_unix"]) if "ok_at_unix" in fields else None,
+        error_at_unix=float(fields["error_at_unix"]) if "error_at_unix" in fields else None,
+        error_message=fields.get("error_message", ""),
+        duration_ms=int(fields["duration_ms"]) if "duration_ms" in fields else None,
         parity=parity or None,
     )

@@ -1,4 +1,4 @@
-"""Families of watched streams: what each group has yet to do, or that nobody knows."""
+"""Metric families about stream groups: undelivered and pending entries, and whether they are known."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from headrace.valkey.connect import Valkey
 
 LABELS = ("stream", "group")
 
-KNOWN = Described("headrace_stream_depth_known", "1 if it is known what a group of a stream has yet to do.", LABELS)
+KNOWN = Described("headrace_stream_depth_known", "1 if the group's depth is known.", LABELS)
 UNDELIVERED = Described(
     "headrace_stream_undelivered_entries",
-    "Entries that a group was not given yet; absent while that is unknown.",
+    "Entries not yet delivered to the group; absent if unknown.",
     LABELS,
 )
-PENDING = Described(
-    "headrace_stream_pending_entries", "Entries that a group was given and has not acknowledged.", LABELS
-)
+PENDING = Described("headrace_stream_pending_entries", "Entries delivered to the group and not acknowledged.", LABELS)
 OLDEST_UNDELIVERED = Described(
     "headrace_stream_oldest_undelivered_age_seconds",
-    "How long ago the oldest undelivered entry was added; absent while there is none.",
+    "Age of the oldest undelivered entry; absent if there is none.",
     LABELS,
     aged=True,
 )
 OLDEST_PENDING = Described(
     "headrace_stream_oldest_pending_age_seconds",
-    "How long ago the oldest pending entry was added; absent while there is none.",
+    "Age of the oldest pending entry; absent if there is none.",
     LABELS,
     aged=True,
 )
@@ -38,21 +36,21 @@ STREAMS = (KNOWN, UNDELIVERED, PENDING, OLDEST_UNDELIVERED, OLDEST_PENDING)
 
 @dataclass(frozen=True)
 class Streams:
-    """The groups to read, and their server, which may be another than Headrace's own."""
+    """Reads the depth of stream groups from their server, which may differ from Headrace's own."""
 
     connect: Callable[[], Valkey]
     groups: Sequence[tuple[str, str]]  # stream, group
 
     def read(self) -> list[Family]:
-        """Never fails for a stream's sake: one that cannot be read is not known."""
-        found = {described.name: Family(described) for described in STREAMS}
+        """Build the families of all groups. A stream that cannot be read is reported as unknown."""
+        families = {described.name: Family(described) for described in STREAMS}
         with self.connect() as client:
             for stream, group in dict.fromkeys(self.groups):
                 depth = _depth(client, stream, group)
-                found[KNOWN.name].add(float(depth is not None and depth.undelivered is not None), stream, group)
+                families[KNOWN.name].add(float(depth is not None and depth.undelivered is not None), stream, group)
                 if depth is not None:
-                    _tell(found, depth)
-        return list(found.values())
+                    _tell(families, depth)
+        return list(families.values())
 
 
 def _depth(client: Valkey, stream: str, group: str) -> Depth | None:
@@ -62,14 +60,14 @@ def _depth(client: Valkey, stream: str, group: str) -> Depth | None:
         return None
 
 
-def _tell(found: dict[str, Family], depth: Depth) -> None:
+def _tell(families: dict[str, Family], depth: Depth) -> None:
     labels = (depth.stream, depth.group)
-    found[PENDING.name].add(depth.pending, *labels)
+    families[PENDING.name].add(depth.pending, *labels)
     if depth.undelivered is not None:
-        found[UNDELIVERED.name].add(depth.undelivered, *labels)
+        families[UNDELIVERED.name].add(depth.undelivered, *labels)
     for described, at_ms in (
         (OLDEST_UNDELIVERED, depth.oldest_undelivered_ms),
         (OLDEST_PENDING, depth.oldest_pending_ms),
     ):
         if at_ms is not None:
-            found[described.name].add(at_ms / 1000, *labels)
+            families[described.name].add(at_ms / 1000, *labels)
