@@ -1,6 +1,6 @@
 """In-memory buffer for non-durable puts while the spool's disk cannot be written.
 
-A durable put goes to the disk or raises: the caller must not be told "accepted" by a process that may die with the
+A durable put goes to the disk or raises: it must not be reported as accepted by a process that may die with the
 record. Only other puts may use the buffer, for callers that prefer losing a record to waiting.
 
 The buffer is bounded by records and bytes; the oldest records are evicted for new ones, and every loss is counted by
