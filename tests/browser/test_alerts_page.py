@@ -118,7 +118,7 @@ def test_a_second_acknowledgement_is_already_handled(page: Page, page_errors: li
     incidents(other, "open", "invoices fail").get_by_test_id("acknowledge").click()
     confirm(other)
     page.get_by_test_id("confirm").click()
-    expect(page.get_by_test_id("failure")).to_contain_text("Already handled. ")
+    expect(page.get_by_test_id("failure")).to_contain_text("Already handled. The incident is already acknowledged")
     page.keyboard.press("Escape")
     expect(row.get_by_test_id("incident-state")).to_have_attribute("data-state", "acknowledged")
     page_errors[:] = [error for error in page_errors if "409" not in error]  # logged by the browser itself
@@ -279,7 +279,7 @@ def test_an_incident_shows_the_outcome_of_its_messages(page: Page, dashboard_url
 
 def test_an_unknown_incident_is_reported(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}{ALERTS}&incident=nothing")
-    expect(page.get_by_test_id("empty")).to_contain_text("'nothing'")
+    expect(page.get_by_test_id("empty")).to_contain_text("Incident 'nothing' does not exist")
     page_errors[:] = [error for error in page_errors if "404" not in error]  # logged by the browser itself
 
 

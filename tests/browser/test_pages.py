@@ -127,7 +127,7 @@ def test_a_job_page_shows_the_job_and_redrives_it(page: Page, dashboard_url: str
 
 def test_an_unknown_job_is_reported(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(dashboard_url + job(ACME, "no/such job?"))
-    expect(page.get_by_test_id("empty")).to_contain_text("'no/such job?' in acme / shop / prod")
+    expect(page.get_by_test_id("empty")).to_contain_text("No job 'no/such job?' in acme / shop / prod")
     page_errors[:] = [error for error in page_errors if "404" not in error]  # logged by the browser itself
 
 

@@ -22,7 +22,7 @@ def test_signing_in_needs_a_valid_key(signed_out_page: Page, page_errors: list[s
     signed_out_page.goto(stack.dashboard + QUEUES)
     with signed_out_page.expect_console_message(lambda message: message.type == "error"):
         sign_in(signed_out_page, "hr_wrong")
-    expect(signed_out_page.get_by_test_id("refused")).to_contain_text("not valid")
+    expect(signed_out_page.get_by_test_id("refused")).to_contain_text("Invalid API key")
     # The browser itself logs the 401 of the wrong key; no other request was refused.
     assert [error for error in page_errors if "401" not in error] == []
     assert len(page_errors) == 1
@@ -45,7 +45,7 @@ def test_a_link_signs_in_one_browser(signed_out_page: Page, page_errors: list[st
     answer = signed_out_page.goto(link)
     assert answer is not None
     assert answer.status == 404
-    expect(signed_out_page.get_by_role("heading")).to_have_text("This link does not sign in")
+    expect(signed_out_page.get_by_role("heading")).to_have_text("This sign-in link is not valid")
     # The browser logs every 404.
     page_errors[:] = [error for error in page_errors if "404" not in error]
 

@@ -105,7 +105,7 @@ def test_a_threshold_that_is_not_a_number_is_refused(api: TestClient) -> None:
 
 def test_two_rules_of_one_name_are_refused(api: TestClient) -> None:
     made(api.post(f"{PATH}/rules", json=RULE))
-    assert "another rule 'deep'" in api.post(f"{PATH}/rules", json=RULE).json()["detail"]
+    assert "A rule named 'deep' already exists" in api.post(f"{PATH}/rules", json=RULE).json()["detail"]
 
 
 def test_a_channel_never_shows_its_secrets_again(api: TestClient, receiver: Receiver) -> None:
@@ -133,7 +133,7 @@ def test_an_address_of_mail_holds_visible_characters(api: TestClient, raw: str) 
     body = f'{{"name": "ops", "type": "email", "to": [{raw}]}}'
     answer = api.post(f"{PATH}/channels", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
-    assert "visible" in answer.json()["detail"]
+    assert "printable" in answer.json()["detail"]
 
 
 def test_a_rule_whose_channel_is_gone_can_be_changed(api: TestClient) -> None:

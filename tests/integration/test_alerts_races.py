@@ -58,7 +58,7 @@ def test_what_was_removed_meanwhile_is_not_brought_back(
             assert getattr(records, f"remove_{kind}")(conn, row_id)
 
     after_it_was_looked_up(monkeypatch, kind, remove)
-    assert f"There is no {kind}" in problem(api.patch(path, json={"enabled": False}), 404)
+    assert "does not exist" in problem(api.patch(path, json={"enabled": False}), 404)
     assert api.get(f"{PATH}/{kind}s").json()[f"{kind}s"] == []
     newest = api.get("/api/v1/audit").json()["entries"][0]
     assert (newest["action"], newest["outcome"]) == (f"alerts.{kind}.change", "refused")

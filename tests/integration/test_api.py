@@ -88,7 +88,7 @@ def test_another_tenants_queue_is_not_there(api: TestClient, warehouse: Client, 
         ({"org": "o", "project": "p"}, "env"),
         ({"org": "o", "project": "p", "env": "e", "period": "soon"}, "from 1s to 400d"),
         ({"org": "o\n", "project": "p", "env": "e"}, "control character"),
-        ({"org": "' OR 1=1 --", "project": "p", "env": "e"}, "no history"),
+        ({"org": "' OR 1=1 --", "project": "p", "env": "e"}, "No history"),
         ({"org": "o" * 129, "project": "p", "env": "e"}, "org"),
     ],
 )

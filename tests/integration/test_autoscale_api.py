@@ -96,14 +96,14 @@ def test_what_is_not_known_is_an_error_and_no_number(api: TestClient, pool: Pool
 def test_an_old_decision_is_an_error_and_no_number(api: TestClient, pool: Pool) -> None:
     put(pool, EMPTY, fresh_s=-1.0)
     answer = api.get(f"{PATH}/mail/keda")
-    assert "is old" in problem(answer, 503)
+    assert "is stale" in problem(answer, 503)
     assert "value" not in answer.json()
 
 
 def test_a_type_that_is_switched_off_is_an_error_and_no_number(api: TestClient, pool: Pool) -> None:
     put(pool, waiting(6000), wanted=0, enabled=False)
     answer = api.get(f"{PATH}/mail/keda")
-    assert "is switched off" in problem(answer, 503)
+    assert "is disabled" in problem(answer, 503)
     assert "value" not in answer.json()
 
 

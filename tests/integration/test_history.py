@@ -623,7 +623,7 @@ def test_the_answer_is_what_openapi_describes(api: TestClient, warehouse: Client
         ({"start": "yesterday"}, 400, "is not a time"),
         ({"start": "4000000000"}, 400, "future"),
         ({"period": "7d", "resolution": "5s"}, 400, "The nearest valid resolution is 1m"),
-        ({"period": "30m"}, 404, "no history of a queue"),
+        ({"period": "30m"}, 404, "No history for queue"),
     ],
 )
 def test_what_cannot_be_answered_says_why(api: TestClient, asked: dict[str, str], status: int, says: str) -> None:

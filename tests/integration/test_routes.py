@@ -171,7 +171,7 @@ def test_a_name_that_is_not_utf8_is_no_other_name(world: World) -> None:
     """Decoded as well as it goes, %FE and %FF would be the same queue."""
     for raw in ("%FF", "a%C3", "%ED%A0%80"):
         answer = world.api.post(f"/api/v1/queues/{raw}/jobs", params=HERE, json={"task": "t"})
-        assert "not a name in UTF-8" in problem(answer, 400)
+        assert "is not percent-encoded UTF-8" in problem(answer, 400)
     assert queues(world) == []
 
 
@@ -267,8 +267,8 @@ def test_cancel_in_each_tier(world: World) -> None:
     [running] = world.dequeue(REF)
     assert "is running" in problem(world.api.delete(f"/api/v1/jobs/{running.id}", params=HERE), 409)
     for job_id in ("job-3", "nope"):
-        assert "no job" in problem(world.api.delete(f"/api/v1/jobs/{job_id}", params=HERE), 404)
-        assert "no job" in problem(world.api.get(f"/api/v1/jobs/{job_id}", params=HERE), 404)
+        assert "No job" in problem(world.api.delete(f"/api/v1/jobs/{job_id}", params=HERE), 404)
+        assert "No job" in problem(world.api.get(f"/api/v1/jobs/{job_id}", params=HERE), 404)
 
 
 @pytest.mark.parametrize(

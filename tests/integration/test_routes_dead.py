@@ -125,10 +125,10 @@ def test_one_dead_job_with_its_whole_error(world: World, moved: bool) -> None:
     assert short["error"] == ("ValueError: " + "n" * 600)[:500]
     job = world.api.get("/api/v1/jobs/x%2F0", params=HERE).json()
     assert (job["state"], job["error"]) == ("dead", error)
-    assert "no dead job" in problem(world.api.get(path(REF, "dead", "nope"), params=HERE), 404)
+    assert "No dead job" in problem(world.api.get(path(REF, "dead", "nope"), params=HERE), 404)
     other = QueueRef(REF.org, REF.project, REF.env, "other")
     world.enqueue(other, 1, "other-")
-    assert "no dead job" in problem(world.api.get(path(other, "dead", "x/0"), params=HERE), 404)
+    assert "No dead job" in problem(world.api.get(path(other, "dead", "x/0"), params=HERE), 404)
 
 
 def redrive(world: World, **body: Any) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def test_remove_by_ids_by_filter_and_all_in_parts(world: World) -> None:
     both_tiers(world)
     assert remove(world, id=["new-0", "old:%0", "nope"]) == {"removed": 2, "next": None}
     assert remove(world, task="other", error="ValueError") == {"removed": 3, "next": None}
-    assert "Say which" in problem(world.api.delete(path(REF, "dead"), params=HERE), 400)
+    assert "Select dead jobs" in problem(world.api.delete(path(REF, "dead"), params=HERE), 400)
     part = remove(world, all=True, limit=2)
     assert part["removed"] == 2
     assert remove(world, all=True, limit=2, cursor=part["next"]) == {"removed": 1, "next": None}

@@ -238,7 +238,7 @@ def test_pages_join_and_names_may_hold_slashes(valkey: Valkey, world: World) -> 
     assert [each["stream"] for each in world.api.get(LIST, params={"org": "org1"}).json()["streams"]] == ["c", "f"]
     alone = world.api.get(one("a/b"), params=tenant(groups[0].ref))
     assert alone.json()["stream"] == "a/b"
-    assert "is not watched here" in problem(world.api.get(one("a", "b/workers"), params=tenant(groups[0].ref)), 404)
+    assert "is not watched" in problem(world.api.get(one("a", "b/workers"), params=tenant(groups[0].ref)), 404)
     assert "cursor" in problem(world.api.get(LIST, params={"cursor": "nonsense"}), 400)
     problem(world.api.get(LIST, params={"limit": 101}), 400)
 

@@ -72,7 +72,7 @@ def test_a_tenant_cannot_ask_for_incidents_of_headrace(services: Services, pool:
     api = client_with_key(services, scope)
     where = {"org": EVIL.org, "project": EVIL.project, "env": EVIL.env}
     refused = api.post(PATH, params=where, json={**HOOK, "health": True})
-    assert (refused.status_code, "reach everything" in refused.json()["detail"]) == (403, True)
+    assert (refused.status_code, "global scope" in refused.json()["detail"]) == (403, True)
     made = api.post(PATH, params=where, json={**HOOK, "health": False}).json()
     assert api.patch(f"{PATH}/{made['id']}", json={"health": True}).status_code == 403
     judge_health(pool, HOUR_MS, failing=True)

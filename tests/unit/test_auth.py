@@ -92,7 +92,7 @@ class TestTenant:
             with pytest.raises(Problem) as caught:
                 caller(Scope("acme")).tenant("globex", "p", "e", level)
             said.add(f"{caught.value.status_code} {caught.value.detail}")
-        assert said == {"404 There is no environment globex / p / e, or it is not one that this key reaches."}
+        assert said == {"404 Environment globex / p / e does not exist or is outside this key's scope."}
 
     @pytest.mark.parametrize("name", ["", "a\n", "x" * 129])
     def test_names_that_cannot_be_are_refused_before_anything_else(self, name: str) -> None:

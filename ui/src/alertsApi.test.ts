@@ -37,8 +37,8 @@ it("reads all pages to find health incidents", async () => {
 });
 
 it("gives a conflict a friendly title", async () => {
-  answer({ title: "Conflict", status: 409, detail: "It is over already." }, 409);
-  await expect(acknowledgeIncident("a/b", signal)).rejects.toMatchObject({ title: "Already handled", detail: "It is over already." });
+  answer({ title: "Conflict", status: 409, detail: "The incident is already resolved." }, 409);
+  await expect(acknowledgeIncident("a/b", signal)).rejects.toMatchObject({ title: "Already handled", detail: "The incident is already resolved." });
 });
 
 it("passes other errors on unchanged", async () => {

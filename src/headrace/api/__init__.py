@@ -1,1 +1,1 @@
-"""The home of FastAPI: history and live state over HTTP, and the dashboard."""
+"""HTTP API (FastAPI): history, live state and operations; serves the dashboard."""

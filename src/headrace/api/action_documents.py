@@ -1,4 +1,4 @@
-"""The shapes of v2: queue metrics in the words of action classes. What each field means is said here, once."""
+"""Response models of `/api/v2/metrics/queues`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.api.models import Time
 
 
 class ActionQueue(BaseModel):
-    """Jobs of one tier that wait. Action class = queue, action = task; `''`: not said."""
+    """Waiting jobs of one tier. Action class = queue, action = task; empty string if unset."""
 
     actionClass: str = Field(examples=["org.example.MyTransform"])
     flowName: str = Field(examples=["my-flow"])
@@ -24,19 +24,21 @@ class ActionQueue(BaseModel):
 class DetailedQueues(BaseModel):
     warmQueues: list[ActionQueue]
     coldQueues: list[ActionQueue]
-    timestamp: Time = Field(description="When this was read: up to 5 s ago.", examples=["2024-12-10T10:05:00Z"])
-    truncated: bool = Field(description="There are more; those with the most jobs are here.", examples=[False])
+    timestamp: Time = Field(
+        description="Time of the reading (cached for up to 5 s).", examples=["2024-12-10T10:05:00Z"]
+    )
+    truncated: bool = Field(description="True if only the largest groups are listed.", examples=[False])
 
 
 class ActionTask(BaseModel):
-    """A job that a worker runs."""
+    """A job that a worker is running."""
 
     actionClass: str = Field(examples=["org.example.MyTransform"])
     actionName: str = Field(examples=["transform-step"])
-    did: str = Field(description="The job's id.", examples=["abc-123-def"])
-    startTime: Time = Field(description="By the worker's clock.", examples=["2024-12-10T10:00:00Z"])
+    did: str = Field(description="Job id.", examples=["abc-123-def"])
+    startTime: Time = Field(description="Start time (worker's clock).", examples=["2024-12-10T10:00:00Z"])
     runningForMs: int = Field(examples=[330000])
-    appName: str = Field(description="The worker.", examples=["worker-1"])
+    appName: str = Field(description="Name of the worker.", examples=["worker-1"])
     org: str = Field(examples=["acme"])
     project: str = Field(examples=["shop"])
     env: str = Field(examples=["prod"])
@@ -45,6 +47,6 @@ class ActionTask(BaseModel):
 class RunningTasks(BaseModel):
     tasks: list[ActionTask] = Field(description="Longest running first.")
     heartbeatThresholdMs: int = Field(
-        description="A worker that was silent for this long is not shown.", examples=[30000]
+        description="Workers without a heartbeat for this long are omitted.", examples=[30000]
     )
     truncated: bool = Field(examples=[False])

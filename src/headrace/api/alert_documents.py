@@ -1,4 +1,4 @@
-"""The shapes of requests and answers about alerts. What each field means is said here, once."""
+"""Request and response models of `/api/v1/alerts`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ PercentileName = Literal["avg", "p50", "p90", "p95", "p99"]
 SeverityName = Literal["info", "warning", "critical"]
 ChannelType = Literal["slack", "email", "webhook", "apprise"]
 
-WINDOW = "Over how long, in seconds: a multiple of 5 up to two hours, of 60 above."
-COOLDOWN = "Seconds after it fired in which it does not fire again."
-FOR = "Seconds that the condition must hold before it fires."
+WINDOW = "Window in seconds: a multiple of 5 up to two hours, of 60 above."
+COOLDOWN = "Minimum time in seconds between two firings."
+FOR = "Seconds that the condition must hold before the rule fires."
 
 
 class RuleFields(Asked):
-    queue: Name | None = Field(None, description="This queue; null: each queue of the environment by itself.")
+    queue: Name | None = Field(
+        None, description="Queue to watch; null: every queue of the environment, each separately."
+    )
     operator: OperatorName | None = None
-    threshold: float | None = Field(None, allow_inf_nan=False, description="In jobs, ms, or a share from 0 to 1.")
-    percentile: PercentileName | None = Field(None, description="Of LATENCY.")
+    threshold: float | None = Field(None, allow_inf_nan=False, description="In jobs, ms, or a ratio from 0 to 1.")
+    percentile: PercentileName | None = Field(None, description="LATENCY only.")
     window_s: int | None = Field(None, description=WINDOW)
     cooldown_s: int | None = Field(None, description=COOLDOWN)
     for_s: int | None = Field(None, description=FOR)
@@ -38,7 +40,7 @@ class RuleFields(Asked):
 
 
 class RuleChange(RuleFields):
-    """What is left out stays as it is."""
+    """Omitted fields are unchanged."""
 
     name: Name | None = None
     metric: MetricName | None = None
@@ -57,19 +59,19 @@ class RuleDocument(BaseModel):
     project: str
     env: str
     name: str
-    queue: str | None = Field(description="null: each queue of the environment by itself.")
+    queue: str | None = Field(description="null: every queue of the environment, each separately.")
     metric: MetricName
     operator: OperatorName
-    threshold: float = Field(description="In jobs, ms, or a share from 0 to 1.")
+    threshold: float = Field(description="In jobs, ms, or a ratio from 0 to 1.")
     percentile: PercentileName
     window_s: int = Field(description=WINDOW)
     cooldown_s: int = Field(description=COOLDOWN)
     for_s: int = Field(description=FOR)
     severity: SeverityName
     enabled: bool
-    auto_resolve: bool = Field(description="False: an incident ends when a person says so.")
+    auto_resolve: bool = Field(description="False: incidents must be resolved by hand.")
     channels: list[str]
-    condition: str = Field(description="For people.", examples=["LATENCY p95 > 250 ms over 5 min"])
+    condition: str = Field(description="Readable condition.", examples=["LATENCY p95 > 250 ms over 5 min"])
 
 
 class RuleList(BaseModel):
@@ -77,18 +79,18 @@ class RuleList(BaseModel):
 
 
 class ChannelFields(Asked):
-    url: str | None = Field(None, description="Of slack, webhook and apprise. Never shown again.")
-    to: list[Visible] | None = Field(None, description="Of email: addresses.")
-    secret: str | None = Field(None, description="Of webhook: what messages are signed with; made if left out.")
+    url: str | None = Field(None, description="For slack, webhook and apprise. Never returned.")
+    to: list[Visible] | None = Field(None, description="For email: addresses.")
+    secret: str | None = Field(None, description="Webhook signing secret; generated if omitted.")
     health: bool | None = Field(
         None,
-        description="Also receives incidents of Headrace itself. Only keys that reach everything set it.",
+        description="Also receives alerts about Headrace's own health. Only keys with global scope can set it.",
     )
     enabled: bool | None = None
 
 
 class ChannelChange(ChannelFields):
-    """What is left out stays as it is."""
+    """Omitted fields are unchanged."""
 
     name: Name | None = None
     type: ChannelType | None = None
@@ -106,17 +108,17 @@ class ChannelDocument(BaseModel):
     env: str
     name: str
     type: ChannelType
-    target: str = Field(description="Where it leads, without what is secret.", examples=["https://hooks.slack.com/***"])
+    target: str = Field(description="Destination without secrets.", examples=["https://hooks.slack.com/***"])
     health: bool
     enabled: bool
-    failures: int = Field(description="Tries in a row that failed.")
-    last_error: str | None = Field(description="Why the last of them did.")
-    retry_at: Time | None = Field(description="When it is tried again.")
+    failures: int = Field(description="Consecutive failed deliveries.")
+    last_error: str | None = Field(description="Error of the last failed delivery.")
+    retry_at: Time | None = Field(description="Time of the next attempt.")
     last_sent_at: Time | None
 
 
 class MadeChannel(ChannelDocument):
-    secret: str | None = Field(description="Of a webhook, if it was made now: this is the only time it is shown.")
+    secret: str | None = Field(description="Generated webhook secret; returned only once.")
 
 
 class ChannelList(BaseModel):
@@ -124,16 +126,16 @@ class ChannelList(BaseModel):
 
 
 class Tested(BaseModel):
-    id: str = Field(description="Of the message: its header X-Headrace-Delivery.")
+    id: str = Field(description="Message id, sent as header X-Headrace-Delivery.")
     delivered: bool
-    error: str | None = Field(description="Why not, if that is known.")
+    error: str | None = Field(description="Why the message was not delivered, if known.")
 
 
 class NewSilence(Asked):
-    ends_at: AwareDatetime = Field(description="Every silence ends.")
+    ends_at: AwareDatetime = Field(description="End of the silence (required).")
     starts_at: AwareDatetime | None = Field(None, description="null: now.")
-    rule_id: Name | None = Field(None, description="This rule; null: every rule of the environment.")
-    queue: Name | None = Field(None, description="This queue; null: every queue.")
+    rule_id: Name | None = Field(None, description="Rule to silence; null: every rule of the environment.")
+    queue: Name | None = Field(None, description="Queue to silence; null: every queue.")
     reason: str = Field("", max_length=500)
 
 
@@ -157,20 +159,20 @@ class SilenceList(BaseModel):
 class IncidentDocument(BaseModel):
     id: str
     rule_id: str
-    rule: str = Field(description="Its name then.")
-    condition: str | None = Field(description="What it was compared with then; null: Headrace's own health.")
+    rule: str = Field(description="Name of the rule when it fired.")
+    condition: str | None = Field(description="Rule condition when it fired; null for Headrace's own health.")
     org: str
     project: str
     env: str
     queue: str | None = Field(description="null: not about a queue.")
     severity: SeverityName
     state: Literal["firing", "acknowledged", "resolved"]
-    value: float | None = Field(description="When it fired.")
+    value: float | None = Field(description="Value when the rule fired.")
     fired_at: Time
     acknowledged_at: Time | None
     acknowledged_by: str | None
     resolved_at: Time | None
-    reason: str | None = Field(description="Why it was resolved, if not by itself.")
+    reason: str | None = Field(description="Why it was resolved, if not automatically.")
 
 
 class TransitionDocument(BaseModel):
@@ -178,21 +180,21 @@ class TransitionDocument(BaseModel):
     kind: Literal["pending", "ok", "firing", "resolved"]
     at: Time
     value: float | None
-    told: bool = Field(description="Channels were told.")
+    told: bool = Field(description="True if channels were notified.")
 
 
 class DeliveryDocument(BaseModel):
-    """A message about an incident on its way to one channel."""
+    """Delivery of a message about an incident to one channel."""
 
-    id: str = Field(description="The message's id, which its receiver sees too.")
+    id: str = Field(description="Message id, as sent to the receiver.")
     channel_id: str
-    channel: str = Field(description="Its name.")
+    channel: str = Field(description="Name of the channel.")
     kind: Literal["firing", "resolved"]
     attempts: int
     created_at: Time
     delivered_at: Time | None
     given_up_at: Time | None
-    error: str | None = Field(description="Why it was not taken, or which recipients were refused.")
+    error: str | None = Field(description="Error of the last attempt, or the rejected recipients.")
 
 
 class IncidentDetail(IncidentDocument):

@@ -1,4 +1,4 @@
-"""The application: routes, who may use them, problem documents, headers, the dashboard at `/`."""
+"""Build the FastAPI application: routes, authentication, error documents, headers, and the dashboard at `/`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from headrace.vitals.figures import Families
 DASHBOARD = Path(__file__).parent / "static"
 
 PAGE = re.compile(r"/(queue-metrics|streams|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
-"""Addresses that the dashboard itself understands (ui/src/router.ts): each loads it."""
+"""Paths handled by the dashboard itself (ui/src/router.ts); each serves its index page."""
 
 HIDDEN = re.compile(r"(^|[/\\])\.")
-"""Names of files that are not served: those that begin with a dot, such as the build's own record."""
+"""Files that are not served: names that begin with a dot, such as the record of the build."""
 
 GUARDED: list[APIRouter] = [
     queues.router,
@@ -54,10 +54,10 @@ GUARDED: list[APIRouter] = [
     quotas.router,
     sessions.router,
 ]
-"""Every route of these needs a key, whether it says so or not. New routers belong here."""
+"""Routers whose routes all require a key. New routers belong here."""
 
 OPEN: list[APIRouter] = [session.router, health.router]
-"""Routes that decide themselves."""
+"""Routers whose routes check access themselves."""
 
 ANYBODY = frozenset(
     {
@@ -72,7 +72,7 @@ ANYBODY = frozenset(
         ("GET", "/login/{token}"),
     }
 )
-"""All that is answered without a key, besides the dashboard's files."""
+"""Routes that work without a key, in addition to the dashboard's files."""
 
 
 def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
@@ -82,13 +82,13 @@ def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
-        redirect_slashes=False,  # an empty name is not a list
+        redirect_slashes=False,  # a trailing slash is an empty name, not the list
     )
     app.state.services = services
     app.state.instruments = Instruments(*sources)
     problems.install(app)
     openapi.install(app)
-    # The one that is added last is outermost.
+    # The middleware added last is outermost.
     app.add_middleware(AuthenticateBeforeBody, to=services, open_routes=ANYBODY)
     app.add_middleware(LimitBody, max_bytes=services.settings.max_body, open_routes=ANYBODY)
     app.add_middleware(CatchErrors)
@@ -101,7 +101,7 @@ def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
         )
     for router in OPEN:
         app.include_router(router)
-    # Not mounted: a mount at / would take what no route matched whole, and answer for wrong methods.
+    # Not mounted, because a mount at / would also match requests with a wrong method.
     app.router.default = _dashboard()
     return app
 
@@ -118,7 +118,7 @@ def _dashboard() -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if files is None or path.startswith("/api/") or HIDDEN.search(path):
-            raise Problem(404, f"There is no route {path}. GET /openapi.json lists those there are.")
+            raise Problem(404, f"No route matches {path}. GET /openapi.json lists all routes.")
         await files({**scope, "path": "/"} if PAGE.fullmatch(path) else scope, receive, send)
 
     return serve

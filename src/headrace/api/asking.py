@@ -1,7 +1,5 @@
-"""Questions to ClickHouse on behalf of a request: as many at once as a process may ask, for as long as somebody waits.
-
-They have threads of their own: while ClickHouse is slow or silent, the routes that do not need it go on.
-"""
+"""Run ClickHouse queries for a request, in a thread pool of their own (MAX_CONCURRENT_QUERIES), so that a slow
+ClickHouse does not block other routes."""
 
 from __future__ import annotations
 
@@ -19,10 +17,10 @@ from headrace.api.services import Services
 from headrace.warehouse.reads import HistoryWithdrawn, Reads
 
 MAX_AT_ONCE = 24
-"""Requests of one process that ask."""
+"""Concurrent requests with ClickHouse queries per process."""
 
 MAX_PER_ORG = 6
-"""Of those, with keys of one organisation; keys that reach everything count as one more."""
+"""Maximum of those for the keys of one organisation; keys with global scope count as one more organisation."""
 
 _limiter = CapacityLimiter(MAX_AT_ONCE)
 _org_limiters: WeakValueDictionary[str | None, CapacityLimiter] = WeakValueDictionary()
@@ -31,8 +29,10 @@ T = TypeVar("T")
 
 
 async def asked(request: Request, to: Services, by: Caller, answer: Callable[[Reads], T]) -> T:
-    """Answer a request from ClickHouse; queries end when the client leaves or after `api.query_timeout`. Slow queries
-    of one organisation delay only its own."""
+    """Run `query` and cancel its ClickHouse queries when the client disconnects or `api.query_timeout` passes.
+
+    Slow queries of one organisation delay only its own.
+    """
     reads: list[Reads] = []
     gone = Event()
 
@@ -41,9 +41,9 @@ async def asked(request: Request, to: Services, by: Caller, answer: Callable[[Re
             raise HistoryWithdrawn()
 
     def work() -> T:
-        refuse_gone()  # while this waited for its turn
+        refuse_gone()  # the client may have disconnected while this waited for a thread
         reads.append(Reads(to.clickhouse, to.settings.query_timeout))
-        refuse_gone()  # while this connected
+        refuse_gone()  # or while this connected
         return answer(reads[0])
 
     def cancel() -> None:
@@ -51,5 +51,5 @@ async def asked(request: Request, to: Services, by: Caller, answer: Callable[[Re
         for each in reads:
             each.cancel()
 
-    of_org = _org_limiters.setdefault(by.scope.org, CapacityLimiter(MAX_PER_ORG))
-    return await while_waited_for(request, (of_org, _limiter), work, cancel)
+    org_limiter = _org_limiters.setdefault(by.scope.org, CapacityLimiter(MAX_PER_ORG))
+    return await while_waited_for(request, (org_limiter, _limiter), work, cancel)

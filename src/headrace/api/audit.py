@@ -1,6 +1,6 @@
-"""The audit log: who changed what. Written before an operation is done, so that none goes unrecorded.
+"""The audit log: who changed what. An entry is written before the operation, so that none goes unrecorded.
 
-def pause(tenant: OperateTenant, queue: str, to: …, auditor: Auditor) -> …:
+def pause(tenant: OperateTenant, queue: str, services: …, auditor: Auditor) -> …:
     with auditor.record("queue.pause", tenant, queue) as entry:
         …
         entry.note(jobs=7)
@@ -35,7 +35,7 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True)
 class Line:
-    """One operation, as it is read back."""
+    """A stored entry of the audit log."""
 
     id: int
     at: datetime
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass
 class Entry:
-    """An operation under way; what is noted goes into the log with its outcome."""
+    """An operation in progress; its notes are stored with the outcome."""
 
     id: int
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -64,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Writes for one request: it knows who asks and from where."""
+    """Records the operations of one request, with its key and address."""
 
     pool: Pool
     key_id: str
@@ -75,7 +75,7 @@ class Recorder:
     def record(
         self, action: str, tenant: EnvRef | Scope | None = None, queue: str | None = None, **details: Any
     ) -> Generator[Entry]:
-        """The block is the operation. 503 before it begins if the log cannot be written."""
+        """Record the operation that the `with` block performs. Raises a 503 before it if the log cannot be written."""
         entry = Entry(self._begin(action, tenant, queue, details))
         try:
             yield entry
@@ -91,21 +91,21 @@ class Recorder:
                 by = {"key_id": self.key_id, "key_name": self.key_name, "address": self.address}
                 return begin(conn, action, tenant and Scope(tenant.org, tenant.project, tenant.env), queue, details, by)
         except (ServiceUnavailable, DatabaseFull, MigrationError) as error:
-            log.warning("%s was refused: the audit log cannot be written. %s", action, error, extra={"action": "audit"})
+            log.warning("refused %s, could not write the audit log: %s", action, error, extra={"action": "audit"})
             raise Problem(
                 503,
-                "Nothing was done: every change is first written to the audit log in PostgreSQL, and it cannot be "
-                "written now. Try again when PostgreSQL answers.",
+                "Nothing was done: every change is recorded in the audit log first, and the log cannot be written now. "
+                "Retry when PostgreSQL is available.",
                 {"Retry-After": str(RETRY_AFTER_S)},
             ) from error
 
     def _end(self, entry: Entry, outcome: str) -> None:
-        """What was done is done: a log that cannot be written now keeps saying `begun`."""
+        """Store the outcome. If that fails, the entry keeps the outcome `begun`: the operation cannot be undone."""
         try:
             with connection(self.pool) as conn:
                 end(conn, entry.id, outcome, entry.notes)
         except Exception as error:
-            log.warning("Audit entry %s stays without its outcome, %s. %s", entry.id, outcome, error)
+            log.warning("audit entry %s keeps outcome 'begun', could not record %s: %s", entry.id, outcome, error)
 
 
 def begin(
@@ -128,15 +128,15 @@ def end(conn: Connection, entry_id: int, outcome: str, details: Mapping[str, Any
 
 
 def record_command(conn: Connection, action: str, scope: Scope, **details: Any) -> None:
-    """Of the command line, in the transaction that does it."""
+    """Record an operation of the command line, in the transaction that performs it."""
     by = {"key_id": None, "key_name": COMMAND_LINE, "address": ""}
     end(conn, begin(conn, action, scope, None, details, by), "done", {})
 
 
 def page(conn: Connection, scope: Scope, before: int | None, limit: int) -> list[Line]:
-    """Newest first, of what the scope covers."""
-    asked = {"org": scope.org, "project": scope.project, "env": scope.env, "before": before, "limit": limit}
-    return conn.cursor(row_factory=class_row(Line)).execute(QUERIES["list_audit_entries"], asked).fetchall()
+    """List the entries in the scope, newest first; `before` is the last id of the previous page."""
+    params = {"org": scope.org, "project": scope.project, "env": scope.env, "before": before, "limit": limit}
+    return conn.cursor(row_factory=class_row(Line)).execute(QUERIES["list_audit_entries"], params).fetchall()
 
 
 def tidy(conn: Connection, keep_s: float) -> None:
@@ -151,13 +151,13 @@ Auditor = Annotated[Recorder, Depends(auditor)]
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Somebody asked for what cannot be; nothing broke."""
+    """Return True if the request was refused (status below 500), False if the operation failed."""
     if isinstance(error, HTTPException):
         return error.status_code < 500
     return any(STATUS.get(kind, 500) < 500 for kind in type(error).__mro__ if kind in STATUS)
 
 
 def _words(error: BaseException) -> str:
-    """Without what PostgreSQL's JSON cannot hold: the words of an error may quote anything."""
-    said = str(error.detail) if isinstance(error, HTTPException) else str(error) or type(error).__name__
-    return said.encode(errors="replace").decode().replace("\0", "")
+    """Return the error's text without surrogates and NUL, which PostgreSQL's JSON cannot store."""
+    text = str(error.detail) if isinstance(error, HTTPException) else str(error) or type(error).__name__
+    return text.encode(errors="replace").decode().replace("\0", "")

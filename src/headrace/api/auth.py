@@ -1,11 +1,11 @@
-"""Who may do what: the dependencies by which every route learns who asks.
+"""Authentication and authorisation: dependencies that give routes the caller and the environment.
 
     @router.get("/things")
-    def things(tenant: ReadTenant) -> …: …                 # the EnvRef that the URL or the key names
+    def things(tenant: ReadTenant) -> …: …                          # EnvRef from the URL or the key's scope
     @router.post("/things/{name}/stop")
-    def stop(tenant: OperateTenant, by: SignedIn) -> …: …  # the caller too
+    def stop(tenant: OperateTenant, caller: CurrentCaller) -> …: …  # also the caller
 
-A key comes as `Authorization: Bearer hr_…`, or as the cookie that `POST /api/v1/session` gave for one.
+A key is sent as `Authorization: Bearer hr_…`, or as the session cookie set by `POST /api/v1/session`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,15 @@ __all__ = [
     "unknown_tenant",
 ]
 
-BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, made by `headrace keys create`.")
+BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="API key created with `headrace keys create`.")
 COOKIE = APIKeyCookie(
-    name=sessions.COOKIE, auto_error=False, scheme_name="session", description="Given by `POST /api/v1/session`."
+    name=sessions.COOKIE,
+    auto_error=False,
+    scheme_name="session",
+    description="Session cookie set by `POST /api/v1/session`.",
 )
 CHALLENGE = 'Bearer realm="headrace"'
-STRANGER = "This needs a key: send `Authorization: Bearer hr_…`, or sign in (again, if the session is over)."
+STRANGER = "Authentication required: send `Authorization: Bearer hr_…`, or sign in (again, if the session has expired)."
 
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 
@@ -65,15 +68,15 @@ async def caller(
     request: Request,
     to: Annotated[Services, Depends(services)],
     bearer: Bearer,
-    _cookie: Annotated[str | None, Security(COOKIE)],  # for OpenAPI: its real name has the port in it
+    _cookie: Annotated[str | None, Security(COOKIE)],  # for OpenAPI only: the real cookie name contains the port
 ) -> Caller:
-    """Whoever holds the key that came with the request; 401 without a valid one, 429 when it asks too often."""
+    """Return the caller that the request authenticates; 401 without a valid key, 429 over the rate limit."""
     return await _authenticate(request, to, bearer)
 
 
 class AuthenticateBeforeBody:
-    """Refuses requests without a valid key before any of their body is read: FastAPI parses a body before it solves the
-    dependencies of a route."""
+    """Refuses requests without a valid key before their body is read, because FastAPI parses the body before it
+    resolves the dependencies of a route."""
 
     def __init__(self, app: ASGIApp, to: Services, open_routes: Container[tuple[str, str]]) -> None:
         self._app = app
@@ -96,7 +99,7 @@ class AuthenticateBeforeBody:
 
 
 async def _authenticate(request: Request, to: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller:
-    """Return who sends the request; found out once. Raises Problem."""
+    """Return the caller, authenticated once per request. Raises Problem."""
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
@@ -106,7 +109,7 @@ async def _authenticate(request: Request, to: Services, bearer: HTTPAuthorizatio
     if found is None:
         raise Problem(401, STRANGER, {"WWW-Authenticate": CHALLENGE})
     request.state.rate = spent = to.rates.spend(found.key_id)
-    spent.refuse_excess(f"The key {found.name!r}")
+    spent.refuse_excess(f"key {found.name!r}")
     to.used.add(found.key_id)
     if found.session_id is not None:
         to.used_sessions.add(found.session_id)
@@ -115,7 +118,7 @@ async def _authenticate(request: Request, to: Services, bearer: HTTPAuthorizatio
 
 
 async def maybe_caller(request: Request, to: Annotated[Services, Depends(services)], bearer: Bearer) -> Caller | None:
-    """For routes that answer anybody, and more to those with a key."""
+    """Return the caller, or None without a valid key; for public routes that return more to authenticated callers."""
     try:
         found = await _caller_of(request, to, bearer)
     except Problem:
@@ -126,8 +129,10 @@ async def maybe_caller(request: Request, to: Annotated[Services, Depends(service
 
 
 async def find_key(request: Request, to: Services, text: str) -> Key | None:
-    """The key of this text, if it is valid. One that is not known may be new: the copy is read again, unless this
-    address has sent too many that were wrong."""
+    """Return the key with this text, or None if it is not valid.
+
+    An unknown key may be new, so the keys are reloaded, unless this address has sent too many invalid ones.
+    """
     if not to.keys.loaded or (to.keys.find(text) is None and to.failures.look(network_of(request)).allowed):
         await _read_keys_again(to)
     _refuse_unloaded(to)
@@ -135,17 +140,19 @@ async def find_key(request: Request, to: Services, text: str) -> Key | None:
 
 
 async def _read_keys_again(to: Services) -> None:
-    """Read all keys and sessions that existed when this was called. Requests that wait for this at the same time share
-    one read, and hold no thread while they wait."""
+    """Reload all keys and sessions that existed when this was called.
+
+    Concurrent requests share one reload, and hold no thread while they wait for it.
+    """
     called_at = time.monotonic()
     await asyncio.sleep(to.keys.wait_before_read_s())
     await run_in_threadpool(to.keys.refresh_if_older, called_at)
 
 
 def refusal(request: Request, to: Services) -> Problem:
-    """A 401; or a 429 for an address that sends one wrong key after the other. A valid key is never held up by it."""
-    to.failures.spend(network_of(request)).refuse_excess("This address")
-    detail = "The key is not valid: it is malformed, unknown, revoked or expired. Use another one."
+    """Return a 401 for an invalid key; raise a 429 if the address sent too many. Valid keys are never affected."""
+    to.failures.spend(network_of(request)).refuse_excess("this address")
+    detail = "Invalid API key: malformed, unknown, revoked or expired. Use another key."
     return Problem(401, detail, {"WWW-Authenticate": f'{CHALLENGE}, error="invalid_token"'})
 
 
@@ -154,18 +161,22 @@ def address_of(request: Request) -> str:
 
 
 def network_of(request: Request) -> str:
-    """Whose wrong keys are counted together: an IPv4 address, or a network of IPv6, which providers give away whole."""
+    """Return the network whose invalid keys are counted together: an IPv4 address, or an IPv6 /64, because providers
+    assign those as a whole."""
     address = address_of(request)
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address
-    return str(ip_network((found, 64), strict=False)) if found.version == 6 else address
+    return str(ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
 
 
 async def find_session(request: Request, to: Services) -> Session | None:
-    """The live session of the cookie that came with the request. One that is not known may have begun in another
-    process: the copy is read again, unless this address has sent too much that was wrong."""
+    """Return the session of the request's cookie, or None if it is not valid.
+
+    An unknown session may have begun in another process, so sessions are reloaded, unless this address has sent too
+    many invalid ones.
+    """
     if (cookie := sessions.cookie_of(request)) is None:
         return None
     if not to.keys.loaded:
@@ -196,15 +207,15 @@ def _refuse_unloaded(to: Services) -> None:
     if not to.keys.loaded:
         raise Problem(
             503,
-            "The keys could not be read from PostgreSQL since this process began, so nobody can be let in. "
-            "Try again when PostgreSQL answers.",
+            "API keys have not been loaded from PostgreSQL since this process started, so requests cannot be "
+            "authenticated. Retry when PostgreSQL is available.",
             {"Retry-After": "5"},
         )
 
 
 SignedIn = Annotated[Caller, Depends(caller)]
 
-Part = Annotated[str | None, Query(description="Not needed where the key's scope says it.")]
+Part = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
 
 
 def _tenant_at(level: Level) -> Callable[..., Awaitable[EnvRef]]:

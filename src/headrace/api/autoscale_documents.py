@@ -1,4 +1,4 @@
-"""The shapes of answers about worker types. What each field means is said here, once."""
+"""Response models of `/api/v1/autoscale`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ VerbName = Literal["up", "down", "hold"]
 
 class WorkerTypeDocument(BaseModel):
     name: str = Field(examples=["mail"])
-    org: str | None = Field(description="null: it is about every organisation.")
+    org: str | None = Field(description="null: all organisations.")
     project: str | None
     env: str | None
-    queues: list[str] = Field(description="By name; empty if it is about all queues, or about a stream.")
+    queues: list[str] = Field(description="Queue names; empty with `all_queues` or `stream`.")
     all_queues: bool
     stream: str | None
     group: str | None
     enabled: bool
     min: int
     max: int
-    per_worker: int = Field(description="Jobs that one worker runs at a time.")
-    current: int | None = Field(description="Workers that really run; null: Headrace does not start them.")
+    per_worker: int = Field(description="Concurrent jobs of one worker.")
+    current: int | None = Field(description="Running workers; null if Headrace does not start them.")
     wanted: int
-    known: bool = Field(description="False: something could not be seen, and the number was kept.")
-    fresh: bool = Field(description="False: the last decision is old; does `headrace autoscale run` run?")
-    sentence: str = Field(description="Why, of the last decision.")
+    known: bool = Field(description="False if an input was unknown; the number was then not lowered.")
+    fresh: bool = Field(
+        description="False if the last decision is stale; check that `headrace autoscale run` is running."
+    )
+    sentence: str = Field(description="Explanation of the last decision.")
     decided_at: Time
 
 
@@ -42,21 +44,21 @@ class WorkerTypeList(BaseModel):
 class DecisionDocument(BaseModel):
     id: int
     verb: VerbName
-    current: int = Field(description="How many were wanted before.")
+    current: int = Field(description="Wanted workers before the decision.")
     wanted: int
     known: bool
     sentence: str
-    inputs: dict[str, Any] = Field(description="What the decision is based on; see docs/autoscale.md.")
+    inputs: dict[str, Any] = Field(description="Inputs of the decision; see docs/autoscale.md.")
     decided_at: Time
 
 
 class DecisionList(BaseModel):
     decisions: list[DecisionDocument]
-    next: str | None = Field(description="Cursor of the next page; null: there is none.")
+    next: str | None = Field(description="`cursor` of the next page; null: this is the last.")
 
 
 class KedaValue(BaseModel):
-    value: int = Field(description="Workers that there should be.", examples=[4])
+    value: int = Field(description="Wanted workers.", examples=[4])
     type: str
     sentence: str
     decided_at: Time

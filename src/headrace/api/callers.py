@@ -1,6 +1,6 @@
-"""Who asks, and what they may reach. Pure: takes names, answers yes, no, or with a problem.
+"""Access levels, key scopes and the authenticated caller. Pure.
 
-A key never learns that another tenant exists: what its scope does not cover is "not there", whether it is or not.
+A key cannot find out whether another tenant exists: everything outside its scope is reported as not found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.queue.validate import check_name
 
 
 class Level(IntEnum):
-    """What a key may do where it reaches; each level includes those below."""
+    """What a key may do within its scope; each level includes those below."""
 
     READ = 1
     OPERATE = 2
@@ -31,7 +31,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a key reaches: everything, an organisation, a project or one environment. None = all below."""
+    """Scope of a key: everything, an organisation, a project or one environment. None means all."""
 
     org: str | None = None
     project: str | None = None
@@ -39,9 +39,7 @@ class Scope:
 
     def __post_init__(self) -> None:
         if (self.org is None and self.project is not None) or (self.project is None and self.env is not None):
-            raise ValueError(
-                "A scope names an organisation, then a project, then an environment; none may be left out."
-            )
+            raise ValueError("Invalid scope: a project needs an org, and an environment needs a project.")
 
     @property
     def is_everything(self) -> bool:
@@ -52,7 +50,7 @@ class Scope:
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """The labels of metrics that are about what this covers."""
+        """Metric labels that select the series in this scope."""
         parts = (("org", self.org), ("project", self.project), ("env", self.env))
         return tuple((label, name) for label, name in parts if name is not None)
 
@@ -69,10 +67,10 @@ class Caller:
     name: str
     scope: Scope
     level: Level
-    session_id: str | None = None  # None: a key was sent
+    session_id: str | None = None  # None: authenticated by key, not by session
 
     def tenant(self, org: str | None, project: str | None, env: str | None, level: Level = Level.READ) -> EnvRef:
-        """The environment that a request is about: what the URL says, else what the key's scope fixes."""
+        """Return the environment of a request: from the URL, or else from the key's scope. Raises Problem."""
         ref = self._complete({"org": org, "project": project, "env": env})
         if not self.sees(ref):
             raise unknown_tenant(ref)
@@ -83,11 +81,11 @@ class Caller:
         return self.scope.covers(ref)
 
     def require(self, level: Level) -> None:
-        """For what the caller reaches but may not do."""
+        """Raise a 403 Problem if the key's level is too low."""
         if self.level < level:
             raise Problem(
                 403,
-                f"This needs a key of level {level.word}; the key {self.name!r} is of level {self.level.word}. "
+                f"This requires access level {level.word}; key {self.name!r} has level {self.level.word}. "
                 "Nothing was done.",
             )
 
@@ -99,13 +97,13 @@ class Caller:
         if missing := [what for what, name in parts.items() if name is None]:
             raise Problem(
                 400,
-                f"Missing: {', '.join(missing)}. The key {self.name!r} reaches {self.scope}, so the request has to "
-                "say which environment is meant, as in ?org=…&project=…&env=….",
+                f"Missing: {', '.join(missing)}. Key {self.name!r} covers {self.scope}, so the request must name one "
+                "environment: ?org=…&project=…&env=….",
             )
         return EnvRef(**{what: str(name) for what, name in parts.items()})
 
 
 def unknown_tenant(ref: EnvRef) -> Problem:
-    """The same words whether it does not exist or is another's."""
+    """Return a 404 that is the same for missing environments and for those outside the key's scope."""
     where = f"{ref.org} / {ref.project} / {ref.env}"
-    return Problem(404, f"There is no environment {where}, or it is not one that this key reaches.")
+    return Problem(404, f"Environment {where} does not exist or is outside this key's scope.")

@@ -1,4 +1,4 @@
-"""The shapes of requests and answers about dead jobs. What each field means is said here, once."""
+"""Request and response models for dead jobs."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class DeadJob(BaseModel):
     max_attempts: int = Field(examples=[5])
     enqueued_at: Time = Field(examples=["2026-01-31T11:58:00Z"])
     buried_at: Time = Field(examples=["2026-01-31T12:00:00Z"])
-    bytes: int = Field(description="Of its payload.", examples=[24])
-    error: str = Field(description="The last line of the error, 500 characters at most.", examples=["ValueError: no"])
+    bytes: int = Field(description="Size of the payload.", examples=[24])
+    error: str = Field(description="Last line of the error, at most 500 characters.", examples=["ValueError: no"])
 
 
 class DeadJobDetail(DeadJob):
-    error: str = Field(description="The whole error, with its traceback.", examples=["Traceback …\nValueError: no"])
+    error: str = Field(description="Full error with traceback.", examples=["Traceback …\nValueError: no"])
     payload: Payload
 
 
 class DeadList(BaseModel):
     jobs: list[DeadJob] = Field(description="Newest first.")
     next: str | None = Field(
-        description="The `cursor` of the next page; null: this is the last. With filters a page may be short, even "
-        "empty, and not be the last.",
+        description="`cursor` of the next page; null: this is the last. With filters a page may be short or empty "
+        "without being the last.",
         examples=[None],
     )
 
@@ -64,26 +64,25 @@ def _dead(entry: DeadEntry) -> dict[str, Any]:
 
 
 class Redrive(Asked):
-    """Which dead jobs. What is left out matches all; `{}` is every dead job of the queue."""
+    """Filter for dead jobs. Omitted fields match all; `{}` selects every dead job of the queue."""
 
     ids: list[Name] | None = Field(None, min_length=1, max_length=MAX_IDS, examples=[["order-1234-mail"]])
     task: NameOrEmpty = Field("", description="Jobs of this task.")
     error: ErrorText = Field("", description="Jobs whose error contains this text.")
-    buried_from: AwareDatetime | None = Field(None, description="Buried then or later.")
-    buried_to: AwareDatetime | None = Field(None, description="Buried then or before.")
-    limit: Annotated[StrictInt, Field(ge=1, le=MAX_REDRIVE)] = Field(500, description="Most jobs of this call.")
-    cursor: str | None = Field(None, max_length=4096, description="`next` of the call before.")
+    buried_from: AwareDatetime | None = Field(None, description="Buried at or after this time.")
+    buried_to: AwareDatetime | None = Field(None, description="Buried at or before this time.")
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_REDRIVE)] = Field(500, description="Maximum jobs per call.")
+    cursor: str | None = Field(None, max_length=4096, description="`next` of the previous call.")
 
 
 class Redriven(BaseModel):
-    redriven: int = Field(description="Jobs that wait again.", examples=[500])
+    redriven: int = Field(description="Jobs queued again.", examples=[500])
     next: str | None = Field(
-        description="The `cursor` to go on with; null: all are done. Jobs that die again meanwhile are not redriven "
-        "a second time.",
+        description="`cursor` for the next call; null when done. Jobs that die again meanwhile are not redriven twice.",
         examples=[None],
     )
 
 
 class Removed(BaseModel):
-    removed: int = Field(description="Jobs that are gone for good.", examples=[500])
-    next: str | None = Field(description="The `cursor` to go on with; null: all are done.", examples=[None])
+    removed: int = Field(description="Jobs deleted.", examples=[500])
+    next: str | None = Field(description="`cursor` for the next call; null when done.", examples=[None])

@@ -1,7 +1,7 @@
-"""Live state for many listeners: one reader per process and scope, however many listen, and none when nobody does.
+"""Live queue state for many subscribers: one poller per process and scope, running only while it has subscribers.
 
-A reader publishes a reading when something changed. Listeners keep the reading that they told last and compare it with
-the newest when they come to it, so that a slow one skips readings, holds up nobody and piles up nothing.
+Each subscriber compares the newest snapshot with the last one it sent, so a slow subscriber skips snapshots instead of
+blocking others or queueing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reading:
     number: int
     states: Mapping[QueueRef, QueueState] = field(default_factory=dict[QueueRef, QueueState])
     truncated: bool = False
-    error: HeadraceError | None = None  # the states are then those of before
+    error: HeadraceError | None = None  # with an error, the states are the previous ones
 
     def changed_since(self, before: Reading) -> list[QueueState]:
         return [state for ref, state in self.states.items() if before.states.get(ref) != state]
@@ -44,7 +44,7 @@ class Reading:
 
 
 class Feed:
-    """The newest reading of one scope."""
+    """Polls the queues of one scope and publishes changed snapshots."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -64,17 +64,17 @@ class Feed:
 
     async def _look(self) -> None:
         try:
-            found = await run_in_threadpool(self._read)
+            queues = await run_in_threadpool(self._read)
         except Exception as error:
             if not isinstance(error, HeadraceError):
-                log.exception("The live state could not be read", extra={"action": "feed"})
+                log.exception("could not read live queue state", extra={"action": "feed"})
             if self._newest.error is None:
-                told = error if isinstance(error, HeadraceError) else HeadraceError()
-                self._publish(replace(self._newest, error=told))
+                public = error if isinstance(error, HeadraceError) else HeadraceError()
+                self._publish(replace(self._newest, error=public))
             return
-        # Odometers are not shown, and would make a change of every job that passes through.
-        states = {state.ref: replace(state, odometers={}) for state in found[:MAX_QUEUES]}
-        reading = Reading(self._newest.number, states, len(found) > MAX_QUEUES)
+        # Odometers are not shown, and would turn every finished job into a change.
+        states = {state.ref: replace(state, odometers={}) for state in queues[:MAX_QUEUES]}
+        reading = Reading(self._newest.number, states, len(queues) > MAX_QUEUES)
         if reading != self._newest or reading.number == 0:
             self._publish(reading)
 
@@ -85,7 +85,7 @@ class Feed:
 
 
 class Hub:
-    """Who listens to what. Lives in one event loop, so it needs no locks."""
+    """Subscribers and their feeds. Used in one event loop only, so it needs no locks."""
 
     def __init__(self, most: int, most_per_key: int) -> None:
         self._most = most
@@ -103,7 +103,7 @@ class Hub:
 
     @asynccontextmanager
     async def listen(self, scope: Hashable, key_id: str, read: Read) -> AsyncGenerator[Feed]:
-        """429 if this key, or all together, listen too much already."""
+        """Subscribe to the feed of a scope. Raises a 429 if this key or the process has too many subscribers."""
         self._refuse_excess(key_id)
         self._per_key[key_id] += 1
         feed = self._feed(scope, read)
@@ -118,13 +118,13 @@ class Hub:
                 del self._per_key[key_id]
 
     def _refuse_excess(self, key_id: str) -> None:
-        who = None
+        reason = None
         if self._per_key[key_id] >= self._most_per_key:
-            who = f"This key has {self._most_per_key} streams open, as many as one may have (api.streams_per_key)."
+            reason = f"This key already has {self._most_per_key} event streams open, the maximum (api.streams_per_key)."
         elif self.listeners >= self._most:
-            who = f"This process serves {self._most} streams, as many as it may (api.streams)."
-        if who is not None:
-            detail = f"{who} Close one, poll GET /api/v1/queues, or try again in {RETRY_AFTER_S} s."
+            reason = f"This process already serves {self._most} event streams, the maximum (api.streams)."
+        if reason is not None:
+            detail = f"{reason} Close one, poll GET /api/v1/queues, or retry in {RETRY_AFTER_S} s."
             raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
 
     def _feed(self, scope: Hashable, read: Read) -> Feed:

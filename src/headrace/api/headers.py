@@ -1,4 +1,4 @@
-"""What every answer carries, and what no answer may carry: an exception, or a body without end on its way in."""
+"""ASGI middleware: response headers, error documents, body size limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.api.problems import Problem, document, unexpected
 from headrace.api.sessions import is_secure
 from headrace.settings import ApiSettings
 
-# The dashboard is one origin's own scripts and styles; uPlot sets inline styles on its elements.
+# The dashboard loads scripts and styles from its own origin only; uPlot sets inline styles on its elements.
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -24,15 +24,15 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 MAX_OPEN_BODY = 4096
-"""Bytes of a body where no key is needed: it holds a key."""
+"""Maximum body size in bytes of public routes, which receive a key at most."""
 HSTS = "max-age=31536000"
-"""Browsers ask over HTTPS only, for a year from the last answer."""
+"""Browsers use HTTPS only, for a year from the last response."""
 NOT_STORED = ("/api/", "/login/", "/readyz", "/healthz", "/metrics", "/openapi.json")
-"""What is true now, or meant for one caller; the dashboard's files may be kept."""
+"""Path prefixes of responses that must not be cached; the dashboard's files may be."""
 
 
 class AddHeaders:
-    """Outside the layers that answer, so that their answers, errors too, carry them."""
+    """Adds security, cache and rate limit headers to every response, including errors."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class AddHeaders:
 
 
 class CatchErrors:
-    """An exception that nobody expected becomes a problem document, and a line in the log."""
+    """Turns unexpected exceptions into problem documents and log entries."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -73,12 +73,12 @@ class CatchErrors:
         except Exception as error:
             answer = unexpected(Request(scope), error)
             if started:
-                raise  # half an answer is out: the server cuts the connection, so that nobody takes it for whole
+                raise  # part of the response is sent: the server closes the connection, so that it looks incomplete
             await answer(scope, receive, send)
 
 
 class LimitBody:
-    """A body larger than `max_bytes` is not read, nor a large one where no key is needed."""
+    """Refuses bodies larger than `max_bytes`, and on public routes bodies larger than MAX_OPEN_BODY."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, open_routes: Container[tuple[str, str]]) -> None:
         self._app = app
@@ -109,7 +109,7 @@ class LimitBody:
 
 
 def _too_large(most: int) -> str:
-    """`api.max_body` is named where it is what was exceeded."""
+    """Return the detail of a 413; names `api.max_body` if that is the exceeded limit."""
     setting = "" if most == MAX_OPEN_BODY else " (api.max_body)"
     return f"The body is larger than {most} bytes{setting}. Nothing was done. Send less at a time."
 

@@ -1,4 +1,4 @@
-"""Answers about history as OpenAPI describes them. They are written by history/presenter.py, not by way of these."""
+"""OpenAPI models of history responses. Responses are rendered by history/presenter.py, not by these models."""
 
 from __future__ import annotations
 
@@ -6,60 +6,63 @@ from pydantic import BaseModel, Field
 
 
 class Period(BaseModel):
-    start: str = Field(description="Of the first point.", examples=["2026-01-31T11:30:05Z"])
-    end: str = Field(description="Of the last point; it is not part of it.", examples=["2026-01-31T12:00:05Z"])
+    start: str = Field(description="Start of the first point.", examples=["2026-01-31T11:30:05Z"])
+    end: str = Field(description="End of the last point (exclusive).", examples=["2026-01-31T12:00:05Z"])
 
 
 class Source(BaseModel):
-    tier: str = Field(description="Buckets of this length were read: `5s`, `1m` or `1h`.", examples=["5s"])
-    reason: str = Field(description="Why.", examples=["up to 2h in steps of 5s"])
+    tier: str = Field(description="Length of the stored buckets that were read: `5s`, `1m` or `1h`.", examples=["5s"])
+    reason: str = Field(description="Why this tier was chosen.", examples=["up to 2h in steps of 5s"])
 
 
 class Completeness(BaseModel):
     pct: float | None = Field(
-        description="Counted, of what happened by the queues' own odometers, up to the watermark. 100 only if nothing "
-        "is missing; null if nobody can tell.",
+        description="Percentage of the operations in the queues' odometers that were counted, up to the watermark. 100 "
+        "only if nothing is missing; null if unknown.",
         examples=[100.0],
     )
     missing: dict[str, int] = Field(
-        description="How much was not counted, by the words of `headline.totals`.", examples=[{"enqueued": 3}]
+        description="Uncounted operations, keyed as in `headline.totals`.", examples=[{"enqueued": 3}]
     )
 
 
 class Throughput(BaseModel):
-    """Null where the pipeline lost what it had read."""
+    """Null where the pipeline lost events after reading them."""
 
-    enqueued: int | None = Field(description="Jobs that were accepted.", examples=[100])
-    dequeued: int | None = Field(description="Jobs that a worker took.", examples=[98])
-    completed: int | None = Field(description="Jobs that were acknowledged.", examples=[97])
+    enqueued: int | None = Field(description="Jobs accepted.", examples=[100])
+    dequeued: int | None = Field(description="Jobs started by workers.", examples=[98])
+    completed: int | None = Field(description="Jobs acknowledged.", examples=[97])
     enqueued_per_s: float | None = Field(examples=[20.0])
     dequeued_per_s: float | None = Field(examples=[19.6])
     completed_per_s: float | None = Field(examples=[19.4])
 
 
 class Depth(BaseModel):
-    """Jobs that wait and could run now. Null before the first event, and, but for `max` and `last`, of environments."""
+    """Waiting jobs that could run now. Null before the first event; environments have only `max` and `last`."""
 
-    max: int | None = Field(description="Highest in the point, what was carried into it included.", examples=[12])
-    last: int | None = Field(description="At its end.", examples=[4])
-    warm: int | None = Field(description="Of `last`: in Valkey.", examples=[4])
-    cold: int | None = Field(description="Of `last`: in PostgreSQL.", examples=[0])
-    scheduled: int | None = Field(description="Jobs not yet due, at its end.", examples=[0])
-    bytes: int | None = Field(description="Payload bytes at its end, both tiers.", examples=[840])
+    max: int | None = Field(description="Maximum in the point, including the value at its start.", examples=[12])
+    last: int | None = Field(description="Value at the end of the point.", examples=[4])
+    warm: int | None = Field(description="Part of `last` in Valkey.", examples=[4])
+    cold: int | None = Field(description="Part of `last` in PostgreSQL.", examples=[0])
+    scheduled: int | None = Field(description="Jobs not yet due, at the end of the point.", examples=[0])
+    bytes: int | None = Field(description="Payload bytes in both tiers, at the end of the point.", examples=[840])
     max_bytes: int | None = Field(examples=[2520])
 
 
 class Latency(BaseModel):
-    avg_wait_ms: float | None = Field(description="Eligible → dequeued; null: nothing was dequeued.", examples=[41.5])
+    avg_wait_ms: float | None = Field(
+        description="Time from eligible to dequeued; null if nothing was dequeued.", examples=[41.5]
+    )
     max_age_ms: int | None = Field(
-        description="Of the longest-waiting job: as seen at events, else as it has grown. Null of environments.",
+        description="Highest age of the oldest waiting job, measured at events or extrapolated between them; null for "
+        "environments.",
         examples=[310],
     )
-    avg_run_ms: float | None = Field(description="Measured by workers; null: nothing completed.", examples=[12.25])
+    avg_run_ms: float | None = Field(description="Measured by workers; null if nothing completed.", examples=[12.25])
 
 
 class Quantiles(BaseModel):
-    """At most 2.2 % off. Null: nothing was measured."""
+    """Relative error at most 2.2 %. Null if nothing was measured."""
 
     p50: float | None = Field(examples=[36.2])
     p90: float | None = Field(examples=[72.4])
@@ -68,7 +71,7 @@ class Quantiles(BaseModel):
 
 
 class RangeQuantiles(Quantiles):
-    count: int = Field(description="How many were measured.", examples=[35280])
+    count: int = Field(description="Number of measured durations.", examples=[35280])
 
 
 class Percentiles(BaseModel):
@@ -82,34 +85,36 @@ class RangePercentiles(BaseModel):
 
 
 class Concurrency(BaseModel):
-    max: int | None = Field(description="Most jobs that ran at once.", examples=[10])
+    max: int | None = Field(description="Maximum of running jobs.", examples=[10])
     last: int | None = Field(examples=[8])
-    limit: int | None = Field(description="Null: none.", examples=[10])
-    utilization_pct: float | None = Field(description="`max` of `limit`; may pass 100.", examples=[100.0])
+    limit: int | None = Field(description="Null: no limit.", examples=[10])
+    utilization_pct: float | None = Field(description="`max` in percent of `limit`; may exceed 100.", examples=[100.0])
 
 
 class Failures(BaseModel):
-    """Null as in `throughput`."""
+    """Null in the same cases as `throughput`."""
 
-    nack: int | None = Field(description="Attempts that failed and are tried again.", examples=[1])
-    dlq: int | None = Field(description="Jobs that were buried.", examples=[0])
-    ttl_expired: int | None = Field(description="Jobs that expired before they ran.", examples=[0])
+    nack: int | None = Field(description="Failed attempts that are retried.", examples=[1])
+    dlq: int | None = Field(description="Jobs buried.", examples=[0])
+    ttl_expired: int | None = Field(description="Jobs that expired before they started.", examples=[0])
 
 
 class Moves(BaseModel):
-    """Null as in `throughput`."""
+    """Null in the same cases as `throughput`."""
 
-    spilled: int | None = Field(description="To PostgreSQL.", examples=[0])
-    refilled: int | None = Field(description="Back to Valkey.", examples=[0])
-    reclaimed: int | None = Field(description="From workers that sent no heartbeat.", examples=[0])
-    released: int | None = Field(description="Became due.", examples=[0])
-    redriven: int | None = Field(description="Dead jobs that were tried again.", examples=[0])
+    spilled: int | None = Field(description="Jobs moved to PostgreSQL.", examples=[0])
+    refilled: int | None = Field(description="Jobs moved back to Valkey.", examples=[0])
+    reclaimed: int | None = Field(description="Jobs reclaimed from workers without heartbeat.", examples=[0])
+    released: int | None = Field(description="Jobs that became due.", examples=[0])
+    redriven: int | None = Field(description="Dead jobs queued again.", examples=[0])
     cancelled: int | None = Field(examples=[0])
 
 
 class Point(BaseModel):
-    timestamp: str = Field(description="When it begins.", examples=["2026-01-31T11:30:05Z"])
-    complete: bool = Field(description="It ended before the watermark, and nothing of it was lost: it will not change.")
+    timestamp: str = Field(description="Start of the point.", examples=["2026-01-31T11:30:05Z"])
+    complete: bool = Field(
+        description="True if the point ended before the watermark and lost no events; it is then final."
+    )
     throughput: Throughput
     queue_depth: Depth
     latency: Latency
@@ -120,19 +125,19 @@ class Point(BaseModel):
 
 
 class Totals(BaseModel):
-    """Of the whole range, with what odometers say is missing."""
+    """Totals of the range, including operations known only from odometers."""
 
     enqueued: int = Field(examples=[36000])
     dequeued: int = Field(examples=[35900])
     completed: int = Field(examples=[35280])
-    nack: int = Field(description="Attempts that failed and are tried again.", examples=[1])
-    dlq: int = Field(description="Jobs that were buried.", examples=[0])
-    ttl_expired: int = Field(description="Jobs that expired before they ran.", examples=[0])
-    spilled: int = Field(description="To PostgreSQL.", examples=[0])
-    refilled: int = Field(description="Back to Valkey.", examples=[0])
-    reclaimed: int = Field(description="From workers that sent no heartbeat.", examples=[0])
-    released: int = Field(description="Became due.", examples=[0])
-    redriven: int = Field(description="Dead jobs that were tried again.", examples=[0])
+    nack: int = Field(description="Failed attempts that are retried.", examples=[1])
+    dlq: int = Field(description="Jobs buried.", examples=[0])
+    ttl_expired: int = Field(description="Jobs that expired before they started.", examples=[0])
+    spilled: int = Field(description="Jobs moved to PostgreSQL.", examples=[0])
+    refilled: int = Field(description="Jobs moved back to Valkey.", examples=[0])
+    reclaimed: int = Field(description="Jobs reclaimed from workers without heartbeat.", examples=[0])
+    released: int = Field(description="Jobs that became due.", examples=[0])
+    redriven: int = Field(description="Dead jobs queued again.", examples=[0])
     cancelled: int = Field(examples=[0])
 
 
@@ -154,7 +159,7 @@ class HeadlineConcurrency(BaseModel):
 
 class PeakValue(BaseModel):
     value: float = Field(examples=[120])
-    timestamp: str = Field(description="Of the first point that has it.", examples=["2026-01-31T11:41:10Z"])
+    timestamp: str = Field(description="Start of the first point with this value.", examples=["2026-01-31T11:41:10Z"])
 
 
 class Peaks(BaseModel):
@@ -163,12 +168,14 @@ class Peaks(BaseModel):
 
 
 class Headline(BaseModel):
-    """Over the whole range; never averaged from its points."""
+    """Summary of the whole range, computed from all data and not averaged from its points."""
 
     totals: Totals
     throughput: Rates
-    failure_rate: float | None = Field(description="(nack + dlq) / dequeued; null: nothing was.", examples=[0.028])
-    ttl_rate: float | None = Field(description="ttl_expired / enqueued; null: nothing was.", examples=[0.0])
+    failure_rate: float | None = Field(
+        description="(nack + dlq) / dequeued; null if nothing was dequeued.", examples=[0.028]
+    )
+    ttl_rate: float | None = Field(description="ttl_expired / enqueued; null if nothing was enqueued.", examples=[0.0])
     latency: Latency
     queue_depth: HeadlineDepth
     concurrency: HeadlineConcurrency
@@ -180,7 +187,7 @@ class History(BaseModel):
     resolution: str = Field(description="Length of a point.", examples=["5s"])
     source: Source
     watermark: str | None = Field(
-        description="Everything up to then is in; null: not known.", examples=["2026-01-31T12:00:02.153Z"]
+        description="All events up to this time are included; null if unknown.", examples=["2026-01-31T12:00:02.153Z"]
     )
     completeness: Completeness
     headline: Headline
@@ -197,8 +204,8 @@ class EnvironmentHistory(History):
 
 
 class RankedDepth(BaseModel):
-    max: int = Field(description="Highest in the period, or now.", examples=[1200])
-    last: int = Field(description="Now.", examples=[500])
+    max: int = Field(description="Maximum in the period, including the current value.", examples=[1200])
+    last: int = Field(description="Current value.", examples=[500])
     cold: int = Field(examples=[0])
     scheduled: int = Field(examples=[0])
     bytes: int = Field(examples=[10500])
@@ -221,13 +228,13 @@ class RankedLatency(BaseModel):
     p50_wait_ms: float | None = Field(examples=[36.2])
     p95_wait_ms: float | None = Field(examples=[82.6])
     p99_wait_ms: float | None = Field(examples=[120.1])
-    age_ms: int = Field(description="Of the longest-waiting job, now; 0: nothing waits.", examples=[310])
+    age_ms: int = Field(description="Current age of the oldest waiting job; 0 if nothing waits.", examples=[310])
 
 
 class RankedQueue(BaseModel):
     rank: int = Field(examples=[1])
     queue: str = Field(examples=["emails"])
-    value: float = Field(description="Of the metric.", examples=[500])
+    value: float = Field(description="Value of the metric.", examples=[500])
     queue_depth: RankedDepth
     concurrency: RankedConcurrency
     throughput: RankedThroughput
@@ -238,7 +245,7 @@ class RankedQueue(BaseModel):
 class TopQueues(BaseModel):
     environment: str = Field(examples=["prod"])
     metric: str = Field(examples=["depth"])
-    unit: str = Field(description="Of `value`.", examples=["jobs"])
+    unit: str = Field(description="Unit of `value`.", examples=["jobs"])
     period: Period
     source: Source
     queues: list[RankedQueue]

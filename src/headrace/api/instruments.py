@@ -1,4 +1,4 @@
-"""Metrics of the API process itself: how many requests, how they ended, how long they took. No tenant in any label."""
+"""Prometheus metrics of the API process: requests by route, method, status and duration. Labels name no tenant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class Instruments:
-    """One set per application, so that two in a process do not count together."""
+    """Metrics of one application, in a registry of their own."""
 
     def __init__(self, *sources: Callable[[], Families]) -> None:
         self._registry = CollectorRegistry()
@@ -30,7 +30,7 @@ class Instruments:
         )
         self._seconds = Histogram(
             "headrace_api_request_duration_seconds",
-            "From the request's head to the end of its answer.",
+            "Time from the request headers to the end of the response.",
             ["route", "method"],
             buckets=BUCKETS_S,
             registry=self._registry,
@@ -45,6 +45,8 @@ class Instruments:
 
 
 class CountRequests:
+    """Counts requests and measures their duration."""
+
     def __init__(self, app: ASGIApp, instruments: Instruments) -> None:
         self._app = app
         self._instruments = instruments
@@ -68,11 +70,11 @@ class CountRequests:
 
 
 def _route(scope: Scope) -> str:
-    """The template, as in /api/v1/queues/{queue}/metrics: what callers write into a path makes no label."""
+    """Return the route template, such as /api/v1/queues/{queue}/metrics, so that paths do not become labels."""
     route = scope.get("route")
     return getattr(route, "path_format", None) or ("dashboard" if "endpoint" not in scope else "other")
 
 
 def _method(scope: Scope) -> str:
-    """Callers may invent methods too."""
+    """Return the method, or "other" for unknown ones, which clients could invent."""
     return scope["method"] if scope["method"] in METHODS else "other"

@@ -1,4 +1,4 @@
-"""The shapes of requests and answers about jobs. What each field means is said here, once."""
+"""Request and response models for jobs."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ MAX_JOBS = 1000
 
 
 class JobToEnqueue(Asked):
-    task: Name = Field(description="Which function runs it.", examples=["send_email"])
+    task: Name = Field(description="Name of the task that runs the job.", examples=["send_email"])
     payload: Any = Field(
         None,
-        description="What the task is given. Any JSON value, and the task gets it as JSON text; left out, it gets no "
-        "bytes at all.",
+        description="Input of the task: any JSON value, passed to the task as JSON text; if omitted, the payload is "
+        "empty.",
         examples=[{"to": "ann@example.com"}],
     )
     payload_encoding: Literal["json", "base64"] = Field(
-        "json", description="`base64`: `payload` is text, and the task gets the bytes that it stands for."
+        "json", description="`base64`: `payload` is a string, and the task gets the decoded bytes."
     )
     id: Name | None = Field(
         None,
-        description="The same id twice is one job, so a request may be repeated safely. Left out, the job gets a new "
-        "one.",
+        description="An id is accepted once, so a request can be repeated safely. If omitted, an id is generated.",
         examples=["order-1234-mail"],
     )
     delay_ms: Annotated[StrictInt, Field(ge=0, le=MAX_DELAY_MS)] = Field(
-        0, description="Not before this long from now, by Valkey's clock."
+        0, description="Milliseconds before the job may start (Valkey's clock)."
     )
     priority: Annotated[StrictInt, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = Field(
-        0, description="Higher is sooner, within the queue."
+        0, description="Higher runs sooner within the queue."
     )
     ttl_ms: Annotated[StrictInt, Field(ge=1, le=MAX_DELAY_MS)] | None = Field(
-        None, description="Given up if no worker has started it by then; null: never."
+        None,
+        description="Milliseconds after enqueue when the job expires unless a worker has started it; null: never.",
     )
     max_attempts: Annotated[StrictInt, Field(ge=1, le=MAX_ATTEMPTS)] = Field(
-        5, description="A failure of the last one buries the job."
+        5, description="The job is buried when the last attempt fails."
     )
-    flow: NameOrEmpty = Field("", description="What the job is part of.")
-    flow_type: NameOrEmpty = Field("", description="What kind of flow that is.")
+    flow: NameOrEmpty = Field("", description="Flow that the job belongs to.")
+    flow_type: NameOrEmpty = Field("", description="Type of the flow.")
 
     @property
     def payload_bytes(self) -> bytes:
@@ -60,11 +60,11 @@ class JobToEnqueue(Asked):
     @model_validator(mode="after")
     def _refuse_payload(self) -> JobToEnqueue:
         if self.payload_encoding == "base64" and not isinstance(self.payload, str):
-            raise ValueError("with payload_encoding base64 the payload is text")
+            raise ValueError("payload must be a string if payload_encoding is base64")
         try:
             _ = self.payload_bytes
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"the payload cannot be written as {self.payload_encoding}: {error}") from error
+            raise ValueError(f"payload is not valid {self.payload_encoding}: {error}") from error
         return self
 
     def as_new(self) -> NewJob:
@@ -97,28 +97,28 @@ OneOrMany = Annotated[
 
 class EnqueuedJob(BaseModel):
     id: str = Field(examples=["order-1234-mail"])
-    accepted: bool = Field(description="False: a job of this id was there already.", examples=[True])
+    accepted: bool = Field(description="False if a job with this id already exists.", examples=[True])
 
 
 class Enqueued(BaseModel):
-    accepted: int = Field(description="Jobs accepted now.", examples=[1])
-    known: int = Field(description="Jobs whose id was there already: nothing was added.", examples=[0])
-    jobs: list[EnqueuedJob] = Field(description="In the order in which they were sent.")
+    accepted: int = Field(description="Jobs accepted by this request.", examples=[1])
+    known: int = Field(description="Jobs whose id already existed; not added again.", examples=[0])
+    jobs: list[EnqueuedJob] = Field(description="In the order of the request.")
 
 
 class Payload(BaseModel):
-    """The beginning of a payload."""
+    """Preview of a payload."""
 
-    bytes: int = Field(description="Of the whole payload.", examples=[24])
-    encoding: Literal["text", "base64"] = Field(description="How `preview` is written.")
+    bytes: int = Field(description="Size of the whole payload.", examples=[24])
+    encoding: Literal["text", "base64"] = Field(description="Encoding of `preview`.")
     preview: str = Field(description="The first 4 KiB.", examples=['{"to":"ann@example.com"}'])
-    cut: bool = Field(description="There is more.", examples=[False])
+    cut: bool = Field(description="True if `preview` is truncated.", examples=[False])
 
 
 def preview(payload: bytes, size: int) -> Payload:
     head, cut = payload[:PREVIEW_BYTES], size > PREVIEW_BYTES
     try:
-        # Not final: the cut may go through a character.
+        # Not final if truncated, because the cut may split a character.
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=not cut)
     except UnicodeDecodeError:
         return Payload(bytes=size, encoding="base64", preview=base64.b64encode(head).decode(), cut=cut)
@@ -126,7 +126,7 @@ def preview(payload: bytes, size: int) -> Payload:
 
 
 class Job(BaseModel):
-    """A job as it is now. Of one that is done, only its id and state are known."""
+    """Current state of a job. Finished jobs have only id and state."""
 
     id: str = Field(examples=["order-1234-mail"])
     state: Literal["cold", "scheduled", "ready", "running", "dead", "done"] = Field(examples=["dead"])
@@ -138,13 +138,15 @@ class Job(BaseModel):
     flow: str = Field(examples=["signup"])
     flow_type: str = Field(examples=["TRANSFORM"])
     priority: int = Field(examples=[0])
-    attempts: int = Field(description="How often it was started.", examples=[5])
+    attempts: int = Field(description="Attempts started.", examples=[5])
     max_attempts: int = Field(examples=[5])
     enqueued_at: Time | None = Field(examples=["2026-01-31T11:58:00Z"])
     due_at: Time | None = Field(examples=["2026-01-31T11:58:00Z"])
     expires_at: Time | None = Field(examples=[None])
     payload: Payload | None
-    error: str | None = Field(description="Of the last failure, with its traceback.", examples=["ValueError: no"])
+    error: str | None = Field(
+        description="Error of the last failed attempt, with traceback.", examples=["ValueError: no"]
+    )
 
 
 def job(found: JobInfo) -> Job:
@@ -170,4 +172,4 @@ def job(found: JobInfo) -> Job:
 
 class Cancelled(BaseModel):
     id: str = Field(examples=["order-1234-mail"])
-    was: Literal["cold", "scheduled", "ready"] = Field(description="The state it was in.", examples=["ready"])
+    was: Literal["cold", "scheduled", "ready"] = Field(description="State before it was cancelled.", examples=["ready"])

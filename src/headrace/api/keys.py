@@ -1,8 +1,7 @@
-"""Keys: what they look like, the rows that stand for them, and the copy by which requests are checked.
+"""API keys: format, storage, and the in-memory key ring that authenticates requests.
 
-The text of a key is `hr_` + id + `_` + secret. It is shown once; PostgreSQL holds its SHA-256. A slow hash would guard
-passwords that people choose; 32 random bytes cannot be guessed however fast the guesses are, and every request is
-checked.
+The text of a key is `hr_` + id + `_` + secret. It is shown once; PostgreSQL stores its SHA-256. A slow hash is not
+needed: it protects guessable passwords, while the secret is 32 random bytes and is checked at every request.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ SECRET_BYTES = 32
 TEXT = re.compile(rf"hr_([0-9a-f]{{{2 * ID_BYTES}}})_[0-9a-f]{{{2 * SECRET_BYTES}}}", re.ASCII)
 
 REFRESH_S = 2.0
-"""How long a revoked key is still let in, at most; with PostgreSQL down, until it is back."""
+"""Maximum time in seconds that a revoked key stays valid; with PostgreSQL down, until it is back."""
 LOOK_AGAIN_S = 0.1
-"""Unknown keys and sessions make the copy be read again, with at least this between two reads."""
+"""Minimum time in seconds between two reloads caused by unknown keys and sessions."""
 
 PATIENCE_S = 2.0
 
@@ -47,8 +46,8 @@ def new_text() -> str:
 
 
 def id_of(text: str) -> str | None:
-    """None if it is not the text of a key."""
-    return found[1] if (found := TEXT.fullmatch(text)) else None
+    """Return the id in a key's text; None if it is not a key."""
+    return match[1] if (match := TEXT.fullmatch(text)) else None
 
 
 def digest(text: str) -> bytes:
@@ -85,7 +84,7 @@ class Key:
 
 @dataclass(frozen=True)
 class KeyFacts:
-    """What is shown of a key, revoked and expired ones too."""
+    """Public information about a key, including revoked and expired ones."""
 
     id: str
     name: str
@@ -109,12 +108,12 @@ class KeyFacts:
 
 
 def add_key(conn: Connection, name: str, scope: Scope, level: Level, expires_s: float | None = None) -> tuple[str, str]:
-    """The new key's id and its text, which cannot be read again. Raises QuotaExceeded."""
+    """Create a key and return its id and its text, which is not stored. Raises QuotaExceeded."""
     tenant = TenantRef(scope.org or "", scope.project or "", scope.env or "")
     quotas = hold_quotas(conn, tenant, [Quota.KEYS])
     text = new_text()
     key_id = id_of(text)
-    assert key_id is not None, "it was just made"
+    assert key_id is not None, "a generated key has an id"
     row = {"id": key_id, "name": name, "hash": digest(text), "level": level.word, "expires_s": expires_s}
     conn.execute(QUERIES["add_key"], {**row, "org": scope.org, "project": scope.project, "env": scope.env})
     refuse_beyond(quotas, partial(count_keys, conn), {Quota.KEYS: 1})
@@ -123,8 +122,8 @@ def add_key(conn: Connection, name: str, scope: Scope, level: Level, expires_s: 
 
 def count_keys(conn: Connection, tenant: TenantRef) -> dict[str, int]:
     """Count the keys of a tenant that are neither revoked nor expired."""
-    found = conn.cursor(row_factory=scalar_row).execute(QUERIES["count_keys"], vars(tenant)).fetchone()
-    return {Quota.KEYS: int(found or 0)}
+    count = conn.cursor(row_factory=scalar_row).execute(QUERIES["count_keys"], vars(tenant)).fetchone()
+    return {Quota.KEYS: int(count or 0)}
 
 
 def count_quota_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
@@ -137,7 +136,7 @@ def list_keys(conn: Connection) -> list[KeyFacts]:
 
 
 def find_key(conn: Connection, key_id: str) -> Key | None:
-    """A live key."""
+    """Return a key that is neither revoked nor expired; None if there is none with this id."""
     return conn.cursor(row_factory=class_row(Key)).execute(QUERIES["find_key"], {"id": key_id}).fetchone()
 
 
@@ -147,7 +146,7 @@ def live_named(conn: Connection, name: str) -> list[str]:
 
 
 def revoke_key(conn: Connection, key_id: str) -> dict[str, str | None] | None:
-    """Name and scope of what was revoked now; None if there was no such key, or it was revoked before."""
+    """Revoke a key and return its name and scope; None if it does not exist or is already revoked."""
     return conn.cursor(row_factory=dict_row).execute(QUERIES["revoke_key"], {"id": key_id}).fetchone()
 
 
@@ -158,7 +157,7 @@ def mark_used(pool: Pool, ids: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Session:
-    """A browser that is signed in."""
+    """Session of a browser."""
 
     id: str
     hash: bytes = field(repr=False)
@@ -174,16 +173,16 @@ class Session:
 
 @dataclass(frozen=True)
 class Copy:
-    """All live keys and sessions as they were at a moment."""
+    """All valid keys and sessions, read at one moment."""
 
     keys: Mapping[str, Key]
     sessions: Mapping[str, Session]
 
 
 class KeyRing:
-    """Checks keys and sessions without asking PostgreSQL: it holds a copy of all live ones, read every few seconds.
+    """In-memory copy of all valid keys and sessions, so that requests are authenticated without PostgreSQL.
 
-    While PostgreSQL is away the last good copy stays, so that requests go on; an expiry is kept to all the same.
+    Reloaded every REFRESH_S. While PostgreSQL is down the last copy stays in use; expiry times still apply.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -195,11 +194,11 @@ class KeyRing:
 
     @property
     def loaded(self) -> bool:
-        """False until PostgreSQL has answered once."""
+        """False until the keys have been loaded once."""
         return self._copy is not None
 
     def find(self, text: str) -> Key | None:
-        """The live key of this text."""
+        """Return the valid key with this text; None if there is none."""
         found = self.find_id(key_id) if (key_id := id_of(text)) else None
         return found if found is not None and found.is_text(text) else None
 
@@ -208,13 +207,13 @@ class KeyRing:
         return None if found is None or found.is_over(datetime.now(UTC)) else found
 
     def find_session(self, cookie: str) -> Session | None:
-        """The live session of this cookie."""
+        """Return the valid session of this cookie; None if there is none."""
         session_id, _, secret = cookie.partition(".")
         found = self._find_session(session_id)
         return found if found is not None and found.is_secret(secret) else None
 
     def is_live(self, by: Caller) -> bool:
-        """Whether the key, and the session if it is one, may still be used."""
+        """Return True if the caller's key, and session if any, is still valid."""
         has_session = by.session_id is None or self._find_session(by.session_id) is not None
         return has_session and self.find_id(by.key_id) is not None
 
@@ -223,13 +222,14 @@ class KeyRing:
         return None if found is None or found.is_over(datetime.now(UTC)) else found
 
     def wait_before_read_s(self) -> float:
-        """Return how long to wait, in seconds, before the copy may be read again for an unknown key."""
+        """Return the seconds to wait before the keys may be reloaded for an unknown key."""
         return max(0.0, self._tried + LOOK_AGAIN_S - time.monotonic())
 
     def refresh_if_older(self, than: float) -> None:
-        """Read again, unless a read began after `than`, a time of `time.monotonic()`.
+        """Reload the keys unless a reload started after `than` (`time.monotonic()`).
 
-        Waits for a read in progress, but not for long: a silent PostgreSQL must not hold threads that others need.
+        Waits at most REFRESH_WAIT_S for a reload in progress, so that an unresponsive PostgreSQL does not occupy
+        request threads.
         """
         if not self._reading.acquire(timeout=PATIENCE_S):
             return
@@ -240,20 +240,20 @@ class KeyRing:
             self._reading.release()
 
     def refresh(self) -> None:
-        """Read now. Never raises for a server that is away: the last copy stays."""
+        """Reload the keys. If PostgreSQL does not answer, the last copy stays in use."""
         with self._reading:
             self._read()
 
     def _read(self) -> None:
-        self._tried = time.monotonic()  # not when it ends: a key that is made meanwhile may not be among these
+        self._tried = time.monotonic()  # start of the read: a key created during it may be missing
         try:
             self._copy = self._read_copy()
             self._failing = False
         except HeadraceError as error:
             if not self._failing:
-                log.warning("The keys cannot be read; those known stay valid. %s", error, extra={"action": "keys"})
+                log.warning("could not refresh API keys, cached keys stay valid: %s", error, extra={"action": "keys"})
             self._failing = True
-            self._tried = time.monotonic()  # those who waited for this need not fail one after another
+            self._tried = time.monotonic()  # requests that waited for this reload need not repeat it
 
     def _read_copy(self) -> Copy:
         with connection(self._pool) as conn:

@@ -1,4 +1,4 @@
-"""What the shapes of requests and answers are made of."""
+"""Types shared by all request and response models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 def _named(name: str) -> str:
     if problem := name_problem(name):
-        raise ValueError(f"a name that {problem}")
+        raise ValueError(f"name {problem}")
     return name
 
 
@@ -25,15 +25,15 @@ def _named_or_empty(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """PostgreSQL keeps no NUL in a text, so none can contain one."""
+    """Refuse NUL, which PostgreSQL cannot store in text."""
     if "\x00" in text:
-        raise ValueError("text with a NUL in it, which no text here has")
+        raise ValueError("must not contain NUL")
     return text
 
 
 def _visible(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("text of visible characters only")
+        raise ValueError("only printable characters are allowed")
     return text
 
 
@@ -44,7 +44,7 @@ ErrorText = Annotated[str, AfterValidator(_plain), Field(max_length=MAX_ERROR_TE
 
 
 class Asked(BaseModel):
-    """What callers send: a field that does not exist is an error, not ignored."""
+    """Base of request bodies; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
 

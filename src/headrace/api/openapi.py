@@ -1,4 +1,4 @@
-"""The description of the API for tools, corrected where FastAPI assumes otherwise than we answer."""
+"""OpenAPI schema, corrected where FastAPI's defaults differ from the actual responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def install(app: FastAPI) -> None:
 
 def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
     for operation in _operations(schema):
-        operation["responses"].pop("422", None)  # we answer 400
+        operation["responses"].pop("422", None)  # invalid requests get a 400
         for status, response in operation["responses"].items():
             if int(status) >= 400:
                 response["content"] = {MEDIA_TYPE: response["content"]["application/json"]}

@@ -1,4 +1,4 @@
-"""What the operating routes talk to: the queue with both its tiers, and what is kept between requests."""
+"""Queue client, both tiers, and cached readings for the routes about queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEEP_WORKERS_S = 1.0
 
 @dataclass(frozen=True)
 class Details:
-    """What waits, by what it is part of, in each tier."""
+    """Waiting jobs by task, flow and flow type, in each tier."""
 
     warm: list[Detail]
     cold: list[Detail]
@@ -44,7 +44,7 @@ class Details:
 
 
 class Operating:
-    """Connections are made when first needed."""
+    """Queue access of one application. Connections open on first use."""
 
     def __init__(self, to: Services) -> None:
         self.to = to
@@ -65,7 +65,7 @@ class Operating:
         return SyncClient(self.to.redis_url, self.access.options, self.tiers)
 
     def states(self, where: Within) -> list[QueueState]:
-        """The queues of these environments, ordered by name."""
+        """Return the states of the queues in these environments, ordered by name."""
         if where.nothing:
             return []
         if (env := where.environment) is not None:
@@ -73,14 +73,16 @@ class Operating:
         return read_states(self.to.valkey, self.to.shards, where.covers, where.prefix)
 
     def state(self, ref: QueueRef) -> QueueState:
-        found = read_state(self.to.valkey, self.to.shards, ref)
-        refuse_unknown(ref, found is not None)
-        assert found is not None
-        return found
+        state = read_state(self.to.valkey, self.to.shards, ref)
+        refuse_unknown(ref, state is not None)
+        assert state is not None
+        return state
 
     def details(self, scope: Scope, where: Within) -> Details:
-        """Return what waits there, at most some seconds old. Read once for all that the key reaches: whatever else a
-        request asks for is chosen from that, so that no parameter makes the servers work more often."""
+        """Return the waiting jobs of these environments, cached for FLOW_DEPTHS_CACHE_S.
+
+        The whole scope of the key is read once and filtered per request, so that parameters cause no extra reads.
+        """
         if where.nothing:
             return Details([], [], self.to.now_ms())
         reached = narrowed(scope, Within())
@@ -93,12 +95,12 @@ class Operating:
 
     @property
     def workers(self) -> Workers:
-        """Of all tenants: whoever shows them leaves out what the caller does not reach."""
+        """Live workers of all tenants, cached; callers must filter them by the key's scope."""
         return self._workers.get("workers", lambda: read_workers(self.to.valkey))
 
     def close(self) -> None:
         if "client" in self.__dict__:
-            self.client.close()  # the tiers with it
+            self.client.close()  # also closes the tiers
         elif "tiers" in self.__dict__:
             self.tiers.close()
 
@@ -107,7 +109,7 @@ _making = Lock()
 
 
 def operating(request: Request) -> Operating:
-    """One for the application, made by the first request that needs it."""
+    """Return the application's Operating, created by the first request that needs it."""
     state = request.app.state
     with _making:
         if not hasattr(state, "operating"):

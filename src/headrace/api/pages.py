@@ -1,4 +1,4 @@
-"""Lists in pages: a cursor says after which item to go on. Callers treat it as text without meaning."""
+"""Cursor encoding and paging. A cursor marks the last item of a page and is opaque to clients."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ MAX_PAGE = 500
 MAX_CURSOR = 4096
 
 CursorText = Annotated[
-    str | None, Query(max_length=MAX_CURSOR, description="`next` of the page before; with the same other parameters.")
+    str | None,
+    Query(max_length=MAX_CURSOR, description="`next` of the previous page; keep all other parameters the same."),
 ]
 
 
 class Cursor(Generic[P]):
-    """Places in a list as text. `what` names the list and its order; a cursor of another one is refused."""
+    """Encodes positions in a list. `what` names the list and its order; cursors of another list are refused."""
 
     def __init__(self, place: Any) -> None:
-        said_and_place: Any = tuple.__class_getitem__((str, place))
-        self._adapter: TypeAdapter[tuple[str, P]] = TypeAdapter(said_and_place)
+        list_and_place: Any = tuple.__class_getitem__((str, place))
+        self._adapter: TypeAdapter[tuple[str, P]] = TypeAdapter(list_and_place)
 
     def text(self, what: str, place: P) -> str:
         return base64.urlsafe_b64encode(to_json((what, place))).decode().rstrip("=")
@@ -39,10 +40,10 @@ class Cursor(Generic[P]):
             return None
         try:
             whole = text.encode() + b"=" * (-len(text) % 4)
-            said, place = self._adapter.validate_json(base64.b64decode(whole, altchars=b"-_", validate=True))
+            list_name, place = self._adapter.validate_json(base64.b64decode(whole, altchars=b"-_", validate=True))
         except (ValidationError, binascii.Error, ValueError) as error:
             raise _foreign() from error
-        if said != what:
+        if list_name != what:
             raise _foreign()
         return place
 
@@ -50,7 +51,8 @@ class Cursor(Generic[P]):
 def page_of(
     items: Sequence[T], key: Callable[[T], Any], after: Any | None, limit: int, down: bool = False
 ) -> tuple[list[T], bool]:
-    """The items whose key is beyond `after`, in order of their keys (or `down`), and whether there are more."""
+    """Return up to `limit` items whose key is beyond `after`, sorted by key (descending with `down`), and whether there
+    are more."""
     rest = [item for item in items if after is None or (key(item) < after if down else key(item) > after)]
     rest.sort(key=key, reverse=down)
     return rest[:limit], len(rest) > limit
@@ -59,6 +61,6 @@ def page_of(
 def _foreign() -> Problem:
     return Problem(
         400,
-        "cursor: it does not belong to this list, or to this order of it. Give `next` of the page before as it was "
-        "answered, with the same other parameters; or start again without one.",
+        "cursor: not valid for this list or sort order. Pass `next` of the previous page unchanged, with the same "
+        "parameters, or omit it to start over.",
     )

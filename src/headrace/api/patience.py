@@ -1,4 +1,4 @@
-"""Work that is worth doing only while somebody waits for it."""
+"""Run work in a thread and cancel it when the client disconnects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ T = TypeVar("T")
 async def while_waited_for(
     request: Request, limiters: tuple[CapacityLimiter, ...], work: Callable[[], T], cancel: Callable[[], None]
 ) -> T:
-    """What `work` returns, from a thread. When the client goes away, `cancel` is called, in another thread, and shall
-    make it end. The limiters, entered in order, keep slow work from taking the threads of all other routes."""
+    """Run `work` in a thread and return its result.
+
+    If the client disconnects first, `cancel` is called from another thread and must make `work` return. `limiters` are
+    acquired in order and bound the threads used.
+    """
     answer = asyncio.ensure_future(_run(limiters, work))
     gone = asyncio.ensure_future(_gone(request))
     try:

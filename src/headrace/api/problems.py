@@ -1,7 +1,6 @@
-"""Every error answer is a problem document (RFC 9457): what happened, and what to do.
+"""Error responses as problem documents (RFC 9457): what happened, and what to do.
 
-What went wrong inside is told to the log, not to the caller: addresses, statements and tracebacks stay here. A problem
-that needs the log carries the id of its line.
+Internal details (addresses, statements, tracebacks) are logged and not returned. A 500 carries the id of its log entry.
 """
 
 from __future__ import annotations
@@ -68,42 +67,42 @@ STATUS: dict[type[HeadraceError], int] = {
     MigrationError: 503,
     ServiceUnavailable: 503,
 }
-"""Of the narrowest class that is listed. What is not listed is a 500."""
+"""HTTP status by error class; the most specific listed class applies. Unlisted errors are a 500."""
 
 MEANING = {
-    400: "A parameter or the body is missing something or is not allowed; `detail` names it.",
-    401: "No key, or one that is not valid (any more).",
-    403: "The key reaches this, but may not do it; or a request with a cookie came from another site.",
-    404: "There is no such thing, or not where this key reaches.",
-    405: "The route has no such method; `Allow` names those it has.",
-    409: "It cannot be done in the state that this is in, or a quota is used up.",
+    400: "A parameter or the body is missing or invalid; `detail` names it.",
+    401: "Missing or invalid API key.",
+    403: "The key's access level is too low, or a cookie-authenticated request came from another site.",
+    404: "Not found, or outside this key's scope.",
+    405: "Method not allowed; `Allow` lists the supported ones.",
+    409: "The current state does not allow this, or a quota is exhausted.",
     413: "The body is larger than `api.max_body`.",
-    429: "Too many requests; `Retry-After` says when to try again, in seconds.",
-    500: "A bug; `error_id` names the line in the server's log.",
-    503: "A server that this needs does not answer; `Retry-After` says when to try again, in seconds.",
+    429: "Too many requests; `Retry-After` gives the delay in seconds.",
+    500: "Internal error; `error_id` identifies the log entry.",
+    503: "A required server is unavailable; `Retry-After` gives the delay in seconds.",
 }
 
 
 class ProblemDocument(BaseModel):
-    """What every error answer holds (RFC 9457)."""
+    """Body of every error response (RFC 9457)."""
 
     type: str = "about:blank"
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     detail: str = Field(description="What happened, and what to do.")
-    instance: str | None = Field(None, description="Of a 500: the same as `error_id`, as a URI.")
-    error_id: str | None = Field(None, description="Of a 500: names the line in the server's log.")
-    quota: str | None = Field(None, description="Of a 409 or 429: the quota that refused it.", examples=["warm_jobs"])
-    limit: int | None = Field(None, description="That quota.", examples=[1000])
-    used: int | None = Field(None, description="What was used of it.", examples=[1000])
+    instance: str | None = Field(None, description="Status 500 only: `error_id` as a URI.")
+    error_id: str | None = Field(None, description="Status 500 only: identifies the log entry.")
+    quota: str | None = Field(None, description="Status 409 or 429: the exceeded quota.", examples=["warm_jobs"])
+    limit: int | None = Field(None, description="Limit of that quota.", examples=[1000])
+    used: int | None = Field(None, description="Current use of that quota.", examples=[1000])
 
 
 class Problem(HTTPException):
-    """Raised by routes: a status and one sentence."""
+    """Error response raised by routes: a status and a detail."""
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For `responses=` of a route or a router: the problems it can answer with, for OpenAPI."""
+    """Return the `responses=` of a route or router for OpenAPI: its error statuses."""
     return {status: {"model": ProblemDocument, "description": MEANING[status]} for status in statuses}
 
 
@@ -120,15 +119,15 @@ def document(status: int, detail: str, headers: dict[str, str] | None = None, **
 
 
 def unexpected(request: Request, error: Exception) -> JSONResponse:
-    """A bug: the log gets everything, the caller an id to ask about."""
+    """Log an unexpected error and return a 500 with the id of the log entry."""
     error_id = uuid4()
     log.error("%s %s failed: error %s", request.method, _logged_path(request), error_id, exc_info=error)
-    detail = f"Headrace failed at this request and has logged why, as error {error_id}. Please report it."
+    detail = f"Internal error. The server log has the details under error {error_id}; please report it."
     return document(500, detail, instance=f"urn:uuid:{error_id}", error_id=str(error_id))
 
 
 def _logged_path(request: Request) -> str:
-    """Return the path for a log line: without the token of a link, which may still sign in."""
+    """Return the path for the log, without the token of a sign-in link, which may still be valid."""
     path = request.url.path
     return f"{LOGIN}…" if path.startswith(LOGIN) else path
 
@@ -137,13 +136,13 @@ def _http_problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == 405 and (methods := _methods(request)):
         allowed = ", ".join(sorted(methods))
-        detail = f"This address does not answer {request.method}, but {allowed}. Nothing was done."
+        detail = f"{request.method} is not supported here; use {allowed}. Nothing was done."
         return document(405, detail, {"Allow": allowed})
     return document(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
 def _methods(request: Request) -> set[str]:
-    """Of all routes of this path; whoever refuses a method knows one of them."""
+    """Return the methods of all routes that match this path, not only of the one that refused."""
     path = request.scope.get("raw_path", b"").decode("latin-1") or request.scope["path"]
     every = [(str(route.path), route.methods or ()) for route in iter_route_contexts(request.app.routes)]
     return {method for template, methods in every if compile_path(template)[0].match(path) for method in methods}
@@ -151,11 +150,12 @@ def _methods(request: Request) -> set[str]:
 
 def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors())
+    reasons = [f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()]
+    text = "; ".join(reasons)
     kind = request.headers.get("content-type", "")
     if "json" not in kind.lower() and any(one["loc"][0] == "body" for one in error.errors()):
-        said += f". Send the body as JSON, with Content-Type: application/json (it came with {kind or 'none'})"
-    return document(400, f"The request was not understood: {said}.")
+        text += f". Send a JSON body with Content-Type: application/json (received {kind or 'none'})"
+    return document(400, f"Invalid request: {text}.")
 
 
 def _headrace_problem(request: Request, error: Exception) -> JSONResponse:
@@ -167,21 +167,24 @@ def _headrace_problem(request: Request, error: Exception) -> JSONResponse:
         return _quota_problem(status, error)
     if status != 503:
         return document(status, str(error))
-    log.warning("%s %s was refused: %s", request.method, _logged_path(request), error)
+    log.warning("refused %s %s: %s", request.method, _logged_path(request), error)
     return document(503, _told(error), {"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _quota_problem(status: int, error: QuotaExceeded) -> JSONResponse:
     if not isinstance(error, EnqueueRateExceeded):
         return document(status, str(error), quota=error.quota, limit=error.limit, used=error.used)
-    if error.is_too_large:  # to send it again is of no use
+    if error.is_too_large:  # a retry cannot succeed
         return document(409, str(error), quota=error.quota, limit=error.limit)
     headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
     return document(status, str(error), headers, quota=error.quota, limit=error.limit)
 
 
 def _told(error: HeadraceError) -> str:
-    """The words of a driver may hold addresses, so the caller gets those of the class. Which jobs were refused is said
-    by the error alone."""
+    """Return the detail that may be shown.
+
+    Driver messages may contain addresses, so the class's default message replaces them; SpillRefused keeps its own,
+    which says which jobs were refused.
+    """
     is_drivers = isinstance(error, ServiceUnavailable | DatabaseFull | HistoryMissing)
     return str(type(error)()) if is_drivers and not isinstance(error, SpillRefused) else str(error)

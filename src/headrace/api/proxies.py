@@ -1,7 +1,7 @@
-"""The address and the scheme of a client behind a proxy, as a trusted proxy reports them.
+"""Client address and scheme behind a proxy, from the headers of trusted proxies.
 
-Headers from other senders are ignored: who may set `X-Forwarded-For` chooses the address in the audit log, and the one
-whose wrong keys are counted.
+Headers from other senders are ignored, because `X-Forwarded-For` determines the address in the audit log and the one
+whose invalid keys are counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOR, PROTO = "x-forwarded-for", "x-forwarded-proto"
 
 
 class ReadForwarded:
-    """Outermost, so that all layers below see the client and not the proxy."""
+    """Replaces the proxy's address and scheme with the client's. Must be the outermost middleware."""
 
     def __init__(self, app: ASGIApp, trusted: Iterable[str]) -> None:
         self._app = app
@@ -45,35 +45,35 @@ class ReadForwarded:
             scope["scheme"] = scheme
 
     def _first_untrusted(self, peer: str, hops: Sequence[str]) -> str:
-        """Return the last address that is not itself of a trusted proxy: each proxy appends that of its client."""
-        found = peer
+        """Return the last address that is not a trusted proxy. Each proxy appends the address of its client."""
+        client = peer
         for hop in reversed(hops):
             if (address := _address(hop)) is None:
-                break  # no trusted proxy wrote this
-            found = address
+                break  # not written by a trusted proxy
+            client = address
             if not self._is_trusted(address):
                 break
-        return found
+        return client
 
     def _is_trusted(self, address: str) -> bool:
         try:
-            found = ip_address(address)
+            parsed = ip_address(address)
         except ValueError:
             return False
-        return any(found in network for network in self._networks)
+        return any(parsed in network for network in self._networks)
 
     def _warn(self, peer: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "Forwarding headers from %s were ignored. If it is your proxy, name it in api.trusted_proxies.",
+                "ignored forwarding headers from %s; if this is your proxy, add it to api.trusted_proxies",
                 peer[:64],
                 extra={"action": "untrusted_proxy"},
             )
 
 
 def _address(hop: str) -> str | None:
-    """Return the address of a part of X-Forwarded-For, without a port; None if it is none."""
+    """Parse one entry of X-Forwarded-For into an address without port; None if it is not an address."""
     text = hop.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""How the API enqueues and moves jobs: as every other producer does, with the same settings."""
+"""Options with which the API enqueues and moves jobs, the same as for every other producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of requests and answers about queues and environments. What each field means is said here, once."""
+"""Request and response models for queues and environments."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from headrace.queue.validate import MAX_BURST, MAX_LIMIT
 
 
 class LiveQueue(BaseModel):
-    """A queue as it is now, both tiers together unless a name says otherwise."""
+    """Current state of a queue, over both tiers unless stated otherwise."""
 
     org: str = Field(examples=["acme"])
     project: str = Field(examples=["shop"])
     env: str = Field(examples=["prod"])
     queue: str = Field(examples=["emails"])
-    depth: int = Field(description="Jobs that wait and could run now.", examples=[339])
-    warm: int = Field(description="Of those, in Valkey.", examples=[200])
-    cold: int = Field(description="Of those, in PostgreSQL.", examples=[139])
-    cold_mode: bool = Field(description="New jobs wait in PostgreSQL, behind those that wait there.", examples=[True])
-    scheduled: int = Field(description="Jobs not yet due.", examples=[4])
-    running: int = Field(description="Jobs that a worker holds.", examples=[20])
-    dead: int = Field(description="Jobs whose last attempt failed.", examples=[1])
-    limit: int | None = Field(description="Most that may run at once; null: no limit.", examples=[25])
-    utilization_pct: float | None = Field(
-        description="`running` / `limit`; null without a limit, may pass 100 after it was lowered.", examples=[80.0]
+    depth: int = Field(description="Waiting jobs that could run now.", examples=[339])
+    warm: int = Field(description="Part of `depth` in Valkey.", examples=[200])
+    cold: int = Field(description="Part of `depth` in PostgreSQL.", examples=[139])
+    cold_mode: bool = Field(
+        description="True while new jobs are stored in PostgreSQL behind the existing backlog.", examples=[True]
     )
-    paused: bool = Field(description="No job is started.", examples=[False])
-    closed: bool = Field(description="No job is accepted.", examples=[False])
+    scheduled: int = Field(description="Jobs not yet due.", examples=[4])
+    running: int = Field(description="Jobs leased by workers.", examples=[20])
+    dead: int = Field(description="Jobs whose last attempt failed.", examples=[1])
+    limit: int | None = Field(description="Concurrency limit; null: no limit.", examples=[25])
+    utilization_pct: float | None = Field(
+        description="`running` in percent of `limit`; null without a limit, may exceed 100 after it was lowered.",
+        examples=[80.0],
+    )
+    paused: bool = Field(description="True if no jobs are started.", examples=[False])
+    closed: bool = Field(description="True if no jobs are accepted.", examples=[False])
     oldest_at: Time | None = Field(
         description="When the longest-waiting job became eligible; null: nothing waits.",
         examples=["2026-01-31T12:00:01.415Z"],
     )
-    oldest_age_ms: int | None = Field(description="How long that is ago.", examples=[2223])
-    bytes: int = Field(description="Payload bytes of jobs that are scheduled, wait or run.", examples=[11811])
-    cold_bytes: int = Field(description="Of those, in PostgreSQL.", examples=[4809])
+    oldest_age_ms: int | None = Field(description="Age of that job in ms.", examples=[2223])
+    bytes: int = Field(description="Payload bytes of scheduled, waiting and running jobs.", examples=[11811])
+    cold_bytes: int = Field(description="Part of `bytes` in PostgreSQL.", examples=[4809])
 
 
 def live(state: QueueState, now_ms: int) -> LiveQueue:
@@ -69,52 +72,53 @@ def utilization_pct(running: int, limit: int | None) -> float | None:
 
 class QueueList(BaseModel):
     queues: list[LiveQueue]
-    total: int = Field(description="How many match, on all pages.", examples=[1])
-    next: str | None = Field(description="The `cursor` of the next page; null: this is the last.", examples=[None])
+    total: int = Field(description="Number of matches on all pages.", examples=[1])
+    next: str | None = Field(description="`cursor` of the next page; null: this is the last.", examples=[None])
     timestamp: Time = Field(description="The API's clock.", examples=["2026-01-31T12:00:03.638Z"])
 
 
 class Caps(BaseModel):
-    items: int = Field(description="Most jobs that Valkey holds of the queue.", examples=[5000])
-    bytes: int = Field(description="Most payload bytes of these.", examples=[67108864])
+    items: int = Field(description="Maximum jobs of the queue in Valkey.", examples=[5000])
+    bytes: int = Field(description="Maximum payload bytes of the queue in Valkey.", examples=[67108864])
 
 
 class QueueSettings(BaseModel):
-    """What operators decided for a queue."""
+    """Settings of a queue made by operators."""
 
     paused: bool = Field(examples=[False])
     closed: bool = Field(examples=[False])
-    limit: int | None = Field(description="Most jobs that may run at once; null: no limit.", examples=[25])
-    caps: Caps | None = Field(description="Its own caps of the warm tier; null: those of the settings.")
+    limit: int | None = Field(description="Concurrency limit; null: no limit.", examples=[25])
+    caps: Caps | None = Field(description="Caps of the warm tier for this queue; null: the configured defaults.")
 
 
 class Flow(BaseModel):
-    """Jobs that wait, by what they are part of. `''`: not said."""
+    """Waiting jobs by task, flow and flow type; empty string if unset."""
 
     task: str = Field(examples=["send_email"])
     flow: str = Field(examples=["signup"])
     flow_type: str = Field(examples=["TRANSFORM"])
     warm: int = Field(examples=[200])
-    cold: int | None = Field(description="null: not known, because PostgreSQL does not answer.", examples=[139])
+    cold: int | None = Field(description="null if unknown, because PostgreSQL does not answer.", examples=[139])
     total: int | None = Field(examples=[339])
     oldest_at: Time | None = Field(examples=["2026-01-31T12:00:01.415Z"])
 
 
 class QueueDetail(LiveQueue):
-    """One queue, with what it counted and what waits in it."""
+    """One queue with its settings, counters and waiting jobs by flow."""
 
     settings: QueueSettings
     counting_since: Time = Field(
-        description="Since when `odometers` count: when the queue came into being, or Valkey lost it.",
+        description="Start of the counters: when the queue was created, or recreated after Valkey lost it.",
         examples=["2026-01-01T00:00:00Z"],
     )
     odometers: dict[str, int] = Field(
-        description="Verb → how many jobs since then.", examples=[{"enqueue": 1200, "dequeue": 860, "ack": 840}]
+        description="Operation → number of jobs since then.", examples=[{"enqueue": 1200, "dequeue": 860, "ack": 840}]
     )
-    flows: list[Flow] = Field(description="The 1,000 largest at most, ordered by task, flow and flow type.")
-    flows_truncated: bool = Field(description="There are more of them.", examples=[False])
+    flows: list[Flow] = Field(description="At most the 1,000 largest, ordered by task, flow and flow type.")
+    flows_truncated: bool = Field(description="True if there are more flows.", examples=[False])
     flows_complete: bool = Field(
-        description="False: PostgreSQL does not answer, so flows with cold jobs only are missing.", examples=[True]
+        description="False if PostgreSQL does not answer, so that flows with only cold jobs are missing.",
+        examples=[True],
     )
     timestamp: Time = Field(examples=["2026-01-31T12:00:03.638Z"])
 
@@ -129,29 +133,29 @@ class CapsChange(Asked):
 
 
 class SettingsChange(Asked):
-    """What is left out stays as it is."""
+    """Omitted fields are unchanged."""
 
-    paused: StrictBool = Field(default_factory=bool, description="Start no jobs; accept them still.", examples=[True])
-    closed: StrictBool = Field(default_factory=bool, description="Accept no jobs; run those that wait.")
+    paused: StrictBool = Field(default_factory=bool, description="Accept jobs but start none.", examples=[True])
+    closed: StrictBool = Field(default_factory=bool, description="Accept no jobs; waiting jobs still run.")
     limit: Annotated[StrictInt, Field(ge=0, le=MAX_LIMIT)] | None = Field(
-        None, description="Most jobs that may run at once; null: no limit.", examples=[25]
+        None, description="Concurrency limit; null: no limit.", examples=[25]
     )
-    caps: CapsChange | None = Field(None, description="Of the warm tier; null: those of the settings.")
+    caps: CapsChange | None = Field(None, description="Caps of the warm tier; null: the configured defaults.")
 
     @model_validator(mode="after")
     def _refuse_empty(self) -> SettingsChange:
         if not self.model_fields_set:
-            raise ValueError("nothing to change: give paused, closed, limit or caps")
+            raise ValueError("no fields given; set paused, closed, limit or caps")
         return self
 
 
 class LimitsChange(Asked):
     limit: Annotated[StrictInt, Field(ge=0, le=MAX_LIMIT)] | None = Field(
-        description="Most jobs of the environment that may run at once; null: no limit.", examples=[100]
+        description="Concurrency limit of the environment; null: no limit.", examples=[100]
     )
     burst: Annotated[float, Field(ge=1, le=MAX_BURST, strict=True)] | None = Field(
         None,
-        description="By what factor the environment as a whole may go beyond it; null: not at all.",
+        description="Factor by which the environment as a whole may exceed the limit; null: none.",
         examples=[1.5],
     )
 
@@ -165,11 +169,11 @@ class EnvironmentLimits(BaseModel):
 
 
 class Environment(EnvironmentLimits):
-    """An environment and what all its queues hold together."""
+    """An environment with totals over its queues."""
 
     queues: int = Field(examples=[12])
-    paused: int = Field(description="Of those, paused ones.", examples=[1])
-    closed: int = Field(description="Of those, closed ones.", examples=[0])
+    paused: int = Field(description="Paused queues.", examples=[1])
+    closed: int = Field(description="Closed queues.", examples=[0])
     depth: int = Field(examples=[339])
     warm: int = Field(examples=[200])
     cold: int = Field(examples=[139])

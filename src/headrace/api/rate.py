@@ -1,4 +1,4 @@
-"""How often: a bucket of tokens per key or address, in this process. Pure but for the clock that it is given."""
+"""Token-bucket rate limits per key or address, per process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from threading import Lock
 from headrace.api.problems import Problem
 
 MAX_BUCKETS = 10_000
-"""Who comes under ever new names (addresses) must not fill the memory; the one that was seen longest ago goes."""
+"""Maximum number of buckets in memory, because clients can change their address; the least recently used is dropped."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a bucket answered: whether there was a token, and what is left."""
+    """Result of a rate limit check: whether a token was available, and what is left."""
 
     allowed: bool
     limit: int
     remaining: int
-    retry_s: int  # until there is a token
-    reset_s: int  # until it is full
+    retry_s: int  # until a token is available
+    reset_s: int  # until the bucket is full
 
     @property
     def headers(self) -> dict[str, str]:
@@ -37,7 +37,7 @@ class Spent:
         if not self.allowed:
             raise Problem(
                 429,
-                f"{who} sends too many requests. Nothing was done. Try again in {self.retry_s} s.",
+                f"Too many requests from {who}. Nothing was done. Retry in {self.retry_s} s.",
                 {"Retry-After": str(self.retry_s), **self.headers},
             )
 
@@ -49,7 +49,7 @@ class _Bucket:
 
 
 class Buckets:
-    """`per_s` tokens come into each bucket, up to `burst`; a request takes one."""
+    """Token buckets by name. Each is refilled with `per_s` tokens per second up to `burst`; a request takes one."""
 
     def __init__(self, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
@@ -66,7 +66,7 @@ class Buckets:
             return self._spent(bucket, allowed)
 
     def look(self, name: str) -> Spent:
-        """Would there be a token? Takes none."""
+        """Check whether a token is available, without taking it."""
         with self._lock:
             bucket = self._filled(name)
             return self._spent(bucket, bucket.tokens >= 1)

@@ -1,7 +1,6 @@
-"""Whether the servers answer. Each is checked beside the others, with a short timeout, at most once a second.
+"""Readiness of the servers. They are probed in parallel with a short timeout, at most once a second.
 
-However many requests wait for the answer, they share one round of questions, and none of them holds a thread or a lock
-meanwhile.
+Concurrent requests share one round of probes, and hold neither a thread nor a lock while they wait.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ PATIENCE_S = 2.0
 KEEP_S = 1.0
 
 Ask = Callable[[], str | None]
-"""Something if the server answers, None if not."""
+"""Returns the server's version, or None if it does not answer."""
 
 
 @dataclass(frozen=True)
 class Answer:
     up: bool
-    latency_ms: float | None  # None: it did not answer in time
+    latency_ms: float | None  # None: no answer in time
 
 
 class Readiness:
@@ -42,12 +41,12 @@ class Readiness:
         }
         self._threads = ThreadPoolExecutor(len(self._asks) + 1, "readiness")
         self._asked: dict[str, Future[Answer]] = {}
-        self._lock = Lock()  # held for no longer than it takes to begin a round
+        self._lock = Lock()  # held only while a round is started
         self._round: Future[Mapping[str, Answer]] | None = None
         self._found_at = float("-inf")
 
     async def look(self) -> Mapping[str, Answer]:
-        """Return what the servers answered within the last second, or within PATIENCE_S from now."""
+        """Return the results of the last second, or probe the servers, which takes at most PROBE_TIMEOUT_S."""
         return await asyncio.shield(asyncio.wrap_future(self._current_round()))
 
     def _current_round(self) -> Future[Mapping[str, Answer]]:
@@ -62,7 +61,7 @@ class Readiness:
 
     def _ask_all(self) -> dict[str, Answer]:
         for name, ask in self._asks.items():
-            # One that still waits for a server that is silent is not joined by more.
+            # A probe that still waits for an unresponsive server is not started a second time.
             if name not in self._asked or self._asked[name].done():
                 self._asked[name] = self._threads.submit(_timed, ask)
         answered, _ = wait(self._asked.values(), PATIENCE_S)
@@ -71,7 +70,7 @@ class Readiness:
 
 
 def _clickhouse_version(url: str) -> str | None:
-    """Not as `doctor` asks: that one waits for minutes."""
+    """Return the version of ClickHouse, with a shorter timeout than `headrace doctor`."""
     with connect_clickhouse(url, answer_timeout_s=int(PATIENCE_S)) as client:
         return client.server_version
 
@@ -81,7 +80,7 @@ def _timed(ask: Ask) -> Answer:
     try:
         up = ask() is not None
     except Exception as error:
-        # Whatever it says instead of answering, it cannot be used.
-        log.debug("A server does not answer as it should: %s", error)
+        # After any error the server cannot be used.
+        log.debug("readiness probe failed: %s", error)
         up = False
     return Answer(up, round((time.monotonic() - began) * 1000, 1))

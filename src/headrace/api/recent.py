@@ -1,6 +1,7 @@
-"""Answers that cost something are kept for a moment, per question. One asks, the others wait for what it learns.
+"""Cache expensive results per key for a short time.
 
-Not for long: each of them holds a thread, and routes that need no answer of this kind would lack it.
+Concurrent callers of one key share a single computation and wait for it at most MAX_WAIT_S, because each holds a
+request thread.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Recent(Generic[V]):
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
         if not kept.lock.acquire(timeout=PATIENCE_S):
-            raise ServiceUnavailable("Somebody asked the same before, and waits for the answer still. Try again later.")
+            raise ServiceUnavailable("An identical request is in progress; retry shortly.")
         try:
             if self._clock() - kept.at >= self._keep_s:
-                kept.value = ask()  # what raises is not kept
+                kept.value = ask()  # errors are not cached
                 kept.at = self._clock()
             return kept.value
         finally:

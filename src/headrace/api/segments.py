@@ -1,7 +1,7 @@
-"""Names in paths: one percent-encoded segment each, whatever is in them.
+"""Route class that matches the undecoded path, so that `/` in a name stays one segment.
 
-Servers decode a path before it is matched, and a queue called `a/dead` would be taken for the dead jobs of `a`. Routes
-of this class are matched against the path as it was sent.
+Servers decode a path before it is matched, so a queue named `a/dead` would be taken for the dead jobs of `a`. Routes of
+this class match the path as it was sent and decode each segment.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ class SegmentRoute(APIRoute):
 def _decoded(segment: str) -> str:
     try:
         return unquote(segment, errors="strict")
-    except UnicodeDecodeError as error:  # replaced, different names would become one
-        raise Problem(400, f"{segment[:128]!r} in the path is not a name in UTF-8, percent-encoded.") from error
+    except UnicodeDecodeError as error:  # with replacement characters, different names would become equal
+        raise Problem(400, f"Path segment {segment[:128]!r} is not percent-encoded UTF-8.") from error

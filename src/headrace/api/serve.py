@@ -1,4 +1,4 @@
-"""Runs the application in an HTTP server."""
+"""Run the application in an HTTP server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from headrace.vitals.figures import Families
 GRACE_S = 3
 SERVER: dict[str, Any] = {
     "log_config": None,
-    "access_log": False,  # paths hold the tokens of links
+    "access_log": False,  # paths contain the tokens of sign-in links
     "server_header": False,
     "proxy_headers": False,  # see proxies.py
 }
 
 
 def serve(services: Services, host: str, port: int, *sources: Callable[[], Families]) -> None:
-    """Until SIGTERM or SIGINT; requests under way get a moment to finish. `sources`: more for its /metrics."""
+    """Serve until SIGTERM or SIGINT; requests in progress get GRACE_S to finish.
+
+    `sources` return additional metric families for /metrics.
+    """
     uvicorn.run(
         create_app(services, *sources),
         host=host,

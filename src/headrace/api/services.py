@@ -1,4 +1,5 @@
-"""What the routes talk to. Connections are made when first needed, so one absent server stops only what needs it."""
+"""Clients and shared state of one API process. Connections open on first use, so a missing server affects only the
+routes that need it."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ from headrace.warehouse.reads import readable
 POOL_WAIT_S = 2.0
 STATEMENT_TIMEOUT_S = 5.0
 SNAPSHOT_TIMEOUT_S = 1.0
-"""A scrape waits no longer for Valkey: the last good copy is in memory."""
+"""Timeout of a scrape for Valkey in seconds; after it the snapshot in memory is served."""
 
 TEST_SLOTS = SlotLimits(environment=2, organisation=4, total=16)
-"""Channels that are tested at once: each test takes a thread for seconds, and the other routes need some."""
+"""Concurrent channel tests. Each occupies a thread for seconds, and other routes need threads too."""
 
 FAILURES_PER_S = 0.2
 FAILURES_BURST = 20
-"""Wrong keys from one address: after this many it waits."""
+"""Invalid keys that one address may send before it is rate limited."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Services:
     redis_url: str
     clickhouse_url: str
     database: str
-    given_shards: int | None  # verified if given; None: as many as Valkey has
+    given_shards: int | None  # verified if given; None: the number stored in Valkey
     postgres_url: str = ""
     settings: ApiSettings = field(default_factory=ApiSettings)
     queue: QueueAccess = field(default_factory=QueueAccess)
@@ -57,7 +58,7 @@ class Services:
 
     @property
     def shards(self) -> int:
-        """Number of shards of the queue; kept once Valkey has stored it. Raises ShardMismatch."""
+        """Number of shards of the queue; cached once it is stored in Valkey. Raises ShardMismatch."""
         if "_shards" not in self.__dict__:
             stored = read_stored_shards(self.valkey, self.given_shards)
             if stored is None:
@@ -67,12 +68,12 @@ class Services:
 
     @property
     def clickhouse(self) -> Client:
-        """Kept like the others, but not made under a lock: while ClickHouse is silent, each who asks would wait for all
-        who asked before."""
+        """ClickHouse client. Connects on first use, without a lock: while ClickHouse is unresponsive, requests must not
+        wait for each other's connection attempts."""
         if "_clickhouse" not in self.__dict__:
-            patience_s = math.ceil(self.settings.query_timeout) + 1
+            timeout_s = math.ceil(self.settings.query_timeout) + 1
             with readable(self.clickhouse_url):
-                self.__dict__["_clickhouse"] = connect_clickhouse(self.clickhouse_url, self.database, patience_s)
+                self.__dict__["_clickhouse"] = connect_clickhouse(self.clickhouse_url, self.database, timeout_s)
         return self.__dict__["_clickhouse"]
 
     @cached_property
@@ -85,22 +86,22 @@ class Services:
 
     @cached_property
     def used(self) -> set[str]:
-        """Ids of keys that were used since that was last written down."""
+        """Ids of keys used since their last-used times were last stored."""
         return set()
 
     @cached_property
     def used_sessions(self) -> set[str]:
-        """The same of sessions."""
+        """Ids of sessions used since their last-used times were last stored."""
         return set()
 
     @cached_property
     def rates(self) -> Buckets:
-        """Per key."""
+        """Rate limits per key."""
         return Buckets(self.settings.rate, self.settings.burst)
 
     @cached_property
     def failures(self) -> Buckets:
-        """Per address that sends keys, cookies or links that are not valid."""
+        """Rate limits per address for invalid keys, cookies and sign-in links."""
         return Buckets(FAILURES_PER_S, FAILURES_BURST)
 
     @cached_property
@@ -113,11 +114,11 @@ class Services:
 
     @cached_property
     def snapshots(self) -> Reader:
-        """What it has read it does not read again."""
-        given = self.snapshot
-        options = ReaderOptions(given.max_staleness, given.shadow, "convoy" in given.presets.split(","))
-        where = StoreOptions(given.redis_prefix)
-        return Reader(lambda: Store(connect_valkey(self.redis_url, SNAPSHOT_TIMEOUT_S), where), options)
+        """Reader of the metrics snapshot, shared because it keeps the loaded version in memory."""
+        settings = self.snapshot
+        options = ReaderOptions(settings.max_staleness, settings.shadow, "convoy" in settings.presets.split(","))
+        store_options = StoreOptions(settings.redis_prefix)
+        return Reader(lambda: Store(connect_valkey(self.redis_url, SNAPSHOT_TIMEOUT_S), store_options), options)
 
     @cached_property
     def readiness(self) -> Readiness:

@@ -1,7 +1,7 @@
-"""Sessions of browsers: a cookie that stands for a key until its session is ended, and links that begin one, once.
+"""Browser sessions: cookies that represent a key, and one-time sign-in links.
 
-The cookie holds the session's id and a secret; PostgreSQL holds the id and the SHA-256 of the secret. Ending a session
-deletes its row, so that a copy of the cookie is worth nothing; revoking a key ends all its sessions.
+The cookie contains the session's id and a secret; PostgreSQL stores the id and the SHA-256 of the secret. Ending a
+session deletes its row, so that a copied cookie becomes invalid; revoking a key ends all its sessions.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LINK_LIFE_S = 3600.0
 ID_BYTES = 8
 TOKEN_BYTES = 32
 LINK = re.compile(r"[A-Za-z0-9_-]{43}")
-"""What a token of a link looks like."""
+"""Format of the token in a sign-in link."""
 
 MOST_PER_KEY = 100
-"""Sessions of one key; with one more, the oldest ends."""
+"""Maximum sessions per key; a new one beyond it ends the oldest."""
 MOST_AGENT_CHARS = 200
 
 
 @dataclass(frozen=True)
 class SessionFacts:
-    """What is shown of a session."""
+    """Public information about a session."""
 
     id: str
     key_id: str
@@ -60,7 +60,7 @@ class SessionFacts:
 
 
 def begin_session(conn: Connection, request: Request, key_id: str, via: str, address: str, life_s: float) -> str:
-    """Return the value of the cookie of a new session."""
+    """Create a session and return the value of its cookie."""
     session_id, secret = secrets.token_hex(ID_BYTES), secrets.token_hex(TOKEN_BYTES)
     agent = "".join(char for char in request.headers.get("user-agent", "") if char.isprintable())
     row = {"id": session_id, "hash": digest(secret), "key_id": key_id, "via": via, "life_s": life_s}
@@ -70,18 +70,18 @@ def begin_session(conn: Connection, request: Request, key_id: str, via: str, add
 
 
 def end_session(conn: Connection, session_id: str) -> bool:
-    """Whether there was one to end."""
+    """End a session. Return False if it does not exist."""
     return conn.execute(QUERIES["delete_session"], {"id": session_id}).fetchone() is not None
 
 
 def list_sessions(
     conn: Connection, by: Caller, limit: int, before: tuple[datetime, str] | None = None, session_id: str | None = None
 ) -> list[SessionFacts]:
-    """Return live sessions, newest first: those of the caller's own key, and for admins those of all keys that reach
-    nothing beyond what theirs reaches."""
+    """List valid sessions, newest first: those of the caller's own key, and for admins those of all keys whose scope is
+    within theirs."""
     scope = by.scope
     before_at, before_id = before or (None, None)
-    asked = {
+    params = {
         **{"key_id": by.key_id, "is_admin": by.level >= Level.ADMIN, "id": session_id, "limit": limit},
         **{
             "org": scope.org,
@@ -91,7 +91,7 @@ def list_sessions(
             "before_id": before_id,
         },
     }
-    return conn.cursor(row_factory=class_row(SessionFacts)).execute(QUERIES["list_sessions"], asked).fetchall()
+    return conn.cursor(row_factory=class_row(SessionFacts)).execute(QUERIES["list_sessions"], params).fetchall()
 
 
 def mark_used(conn: Connection, ids: Iterable[str]) -> None:
@@ -99,7 +99,7 @@ def mark_used(conn: Connection, ids: Iterable[str]) -> None:
 
 
 def tidy(conn: Connection) -> None:
-    """Delete sessions and links that are over."""
+    """Delete expired sessions and sign-in links."""
     conn.execute(QUERIES["purge_links"])
     conn.execute(QUERIES["purge_sessions"])
 
@@ -108,7 +108,8 @@ def tidy(conn: Connection) -> None:
 
 
 def cookie_name(request: Request) -> str:
-    """Browsers keep the cookies of all ports of a host together; two stacks on one machine shall not share theirs."""
+    """Return the cookie name, which contains the port: browsers share cookies between the ports of a host, and two
+    stacks on one machine must not share sessions."""
     return f"{COOKIE}_{(request.scope.get('server') or ('', 0))[1]}"
 
 
@@ -125,7 +126,7 @@ def take_cookie(request: Request, response: Response, settings: ApiSettings) -> 
 
 
 def is_secure(scheme: str, settings: ApiSettings) -> bool:
-    """Whether browsers shall send the cookie, and everything else, over HTTPS only."""
+    """Return True if browsers must use HTTPS for the cookie and all requests."""
     return scheme == "https" if settings.cookie_secure is None else settings.cookie_secure
 
 
@@ -134,25 +135,28 @@ def _attributes(request: Request, settings: ApiSettings) -> dict[str, Any]:
     return {"path": "/", "httponly": True, "samesite": "strict", "secure": secure}
 
 
-# --- Requests of other sites -----------------------------------------------------------------------
+# --- Cross-site requests ---------------------------------------------------------------------------
 
 
 def refuse_foreign(request: Request) -> None:
-    """A browser sends cookies with requests that other sites make it send: what changes something must prove that it
-    comes from our own pages. Browsers say so by themselves and no script can make them say otherwise."""
+    """Refuse cross-site requests (CSRF).
+
+    A cookie-authenticated request that changes state must be same-origin by `Sec-Fetch-Site` or `Origin`, which scripts
+    cannot forge.
+    """
     if request.method not in SAFE_METHODS and not _is_same_origin(request):
         raise Problem(
             403,
-            "A request with a session cookie that changes something must come from Headrace's own pages. Nothing was "
-            "done. Programs send a key instead: `Authorization: Bearer hr_…`.",
+            "Cross-site request refused: with a session cookie, changes are accepted only from Headrace's own pages. "
+            "Nothing was done. Programs send a key instead: `Authorization: Bearer hr_…`.",
         )
 
 
 def refuse_foreign_sign_in(request: Request) -> None:
-    """Nobody signs others in without their knowing. Programs send neither header."""
-    says = request.headers
-    if ("sec-fetch-site" in says or "origin" in says) and not _is_same_origin(request):
-        raise Problem(403, "Signing in from another site's page is not possible. Nothing was done.")
+    """Refuse cross-site sign-in (login CSRF). Requests with neither header come from programs and pass."""
+    headers = request.headers
+    if ("sec-fetch-site" in headers or "origin" in headers) and not _is_same_origin(request):
+        raise Problem(403, "Cross-site sign-in refused. Nothing was done.")
 
 
 def _is_same_origin(request: Request) -> bool:
@@ -166,12 +170,12 @@ def _is_same_origin(request: Request) -> bool:
 
 
 def make_link(conn: Connection, key_id: str, life_s: float = LINK_LIFE_S) -> str:
-    """A token for /login/TOKEN."""
+    """Create a sign-in link for a key and return its token, for /login/TOKEN."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     conn.execute(QUERIES["add_link"], {"hash": digest(token), "key_id": key_id, "life_s": life_s})
     return token
 
 
 def use_link(conn: Connection, token: str) -> str | None:
-    """The id of the key that the link stands for; None if it was used, is over, or never was."""
+    """Use up a sign-in link and return the id of its key; None if it was used, has expired or never existed."""
     return conn.cursor(row_factory=scalar_row).execute(QUERIES["consume_link"], {"hash": digest(token)}).fetchone()

@@ -1,4 +1,4 @@
-"""What an API process does on the side: reads the keys again, notes which were used, forgets what is too old."""
+"""Background thread of an API process: refresh keys, store last-used times, purge old rows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ STOP_S = 5.0
 
 
 class Upkeep:
+    """Periodic tasks of one API process."""
+
     def __init__(self, to: Services) -> None:
         self._to = to
         self._noted = self._tidied = time.monotonic()
@@ -30,9 +32,9 @@ class Upkeep:
             try:
                 self.run_once(time.monotonic())
             except HeadraceError as error:
-                log.warning("Upkeep has to wait: %s", error, extra={"action": "upkeep"})
+                log.warning("housekeeping postponed: %s", error, extra={"action": "upkeep"})
             except Exception:
-                log.exception("Upkeep failed and goes on", extra={"action": "upkeep"})
+                log.exception("housekeeping failed, continuing", extra={"action": "upkeep"})
             stop.wait(keys.REFRESH_S)
 
     def run_once(self, now: float) -> None:
@@ -60,13 +62,13 @@ class Upkeep:
 
 
 def _emptied(names: set[str]) -> set[str]:
-    """Take all out, while others put more in."""
+    """Remove and return all names. Safe while other threads add more."""
     return {names.pop() for _ in range(len(names))}
 
 
 @contextmanager
 def upkeep(to: Services) -> Generator[None]:
-    """In a thread beside the requests, which never wait for it."""
+    """Run housekeeping in a thread while the context is open, and close the services at its end."""
     stop = Event()
     thread = Thread(target=Upkeep(to).run_forever, args=[stop], name="upkeep", daemon=True)
     thread.start()

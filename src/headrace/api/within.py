@@ -1,6 +1,6 @@
-"""Which environments a list is about: where the key reaches, narrowed by `org`, `project` and `env` of the request.
+"""Which environments a list covers: the key's scope narrowed by the query parameters `org`, `project` and `env`.
 
-Names that the key does not reach match nothing, as names do that do not exist.
+Names outside the key's scope match nothing, like names that do not exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.queue.validate import check_name
 
 @dataclass(frozen=True)
 class Within:
-    """None matches every name."""
+    """Filter for environments. None matches every name."""
 
     org: str | None = None
     project: str | None = None
@@ -36,12 +36,12 @@ class Within:
 
     @property
     def prefix(self) -> str:
-        """How names in Valkey begin that this covers, as far as that is known."""
+        """Prefix shared by all covered names in Valkey, as far as it is determined."""
         return part_prefix(self.org, self.project)
 
     @property
     def environment(self) -> EnvRef | None:
-        """The one that is meant, if it is one."""
+        """The environment, if the filter selects exactly one."""
         if self.nothing or self.org is None or self.project is None or self.env is None:
             return None
         return EnvRef(self.org, self.project, self.env)
@@ -54,15 +54,15 @@ def narrowed(scope: Scope, asked: Within) -> Within:
     return Within(**parts, nothing=clash)
 
 
-Part = Annotated[str | None, Query(description="Only this one. Names that the key does not reach match nothing.")]
+Part = Annotated[str | None, Query(description="Only this name. Names outside the key's scope match nothing.")]
 
 
 async def within(by: SignedIn, org: Part = None, project: Part = None, env: Part = None) -> Within:
-    asked = Within(org, project, env)
-    for what, name in asdict(asked).items():
+    requested = Within(org, project, env)
+    for what, name in asdict(requested).items():
         if isinstance(name, str):
             check_name(what, name)
-    return narrowed(by.scope, asked)
+    return narrowed(by.scope, requested)
 
 
 Where = Annotated[Within, Depends(within)]

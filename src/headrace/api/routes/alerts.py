@@ -1,4 +1,4 @@
-"""Alerts: rules, channels, silences, incidents."""
+"""Routes for alert rules, channels, silences and incidents."""
 
 from __future__ import annotations
 
@@ -66,6 +66,8 @@ CONFLICT = responses(409)
 
 
 class Placed(Protocol):
+    """A row that belongs to an environment."""
+
     @property
     def environment(self) -> EnvRef: ...
 
@@ -75,15 +77,15 @@ P = TypeVar("P", bound=Placed)
 
 @contextmanager
 def _transaction(to: Services, adds_to: EnvRef | None = None) -> Generator[Connection]:
-    """What is not possible becomes a 400, a name that was taken at the same moment a 409. What a quota refuses to
-    be added to an environment is counted."""
+    """Open a transaction and turn errors into problems: invalid rules into a 400, a concurrently created name into a
+    409. Refusals by a quota of the environment `adds_to` are counted."""
     try:
         with connection(to.postgres) as conn:
             yield conn
     except InvalidRule as error:
         raise Problem(400, str(error)) from error
     except DuplicateKey as error:
-        raise Problem(409, "Another one of this name was made just now. Nothing was changed.") from error
+        raise Problem(409, "A concurrent request created one with this name. Nothing was changed.") from error
     except QuotaExceeded as error:
         if adds_to is not None:
             with suppress(HeadraceError):
@@ -92,9 +94,9 @@ def _transaction(to: Services, adds_to: EnvRef | None = None) -> Generator[Conne
 
 
 def _reached(found: P | None, what: str, row_id: str, by: Caller, level: Level = Level.READ) -> P:
-    """404 for what does not exist and for what the key does not reach, in the same words."""
+    """Return the row if it exists and is in the key's scope; otherwise raise the same 404 for both cases."""
     if found is None or not by.sees(found.environment):
-        raise Problem(404, f"There is no {what} {row_id[:128]!r}, or not where this key reaches.")
+        raise Problem(404, f"{what.capitalize()} {row_id[:128]!r} does not exist or is outside this key's scope.")
     by.require(level)
     return found
 
@@ -104,7 +106,7 @@ def _reached(found: P | None, what: str, row_id: str, by: Caller, level: Level =
 
 @router.get("/rules")
 def list_rules(where: Where, to: To) -> RuleList:
-    """The rules where the key reaches."""
+    """List the rules in the key's scope."""
     if where.nothing:
         return RuleList(rules=[])
     with _transaction(to) as conn:
@@ -113,7 +115,7 @@ def list_rules(where: Where, to: To) -> RuleList:
 
 @router.post("/rules", status_code=201, responses=responses(409, 413))
 def add_rule(tenant: OperateTenant, to: To, auditor: Auditor, given: NewRule) -> RuleDocument:
-    """Make a rule. Needs level operate."""
+    """Create a rule. Requires level operate."""
     fields = given.model_dump(exclude_none=True)
     with auditor.record("alerts.rule.add", tenant, given.queue, rule=fields) as entry, _transaction(to, tenant) as conn:
         rule = make_rule(records.new_id("rule"), tenant, fields)
@@ -124,30 +126,30 @@ def add_rule(tenant: OperateTenant, to: To, auditor: Auditor, given: NewRule) ->
 
 @router.get("/rules/{id}")
 def show_rule(id: Name, by: SignedIn, to: To) -> RuleDocument:
-    """One rule."""
+    """Get one rule."""
     with _transaction(to) as conn:
         return rule_shown(_reached(records.find_rule(conn, id), "rule", id, by))
 
 
 @router.patch("/rules/{id}", responses=responses(409, 413))
 def change_rule(id: Name, by: SignedIn, to: To, auditor: Auditor, given: RuleChange) -> RuleDocument:
-    """Change a rule. Its incidents stay, and are judged by the new one. Needs level operate."""
+    """Change a rule. Open incidents stay open and are evaluated against the changed rule. Requires level operate."""
     with _transaction(to) as conn:
         found = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
-    said = given.model_dump(exclude_unset=True)
+    fields = given.model_dump(exclude_unset=True)
     with (
-        auditor.record("alerts.rule.change", found.environment, found.queue, id=id, change=said),
+        auditor.record("alerts.rule.change", found.environment, found.queue, id=id, change=fields),
         _transaction(to) as conn,
     ):
         before = _reached(records.lock_rule(conn, id), "rule", id, by, Level.OPERATE)
-        rule = _changed(_without_gone(conn, before), said)
+        rule = _changed(_without_gone(conn, before), fields)
         records.put_rule(conn, rule)
     return rule_shown(rule)
 
 
 @router.delete("/rules/{id}", status_code=204)
 def remove_rule(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
-    """Remove a rule. Its incidents are resolved with the next round. Needs level operate."""
+    """Delete a rule. Its open incidents are resolved at the next evaluation. Requires level operate."""
     with _transaction(to) as conn:
         found = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
     with auditor.record("alerts.rule.remove", found.environment, found.queue, id=id), _transaction(to) as conn:
@@ -155,17 +157,17 @@ def remove_rule(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
 
 
 def _without_gone(conn: Connection, rule: Rule) -> Rule:
-    """A channel may be removed while rules name it. They go on without it, and can be changed without it."""
-    there = {channel.id for channel in records.list_channels(conn, asdict(rule.environment))}
-    return replace(rule, channels=tuple(channel for channel in rule.channels if channel in there))
+    """Remove deleted channels from the rule, so that it can still be changed."""
+    existing = {channel.id for channel in records.list_channels(conn, asdict(rule.environment))}
+    return replace(rule, channels=tuple(channel for channel in rule.channels if channel in existing))
 
 
-def _changed(before: Rule, said: dict[str, Any]) -> Rule:
-    """Null stands for "as it was", but for the queue, where it means all."""
+def _changed(before: Rule, change: dict[str, Any]) -> Rule:
+    """Apply a change. Null means unchanged, except for `queue`, where it means every queue."""
     kept = {key: value for key, value in asdict(before).items() if key in RULE_FIELDS}
-    fields = {**kept, **{key: value for key, value in said.items() if value is not None or key == "queue"}}
+    fields = {**kept, **{key: value for key, value in change.items() if value is not None or key == "queue"}}
     if fields["metric"] == "NO_DATA" and before.metric != "NO_DATA":
-        fields = {key: value for key, value in fields.items() if key not in ("threshold", "operator") or key in said}
+        fields = {key: value for key, value in fields.items() if key not in ("threshold", "operator") or key in change}
     return make_rule(before.id, before.environment, fields, before.created_ms)
 
 
@@ -174,7 +176,7 @@ def _changed(before: Rule, said: dict[str, Any]) -> Rule:
 
 @router.get("/channels")
 def list_channels(where: Where, to: To) -> ChannelList:
-    """The channels where the key reaches, without what is secret."""
+    """List the channels in the key's scope, without secrets."""
     if where.nothing:
         return ChannelList(channels=[])
     with _transaction(to) as conn:
@@ -183,7 +185,7 @@ def list_channels(where: Where, to: To) -> ChannelList:
 
 @router.post("/channels", status_code=201, responses=responses(409, 413))
 def add_channel(tenant: AdminTenant, by: SignedIn, to: To, auditor: Auditor, given: NewChannel) -> MadeChannel:
-    """Make a channel. Needs level admin; `health` needs a key that reaches everything."""
+    """Create a channel. Requires level admin; `health` requires a key with global scope."""
     _refuse_health(bool(given.health), by)
     with (
         auditor.record("alerts.channel.add", tenant, name=given.name, type=given.type) as entry,
@@ -198,34 +200,34 @@ def add_channel(tenant: AdminTenant, by: SignedIn, to: To, auditor: Auditor, giv
 
 @router.get("/channels/{id}")
 def show_channel(id: Name, by: SignedIn, to: To) -> ChannelDocument:
-    """One channel, without what is secret."""
+    """Get one channel, without secrets."""
     with _transaction(to) as conn:
         return channel_shown(_channel(conn, id, by))
 
 
 @router.patch("/channels/{id}", responses=responses(409, 413))
 def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: ChannelChange) -> MadeChannel:
-    """Change a channel; it is tried again at once. Needs level admin; one with `health` needs a key that reaches
-    everything."""
+    """Change a channel and retry its undelivered messages at once. Requires level admin; a channel with `health`
+    requires a key with global scope."""
     with _transaction(to) as conn:
         found = _channel(conn, id, by, Level.ADMIN)
     _refuse_health(found.health or bool(given.health), by)
-    said = given.model_dump(exclude_none=True)
+    fields = given.model_dump(exclude_none=True)
     with (
-        auditor.record("alerts.channel.change", found.environment, id=id, fields=sorted(said)),
+        auditor.record("alerts.channel.change", found.environment, id=id, fields=sorted(fields)),
         _transaction(to) as conn,
     ):
         before = _reached(records.lock_channel(conn, id), "channel", id, by, Level.ADMIN)
         _refuse_health(before.health, by)
-        channel, secret = make_channel(id, before.environment, said, before, to.channel_policy)
+        channel, secret = make_channel(id, before.environment, fields, before, to.channel_policy)
         records.put_channel(conn, channel)
     return made_channel(channel, secret)
 
 
 @router.delete("/channels/{id}", status_code=204)
 def remove_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
-    """Remove a channel, and what waits to be sent there. Needs level admin; one with `health` needs a key that reaches
-    everything."""
+    """Delete a channel and its undelivered messages. Requires level admin; a channel with `health` requires a key with
+    global scope."""
     with _transaction(to) as conn:
         found = _channel(conn, id, by, Level.ADMIN)
     _refuse_health(found.health, by)
@@ -235,7 +237,7 @@ def remove_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
 
 @router.post("/channels/{id}/test")
 def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
-    """Send a message to a channel by the way that all take, and wait up to ten seconds for it. Needs level operate."""
+    """Send a test message through the outbox and wait up to 10 s for the result. Requires level operate."""
     with _transaction(to) as conn:
         found = _channel(conn, id, by, Level.OPERATE)
     with _test_slot(to, found.environment), auditor.record("alerts.channel.test", found.environment, id=id) as entry:
@@ -250,24 +252,24 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
             time.sleep(TEST_POLL_S)
         entry.note(delivered=delivered)
     if not delivered and error is None:
-        error = "It still waits to be sent: does `headrace alerts run` run, and is the channel enabled?"
+        error = "Not sent yet. Check that `headrace alerts run` is running and the channel is enabled."
     return Tested(id=message_id, delivered=delivered, error=error)
 
 
 def _refuse_health(is_health: bool, by: Caller) -> None:
-    """Incidents of Headrace's own health name tenants: only operators decide who receives them."""
+    """Raise a 403 for channels with `health` unless the key has global scope: their messages name tenants."""
     if is_health and not by.scope.is_everything:
         raise Problem(
             403,
-            "Channels with health receive incidents of all tenants: they are made, changed and removed with keys "
-            f"that reach everything. The key {by.name!r} reaches {by.scope}. Nothing was changed.",
+            "Channels with health receive incidents of all tenants, so changing them requires a key with global scope. "
+            f"Key {by.name!r} covers {by.scope}. Nothing was changed.",
         )
 
 
 @contextmanager
 def _test_slot(to: Services, env: EnvRef) -> Generator[None]:
     if not to.channel_tests.take(env):
-        detail = "As many channels are being tested as may be at once. Nothing was sent; try again."
+        detail = "The maximum number of channel tests is running. Nothing was sent; retry shortly."
         raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
     try:
         yield
@@ -284,7 +286,7 @@ def _channel(conn: Connection, id: str, by: Caller, level: Level = Level.READ) -
 
 @router.get("/silences")
 def list_silences(where: Where, to: To) -> SilenceList:
-    """Silences where the key reaches that are not over."""
+    """List the silences in the key's scope that have not ended."""
     if where.nothing:
         return SilenceList(silences=[])
     with _transaction(to) as conn:
@@ -293,21 +295,21 @@ def list_silences(where: Where, to: To) -> SilenceList:
 
 @router.post("/silences", status_code=201, responses=responses(413))
 def add_silence(tenant: OperateTenant, by: SignedIn, to: To, auditor: Auditor, given: NewSilence) -> SilenceDocument:
-    """Tell nobody of incidents that begin until it ends; those that are still there then are told. Needs level
-    operate."""
+    """Create a silence. Incidents that start while it lasts send no messages; those still open when it ends are
+    announced then. Requires level operate."""
     now = datetime.now(UTC)
     starts_at = given.starts_at or now
     if not max(now, starts_at) < given.ends_at or (given.ends_at - now).total_seconds() > MAX_SILENCE_S:
         raise Problem(400, "ends_at must be after starts_at, in the future, and within a year. Nothing was changed.")
     if (now - starts_at).total_seconds() > MAX_SILENCE_S:
         raise Problem(400, "starts_at must not be more than a year ago. Nothing was changed.")
-    reason = given.reason.replace("\0", "")  # PostgreSQL holds none, in the audit log neither
-    said = {**given.model_dump(mode="json", exclude_none=True), "reason": reason}
-    with auditor.record("alerts.silence.add", tenant, given.queue, silence=said) as entry, _transaction(to) as conn:
+    reason = given.reason.replace("\0", "")  # PostgreSQL cannot store NUL, nor can the audit log
+    fields = {**given.model_dump(mode="json", exclude_none=True), "reason": reason}
+    with auditor.record("alerts.silence.add", tenant, given.queue, silence=fields) as entry, _transaction(to) as conn:
         if given.rule_id is not None:
             rule = _reached(records.find_rule(conn, given.rule_id), "rule", given.rule_id, by)
             if rule.environment != tenant:
-                raise Problem(400, "rule_id: the rule is one of another environment. Nothing was changed.")
+                raise Problem(400, "rule_id: the rule belongs to another environment. Nothing was changed.")
         where = (tenant.org, tenant.project, tenant.env)
         what = (given.rule_id, given.queue, reason)
         silence = Silence(records.new_id("silence"), *where, *what, by.name, starts_at, given.ends_at)
@@ -318,7 +320,7 @@ def add_silence(tenant: OperateTenant, by: SignedIn, to: To, auditor: Auditor, g
 
 @router.delete("/silences/{id}", status_code=204)
 def end_silence(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
-    """End a silence now. Needs level operate."""
+    """End a silence now. Requires level operate."""
     with _transaction(to) as conn:
         found = _reached(records.find_silence(conn, id), "silence", id, by, Level.OPERATE)
     with auditor.record("alerts.silence.end", found.environment, found.queue, id=id), _transaction(to) as conn:
@@ -332,12 +334,14 @@ def end_silence(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
 def list_incidents(
     where: Where,
     to: To,
-    state: Annotated[Literal["open", "resolved"] | None, Query(description="Only these; else all.")] = None,
+    state: Annotated[
+        Literal["open", "resolved"] | None, Query(description="Only incidents in this state; default: all.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Incidents per page.")] = 100,
     cursor: CursorText = None,
 ) -> IncidentList:
-    """Incidents where the key reaches, newest first. Those of Headrace's own health are seen by keys that reach
-    everything."""
+    """List incidents in the key's scope, newest first. Incidents about Headrace's own health are visible only to keys
+    with global scope."""
     before = CURSOR.place("incidents", cursor)
     if where.nothing:
         return IncidentList(incidents=[], next=None)
@@ -352,31 +356,31 @@ def list_incidents(
 
 @router.get("/incidents/{id}")
 def show_incident(id: Name, by: SignedIn, to: To) -> IncidentDetail:
-    """One incident, and how it came and went."""
+    """Get one incident with its state transitions and deliveries."""
     with _transaction(to) as conn:
         return _detail(conn, _incident(conn, id, by))
 
 
 @router.post("/incidents/{id}/acknowledge", responses=CONFLICT)
 def acknowledge_incident(id: Name, by: SignedIn, to: To, auditor: Auditor) -> IncidentDetail:
-    """Say that somebody takes care. Needs level operate."""
+    """Acknowledge an incident. Requires level operate."""
     with _transaction(to) as conn:
         found = _incident(conn, id, by, Level.OPERATE)
     with auditor.record("alerts.acknowledge", _tenant(found), found.queue, id=id), _transaction(to) as conn:
         if not records.acknowledge(conn, id, by.name):
-            raise Problem(409, "It was acknowledged before, or is over. Nothing was changed.")
+            raise Problem(409, "The incident is already acknowledged or resolved. Nothing was changed.")
         return _detail(conn, _incident(conn, id, by))
 
 
 @router.post("/incidents/{id}/resolve", responses=CONFLICT)
 def resolve_incident(id: Name, by: SignedIn, to: To, auditor: Auditor) -> IncidentDetail:
-    """End an incident, whatever is measured. While the condition is met still, the rule fires again after its
-    cooldown. Needs level operate."""
+    """Resolve an incident regardless of current values. If the condition still holds, the rule fires again after its
+    cooldown. Requires level operate."""
     with _transaction(to) as conn:
         found = _incident(conn, id, by, Level.OPERATE)
     with auditor.record("alerts.resolve", _tenant(found), found.queue, id=id), _transaction(to) as conn:
         if not manual.resolve_incident(conn, found, by.name, to.now_ms()):
-            raise Problem(409, "It is over already. Nothing was changed.")
+            raise Problem(409, "The incident is already resolved. Nothing was changed.")
         return _detail(conn, _incident(conn, id, by))
 
 
@@ -392,5 +396,5 @@ def _detail(conn: Connection, incident: Incident) -> IncidentDetail:
 
 
 def _tenant(incident: Incident) -> EnvRef | None:
-    """None: Headrace's own health, which is no tenant's."""
+    """Return the environment for the audit log; None for incidents about Headrace's own health."""
     return incident.environment if incident.org else None

@@ -1,4 +1,4 @@
-"""What was done through the API, by whom."""
+"""Route that lists the audit log."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAX_PAGE = 500
 def list_audit(
     by: SignedIn,
     to: Annotated[Services, Depends(services)],
-    before: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next` of the page before.")] = None,
+    before: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> dict[str, Any]:
-    """Operations where the key reaches, newest first."""
+    """List the audit log entries in the key's scope, newest first. Requires level admin."""
     by.require(Level.ADMIN)
     with connection(to.postgres) as conn:
         lines = audit.page(conn, by.scope, before, limit + 1)

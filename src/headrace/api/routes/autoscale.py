@@ -1,4 +1,4 @@
-"""Autoscaling: what was decided about worker types and why, and the number that KEDA asks for."""
+"""Routes for worker types, scaling decisions, and the value for KEDA."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CURSOR: Cursor[int] = Cursor(Annotated[int, Field(ge=0, lt=2**63)])
 
 @router.get("")
 def list_types(where: Where, to: To) -> WorkerTypeList:
-    """The worker types where the key reaches: how many run, how many should, and why. A type that is about several
-    environments is seen by keys that reach all of them."""
+    """List worker types in the key's scope: running and wanted workers, and why. A type that covers several
+    environments is visible only to keys that cover all of them."""
     if where.nothing:
         return WorkerTypeList(types=[])
     with connection(to.postgres) as conn:
@@ -48,11 +48,11 @@ def list_decisions(
     id: Name,
     by: SignedIn,
     to: To,
-    changes: Annotated[bool, Query(description="Only decisions that were no hold.")] = False,
+    changes: Annotated[bool, Query(description="Omit `hold` decisions.")] = False,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Decisions per page.")] = 100,
     cursor: CursorText = None,
 ) -> DecisionList:
-    """What was decided about the worker type of this name, newest first, with what it was based on."""
+    """List the decisions for a worker type, newest first, with their inputs."""
     order = f"decisions of {id}" + (" that changed something" if changes else "")
     before = CURSOR.place(order, cursor)
     with connection(to.postgres) as conn:
@@ -65,32 +65,34 @@ def list_decisions(
 
 @router.get("/{id}/keda")
 def show_keda_value(id: Name, by: SignedIn, to: To) -> KedaValue:
-    """How many workers of this type there should be, for KEDA's metrics-api scaler. What is not known is a 503 and
-    never a number, so that KEDA keeps what it has."""
+    """Wanted number of workers of a type, for KEDA's metrics-api scaler. Answers 503 instead of a number if it is
+    unknown, so that KEDA keeps the current replicas."""
     with connection(to.postgres) as conn:
         known = _reached(conn, id, by)
     if not known.fresh:
-        raise _not_known(f"The last decision about {id!r} is old: does `headrace autoscale run` run, and its servers?")
+        raise _not_known(
+            f"The last decision for {id!r} is stale: check that `headrace autoscale run` and its servers are running."
+        )
     if not known.worker.enabled:
-        raise _not_known(f"The worker type {id!r} is switched off, so nothing is decided about it.")
+        raise _not_known(f"Worker type {id!r} is disabled.")
     if not known.known:
-        raise _not_known(f"It is not known how many workers there should be: {known.sentence}.")
+        raise _not_known(f"The wanted number of workers is unknown: {known.sentence}.")
     return keda_value(known)
 
 
 def _not_known(detail: str) -> Problem:
-    return Problem(503, f"{detail} Keep as many as there are.", {"Retry-After": str(RETRY_AFTER_S)})
+    return Problem(503, f"{detail} Keep the current number.", {"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _reached(conn: Connection, name: str, by: Caller) -> KnownType:
-    """404 for what does not exist and for what the key does not reach, in the same words."""
-    found = records.find_type(conn, name)
-    if found is None or not _is_within(found, narrowed(by.scope, Within())):
-        raise Problem(404, f"There is no worker type {name[:128]!r}, or not where this key reaches.")
-    return found
+    """Return the worker type if it exists and is in the key's scope; otherwise raise the same 404 for both cases."""
+    stored = records.find_type(conn, name)
+    if stored is None or not _is_within(stored, narrowed(by.scope, Within())):
+        raise Problem(404, f"Worker type {name[:128]!r} does not exist or is outside this key's scope.")
+    return stored
 
 
 def _is_within(known: KnownType, where: Within) -> bool:
-    """A type that names no organisation is within all of them only."""
+    """Return True if the filter covers all environments of the type."""
     own = (known.org, known.project, known.env)
     return all(wanted in (None, part) for wanted, part in zip(where.parts.values(), own, strict=True))

@@ -1,4 +1,4 @@
-"""What queues and environments may do: pause, close, limits, caps."""
+"""Routes that change queue settings and environment limits."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from headrace.queue.queue import UNCHANGED, QueueChange
 
 router = APIRouter(prefix="/api/v1", route_class=SegmentRoute, tags=["control"])
 
-Part = Annotated[str | None, Query(description="Not needed where the key's scope says it.")]
+Part = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
 
 
 @router.patch("/queues/{queue}/settings", responses=responses(413))
 def change_settings(
     queue: str, tenant: OperateTenant, op: Op, auditor: Auditor, given: SettingsChange
 ) -> QueueSettings:
-    """Pause or resume a queue, close or open it, limit how many of its jobs run at once, set its caps. What is left out
-    stays as it is; all that is given changes in one step. Answers with the settings as they are then. Needs level
-    operate."""
+    """Change a queue's settings: paused, closed, concurrency limit, warm-tier caps. Omitted fields are unchanged; all
+    given fields change atomically. Returns the resulting settings. Requires level operate."""
     ref = queue_ref(tenant, queue)
     with auditor.record("queue.settings", tenant, queue, **given.model_dump(exclude_unset=True)):
         op.client.change(ref, _change(given))
@@ -43,8 +42,8 @@ def set_limits(
     org: Part = None,
     project: Part = None,
 ) -> EnvironmentLimits:
-    """Limit how many jobs of an environment run at once. No queue goes beyond the limit of its environment, burst or
-    not; jobs that run already go on. May be set before the first job. Needs level operate."""
+    """Set an environment's concurrency limit. With a burst factor the environment as a whole may exceed it, a single
+    queue may not. Running jobs continue. Can be set before the first job. Requires level operate."""
     tenant = by.tenant(org, project, env, Level.OPERATE)
     with auditor.record("environment.limits", tenant, **given.model_dump()):
         op.client.limits(tenant, given.limit, given.burst)
@@ -52,11 +51,11 @@ def set_limits(
 
 
 def _change(given: SettingsChange) -> QueueChange:
-    said = given.model_fields_set
+    fields = given.model_fields_set
     caps = (given.caps.items, given.caps.bytes) if given.caps else (None, None)
     return QueueChange(
-        paused=given.paused if "paused" in said else UNCHANGED,
-        closed=given.closed if "closed" in said else UNCHANGED,
-        limit=given.limit if "limit" in said else UNCHANGED,
-        caps=caps if "caps" in said else UNCHANGED,
+        paused=given.paused if "paused" in fields else UNCHANGED,
+        closed=given.closed if "closed" in fields else UNCHANGED,
+        limit=given.limit if "limit" in fields else UNCHANGED,
+        caps=caps if "caps" in fields else UNCHANGED,
     )

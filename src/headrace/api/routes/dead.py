@@ -1,4 +1,4 @@
-"""Dead jobs: looking at them, letting them run again, removing them."""
+"""Routes for dead jobs: list, show, redrive, delete."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Milliseconds = Annotated[int, Field(ge=0, lt=2**53)]
 
 CURSOR: Cursor[tuple[int, str]] = Cursor(tuple[Milliseconds, Name])
 UNTIL: Cursor[int] = Cursor(Milliseconds)
-"""Of what is done in several calls: when the first one began."""
+"""Cursor of an operation that takes several calls: the start time of the first one."""
 
 
 def dead_filter(
     task: Annotated[NameOrEmpty, Query(description="Jobs of this task.")] = "",
     error: Annotated[ErrorText, Query(description="Jobs whose error contains this text.")] = "",
-    buried_from: Annotated[AwareDatetime | None, Query(description="Buried then or later.")] = None,
-    buried_to: Annotated[AwareDatetime | None, Query(description="Buried then or before.")] = None,
+    buried_from: Annotated[AwareDatetime | None, Query(description="Buried at or after this time.")] = None,
+    buried_to: Annotated[AwareDatetime | None, Query(description="Buried at or before this time.")] = None,
 ) -> DeadFilter:
     return DeadFilter((), task, error, _ms(buried_from), _ms(buried_to))
 
@@ -66,7 +66,7 @@ def list_dead_jobs(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs per page.")] = 100,
     cursor: CursorText = None,
 ) -> DeadList:
-    """Dead jobs of a queue in both tiers, newest first."""
+    """List the dead jobs of a queue in both tiers, newest first."""
     ref = queue_ref(tenant, queue)
     after = CURSOR.place("dead", cursor)
     op.state(ref)
@@ -76,28 +76,28 @@ def list_dead_jobs(
 
 @router.get("/{queue}/dead/{id}")
 def show_dead_job(queue: str, id: str, tenant: ReadTenant, op: Op) -> DeadJobDetail:
-    """One dead job with its whole error and the beginning of its payload."""
+    """Get one dead job with its full error and a payload preview."""
     ref = queue_ref(tenant, queue)
     check_name("job id", id)
     op.state(ref)
     found = find_dead(op.tiers, ref, id, PREVIEW_BYTES)
     if found is None:
-        raise UnknownJob(f"There is no dead job {id!r} in the queue {queue!r}: it never was, was redriven or removed.")
+        raise UnknownJob(f"No dead job {id!r} in queue {queue!r}: it never existed, was redriven or was removed.")
     return dead_job_detail(found)
 
 
 @router.post("/{queue}/dead/redrive", responses=responses(413))
 def redrive_dead_jobs(queue: str, tenant: OperateTenant, op: Op, auditor: Auditor, given: Redrive) -> Redriven:
-    """Let dead jobs run again, with all their attempts, longest dead first. Needs level operate.
+    """Redrive dead jobs with a fresh set of attempts, longest dead first. Requires level operate.
 
-    A call redrives `limit` jobs at most; repeat it with `cursor` until `next` is null. An id that waits again already
-    stays dead.
+    A call redrives at most `limit` jobs; repeat it with `cursor` until `next` is null. A job whose id is already queued
+    again stays dead.
     """
     ref = queue_ref(tenant, queue)
     until_ms = UNTIL.place("redrive", given.cursor)
     which = DeadFilter(given.ids or (), given.task, given.error, _ms(given.buried_from), _ms(given.buried_to))
-    asked = given.model_dump(mode="json", exclude_defaults=True, exclude={"cursor"})
-    with auditor.record("dead.redrive", tenant, queue, **asked) as entry:
+    details = given.model_dump(mode="json", exclude_defaults=True, exclude={"cursor"})
+    with auditor.record("dead.redrive", tenant, queue, **details) as entry:
         op.state(ref)
         until_ms = until_ms or _now_ms(op, ref)
         redriven = op.tiers.redrive_some(ref, _until(until_ms, which), given.limit)
@@ -114,27 +114,28 @@ def remove_dead_jobs(
     auditor: Auditor,
     which: Which,
     id: Annotated[
-        list[Name] | None, Query(max_length=MAX_QUERY_IDS, description="This job; may be repeated, up to 100 times.")
+        list[Name] | None, Query(max_length=MAX_QUERY_IDS, description="Job id; may be repeated up to 100 times.")
     ] = None,
     everything: Annotated[
-        bool, Query(alias="all", description="Must be true where neither ids nor a filter say which.")
+        bool, Query(alias="all", description="Required if neither ids nor a filter are given.")
     ] = False,
-    limit: Annotated[int, Query(ge=1, le=MAX_REDRIVE, description="Most jobs of this call.")] = 500,
+    limit: Annotated[int, Query(ge=1, le=MAX_REDRIVE, description="Maximum jobs per call.")] = 500,
     cursor: CursorText = None,
 ) -> Removed:
-    """Remove dead jobs for good, longest dead first: those of the ids, those that match, or all. Needs level operate.
+    """Delete dead jobs permanently, longest dead first: by id, by filter, or all. Requires level operate.
 
-    A call removes `limit` jobs at most; repeat it with `cursor` until `next` is null.
+    A call deletes at most `limit` jobs; repeat it with `cursor` until `next` is null.
     """
     ref = queue_ref(tenant, queue)
     until_ms = UNTIL.place("remove", cursor)
     which = replace(which, ids=id or ())
     if which == DeadFilter() and not everything:
         raise Problem(
-            400, "Say which dead jobs: id, task, error, buried_from or buried_to; or all=true. Nothing was removed."
+            400,
+            "Select dead jobs by id, task, error, buried_from or buried_to, or pass all=true. Nothing was removed.",
         )
-    asked = {name: value for name, value in vars(which).items() if value}
-    with auditor.record("dead.remove", tenant, queue, **asked) as entry:
+    details = {name: value for name, value in vars(which).items() if value}
+    with auditor.record("dead.remove", tenant, queue, **details) as entry:
         op.state(ref)
         until_ms = until_ms or _now_ms(op, ref)
         removed = op.tiers.remove_dead(ref, _until(until_ms, which), limit)
@@ -144,16 +145,16 @@ def remove_dead_jobs(
 
 
 def _now_ms(op: Operating, ref: QueueRef) -> int:
-    """By the clock that buries."""
+    """Return the time in ms by Valkey's clock, which also sets burial times."""
     return int(op.tiers.run(op.tiers.stubs.room(ref)).now_ms)
 
 
 def _until(at_ms: int, which: DeadFilter) -> DeadFilter:
-    """Jobs that died when the first call had begun are not meant."""
+    """Exclude jobs that were buried after `at_ms`, the start of the first call."""
     until_ms = at_ms if which.buried_until_ms is None else min(at_ms, which.buried_until_ms)
     return replace(which, buried_until_ms=until_ms)
 
 
 def _ms(when: datetime | None) -> int | None:
-    """Times before 1970 are as good as its beginning: nothing was buried then."""
+    """Convert to Unix milliseconds, at least 0: nothing was buried before 1970."""
     return None if when is None else max(0, int(when.timestamp() * 1000))

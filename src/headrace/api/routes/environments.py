@@ -1,4 +1,4 @@
-"""Environments and what their queues hold together."""
+"""Route that lists environments with totals over their queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def list_environments(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Environments per page.")] = MAX_PAGE,
     cursor: CursorText = None,
 ) -> EnvironmentList:
-    """The environments where the key reaches that ever had a queue, with their totals now. Needs Valkey alone."""
+    """List environments in the key's scope that ever had a queue, with current totals. Reads Valkey only."""
     after = CURSOR.place("environments", cursor)
     now_ms = op.to.now_ms()
     by_env = {env: list(states) for env, states in groupby(op.states(where), lambda state: state.ref.environment)}

@@ -1,4 +1,4 @@
-"""How the process is: alive, able to work, and what it counted. For those who run it, not for tenants."""
+"""Routes for operators: liveness, readiness and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter(include_in_schema=False)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 VARY = "Accept, Accept-Encoding, Authorization, Cookie"
 STRANGER = (
-    "Metrics need a key, unless they are asked for directly from this machine, at a loopback address: send "
+    "/metrics requires an API key, except for direct requests from this machine to a loopback address: send "
     "`Authorization: Bearer hr_…`."
 )
 
@@ -33,30 +33,30 @@ Somebody = Annotated[Caller | None, Depends(maybe_caller)]
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process is alive; says nothing of the servers behind it."""
+    """Report that the process is alive, independently of the servers behind it."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 async def readyz(to: To, by: Somebody) -> JSONResponse:
-    """Do all servers answer? Which do not is told to those who have a key."""
-    found = await to.readiness.look()
-    ready = all(answer.up for answer in found.values())
+    """Report whether all servers answer; with a valid key also the state of each."""
+    results = await to.readiness.look()
+    ready = all(result.up for result in results.values())
     body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
     if by is not None:
-        body["servers"] = _told(found)
+        body["servers"] = _told(results)
     return JSONResponse(body, 200 if ready else 503, None if ready else {"Retry-After": str(RETRY_AFTER_S)})
 
 
 @router.get("/metrics")
 def metrics(request: Request, to: To, by: Somebody) -> Response:
-    """Of the queues that the key reaches, as the newest snapshot has them; and of this process, for keys that reach
-    everything and for direct requests from this machine. For Prometheus."""
+    """Serve Prometheus metrics: the queues in the key's scope from the newest snapshot, and for keys with global scope
+    and direct requests from this machine also the metrics of this process."""
     if not is_served(to.settings):
         raise Problem(404, "Not Found")
     if by is not None:
         request.state.rate = spent = to.rates.spend(by.key_id)
-        spent.refuse_excess(f"The key {by.name!r}")
+        spent.refuse_excess(f"key {by.name!r}")
     elif not _is_direct(request):
         raise Problem(401, STRANGER, {"WWW-Authenticate": CHALLENGE})
     openmetrics = _wants_openmetrics(request.headers.get("accept", ""))
@@ -76,24 +76,24 @@ def metrics(request: Request, to: To, by: Somebody) -> Response:
 def _wants_openmetrics(accept: str) -> bool:
     try:
         return choose_encoder(accept)[1].startswith("application/openmetrics-text")
-    except (TypeError, ValueError):  # a version that is none
+    except (TypeError, ValueError):  # malformed version
         return False
 
 
 def is_served(settings: ApiSettings) -> bool:
-    """Where only this machine can ask, anybody may; elsewhere somebody has to want it."""
+    """Return whether /metrics is enabled: `api.metrics` if set, otherwise only when the server binds loopback."""
     return settings.host in LOOPBACK if settings.metrics is None else settings.metrics
 
 
 def _is_direct(request: Request) -> bool:
-    """Return True for a request from this machine that came through no proxy. Where the address is one that a proxy
-    reported, the header with it is itself a reason to refuse."""
+    """Return True for a request from this machine that did not pass a proxy. Forwarding headers make it False, even if
+    the reported address is a loopback address."""
     peer = request.client.host if request.client else None
     return is_direct_loopback(peer, request.headers.getlist("host"), request.headers.keys())
 
 
-def _told(found: Mapping[str, Answer]) -> dict[str, Any]:
+def _told(results: Mapping[str, Answer]) -> dict[str, Any]:
     return {
-        name: {"status": "up" if answer.up else "down", "latency_ms": answer.latency_ms}
-        for name, answer in found.items()
+        name: {"status": "up" if result.up else "down", "latency_ms": result.latency_ms}
+        for name, result in results.items()
     }

@@ -1,4 +1,4 @@
-"""History from ClickHouse: of a queue, of an environment, and the queues that lead in it."""
+"""Routes for history from ClickHouse: of a queue, of an environment, and queue rankings."""
 
 from __future__ import annotations
 
@@ -48,21 +48,27 @@ Metric = Literal[
     "run_p95",
 ]
 
-PERIOD = "How long, up to now, or up to `end`: a number and `s`, `m`, `h` or `d`, up to `400d`. 30m unless told."
+PERIOD = (
+    "Length of the window, ending now or at `end`: a number and `s`, `m`, `h` or `d`, at most `400d` (default 30m)."
+)
 
 
 async def _window(
     to: To,
     period: Annotated[str | None, Query(description=PERIOD, examples=["30m", "24h", "7d"])] = None,
     start: Annotated[
-        str | None, Query(description="Instead of a period: ISO 8601 or Unix time.", examples=["2026-01-31T11:30:00Z"])
-    ] = None,
-    end: Annotated[str | None, Query(description="Now unless told.", examples=["2026-01-31T12:00:00Z"])] = None,
-    resolution: Annotated[
         str | None,
         Query(
-            description="Length of a point, a multiple of 5s. It follows from the period unless told.", examples=["1m"]
+            description="Start of the window, instead of a period: ISO 8601 or Unix time.",
+            examples=["2026-01-31T11:30:00Z"],
         ),
+    ] = None,
+    end: Annotated[
+        str | None, Query(description="End of the window (default now).", examples=["2026-01-31T12:00:00Z"])
+    ] = None,
+    resolution: Annotated[
+        str | None,
+        Query(description="Length of a point, a multiple of 5s (default: chosen from the period).", examples=["1m"]),
     ] = None,
 ) -> Window:
     return window_of(to.now_ms(), period, start, end, resolution)
@@ -73,7 +79,7 @@ Asked = Annotated[Window, Depends(_window)]
 
 async def _environment(
     by: SignedIn,
-    environment: Annotated[str, Path(description="Its name, percent-encoded, `/` included.")],
+    environment: Annotated[str, Path(description="Name of the environment, percent-encoded, including `/`.")],
     org: Part = None,
     project: Part = None,
 ) -> EnvRef:
@@ -87,28 +93,28 @@ Environment = Annotated[EnvRef, Depends(_environment)]
 async def queue_metrics(
     request: Request, queue: str, tenant: ReadTenant, by: SignedIn, window: Asked, to: To
 ) -> Response:
-    """History of one queue: a point per step, without gaps, and the numbers of the whole range."""
+    """Get the history of one queue: one point per step without gaps, and a summary of the whole range."""
     ref = QueueRef(tenant.org, tenant.project, tenant.env, queue)
     check_queue(ref)
 
     def answer(reads: Reads) -> bytes:
-        found = queue_history(reads, ref, window, to.now_ms())
-        if found is None:
-            raise Problem(404, f"There is no history of a queue {queue!r} in {_place(tenant)}.")
-        return present_queue(queue, found)
+        history = queue_history(reads, ref, window, to.now_ms())
+        if history is None:
+            raise Problem(404, f"No history for queue {queue!r} in {_place(tenant)}.")
+        return present_queue(queue, history)
 
     return await _answered(request, to, by, answer)
 
 
 @router.get("/environments/{environment}/queue-metrics", response_model=EnvironmentHistory)
 async def environment_metrics(request: Request, tenant: Environment, by: SignedIn, window: Asked, to: To) -> Response:
-    """History of all queues of an environment together, in the shape of that of a queue."""
+    """Get the history of all queues of an environment together, in the same format as for one queue."""
 
     def answer(reads: Reads) -> bytes:
-        found = environment_history(reads, tenant, window, to.now_ms())
-        if found is None:
-            raise Problem(404, f"There is no history of queues in {_place(tenant)}.")
-        return present_environment(tenant.env, found)
+        history = environment_history(reads, tenant, window, to.now_ms())
+        if history is None:
+            raise Problem(404, f"No history for queues in {_place(tenant)}.")
+        return present_environment(tenant.env, history)
 
     return await _answered(request, to, by, answer)
 
@@ -119,11 +125,12 @@ async def rank_queues(
     tenant: Environment,
     by: SignedIn,
     to: To,
-    metric: Annotated[Metric, Query(description="By what they are ranked, highest first.")] = "depth",
-    period: Annotated[str, Query(description="How long, up to now.", examples=["1h"])] = DEFAULT_PERIOD,
+    metric: Annotated[Metric, Query(description="Metric to rank by, highest first.")] = "depth",
+    period: Annotated[str, Query(description="Length of the window, ending now.", examples=["1h"])] = DEFAULT_PERIOD,
     limit: Annotated[int, Query(ge=1, le=MAX_TOP)] = 10,
 ) -> Response:
-    """The queues of an environment that lead in one number. Gauges are of now, counters and waits of the period."""
+    """Rank the queues of an environment by one metric. Gauges are current values; counters and waits cover the
+    period."""
     window = ranking_window(to.now_ms(), period)
 
     def answer(reads: Reads) -> bytes:

@@ -1,4 +1,4 @@
-"""Jobs: sending them, looking at one, taking one back."""
+"""Routes for jobs: enqueue, show, cancel."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ router = APIRouter(prefix="/api/v1", route_class=SegmentRoute, tags=["jobs"])
 
 @router.post("/queues/{queue}/jobs", responses=responses(409, 413), response_model=Enqueued)
 def enqueue_jobs(queue: str, tenant: OperateTenant, op: Op, given: OneOrMany) -> Enqueued | JSONResponse:
-    """Send one job, or up to 1,000 as `{"jobs": […]}`. Needs level operate.
+    """Enqueue one job, or up to 1,000 as `{"jobs": […]}`. Requires level operate.
 
-    The queue comes into being with its first job. What does not fit into Valkey waits in PostgreSQL. If that cannot
-    take it either, some jobs may be refused while others were accepted: the 503 then says in `jobs` which, and under
-    which ids to send the rest again. A quota that is used up refuses all jobs of a call: 409, or 429 with `Retry-After`
-    if they come too fast. This is not written to the audit log: it goes on while PostgreSQL is away.
+    A queue is created by its first job. Jobs that do not fit into Valkey are stored in PostgreSQL. If that fails, some
+    jobs may be refused while others were accepted: `jobs` in the 503 lists them, with the ids for a retry. An exhausted
+    quota refuses all jobs of a call: 409, or 429 with `Retry-After` for the enqueue rate. Not recorded in the audit
+    log, so that it works while PostgreSQL is down.
     """
     ref = queue_ref(tenant, queue)
     new = [each.as_new() for each in (given.jobs if isinstance(given, JobsToEnqueue) else [given])]
@@ -42,8 +42,7 @@ def enqueue_jobs(queue: str, tenant: OperateTenant, op: Op, given: OneOrMany) ->
 
 @router.get("/jobs/{id}")
 def show_job(id: str, tenant: ReadTenant, op: Op) -> Job:
-    """Where a job stands, the beginning of what it carries, and how it failed last. One that is done is known for
-    `queue.keep_done`."""
+    """Get a job's state, payload preview and last error. Finished jobs are remembered for `queue.keep_done`."""
     check_name("job id", id)
     found = op.client.get(tenant, id)
     if found is None:
@@ -53,15 +52,14 @@ def show_job(id: str, tenant: ReadTenant, op: Op) -> Job:
 
 @router.delete("/jobs/{id}", responses=responses(409))
 def cancel_job(id: str, tenant: OperateTenant, op: Op, auditor: Auditor) -> Cancelled:
-    """Take back a job that still waits. One that a worker has started, or that is dead, stays as it is: 409. Needs
-    level operate."""
+    """Cancel a waiting job. A running or dead job is left unchanged: 409. Requires level operate."""
     check_name("job id", id)
     with auditor.record("job.cancel", tenant, job=id) as entry:
         was = op.client.cancel(tenant, id)
         if was is None:
             raise _unknown(tenant, id)
         if was not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):
-            raise JobNotWaiting(f"The job {id!r} is {was}: only one that waits can be cancelled. It was left as it is.")
+            raise JobNotWaiting(f"Job {id!r} is {was}; only waiting jobs can be cancelled. Nothing was changed.")
         entry.note(was=was.value)
     return Cancelled(id=id, was=was.value)
 
@@ -71,19 +69,19 @@ def _told(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> list[EnqueuedJob]
 
 
 def _partly(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> JSONResponse:
-    """Which jobs were accepted matters: without it, nobody knows the ids of the others."""
+    """Return a 503 that lists all jobs with their ids, and whether each was accepted."""
     detail = (
-        f"{len(jobs) - sum(accepted)} of {len(jobs)} jobs were not accepted: they do not fit into Valkey, and "
-        f"PostgreSQL could not keep them. {sum(accepted)} were accepted and will run. Send the others again, with the "
-        "ids in `jobs`: what is there already is not accepted twice."
+        f"{len(jobs) - sum(accepted)} of {len(jobs)} jobs were not accepted: they do not fit into Valkey and "
+        f"PostgreSQL could not store them. {sum(accepted)} were accepted and will run. Retry the others with the ids "
+        "in `jobs`; a job that already exists is not added twice."
     )
-    told = [each.model_dump() for each in _told(jobs, accepted)]
-    body = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": detail, "jobs": told}
+    listed = [each.model_dump() for each in _told(jobs, accepted)]
+    body = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": detail, "jobs": listed}
     return JSONResponse(body, 503, {"Retry-After": str(RETRY_AFTER_S)}, MEDIA_TYPE)
 
 
 def _unknown(env: EnvRef, job_id: str) -> UnknownJob:
     return UnknownJob(
-        f"There is no job {job_id!r} in {env.org} / {env.project} / {env.env}. It never was there, was cancelled, "
-        "expired or removed, or has been done for longer than queue.keep_done."
+        f"No job {job_id!r} in {env.org} / {env.project} / {env.env}: it never existed, was cancelled, expired or "
+        "removed, or finished longer ago than queue.keep_done."
     )

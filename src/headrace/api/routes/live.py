@@ -1,4 +1,4 @@
-"""Queues as they are now."""
+"""Routes for the current state of queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Order = Literal["asc", "desc"]
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Place = tuple[Number | None, str, str, str, str]
-"""The value that the list is sorted by, and the queue's name."""
+"""Position in the sorted list: the sort value and the queue's names."""
 
 CURSOR: Cursor[Place] = Cursor(Place)
 
@@ -52,17 +52,15 @@ CURSOR: Cursor[Place] = Cursor(Place)
 def list_queues(
     where: Where,
     op: Op,
-    name: Annotated[str, Query(max_length=128, description="Queues whose name contains this.")] = "",
-    paused: Annotated[bool | None, Query(description="Paused ones only, or only those that are not.")] = None,
-    nonempty: Annotated[
-        bool, Query(description="Only queues where a job waits, is scheduled, runs or is dead.")
-    ] = False,
-    sort: Annotated[Column, Query(description="Queues for which this is not known come last.")] = "name",
+    name: Annotated[str, Query(max_length=128, description="Only queues whose name contains this text.")] = "",
+    paused: Annotated[bool | None, Query(description="Filter by paused state.")] = None,
+    nonempty: Annotated[bool, Query(description="Only queues with waiting, scheduled, running or dead jobs.")] = False,
+    sort: Annotated[Column, Query(description="Sort column; queues without a value come last.")] = "name",
     order: Annotated[Order, Query()] = "asc",
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Queues per page.")] = MAX_PAGE,
     cursor: CursorText = None,
 ) -> QueueList:
-    """Every queue where the key reaches that was ever used, with its state now. Needs Valkey alone."""
+    """List every queue in the key's scope that was ever used, with its current state. Reads Valkey only."""
     what = f"queues {sort} {order}"
     after = CURSOR.place(what, cursor)
     now_ms = op.to.now_ms()
@@ -84,7 +82,7 @@ def list_queues(
 
 @router.get("/queues/{queue}")
 def show_queue(queue: str, tenant: ReadTenant, op: Op) -> QueueDetail:
-    """One queue: its state and settings, what it counted, and what waits in it by task, flow and flow type."""
+    """Get one queue: state, settings, counters, and waiting jobs by task, flow and flow type."""
     ref = queue_ref(tenant, queue)
     state, now_ms = op.state(ref), op.to.now_ms()
     rows, complete = flows_of(op, state)
@@ -117,7 +115,7 @@ def settings_of(op: Operating, state: QueueState) -> QueueSettings:
 
 
 def flows_of(op: Operating, state: QueueState) -> tuple[list[FlowDetail], bool]:
-    """What waits, by what it is part of; and whether PostgreSQL's part is in it."""
+    """Return the waiting jobs by task, flow and flow type, and whether those in PostgreSQL are included."""
     warm = read_queue_details(op.to.valkey, op.to.shards, state.ref)
     cold: list[Detail] | None = []
     if state.cold:
@@ -129,7 +127,7 @@ def flows_of(op: Operating, state: QueueState) -> tuple[list[FlowDetail], bool]:
 
 
 def largest(rows: list[FlowDetail], most: int) -> list[FlowDetail]:
-    """Those with the most jobs, in the order in which they came."""
+    """Return the rows with the most jobs, in their original order."""
     chosen = sorted(range(len(rows)), key=lambda number: -rows[number].total)[:most]
     return [rows[number] for number in sorted(chosen)]
 
@@ -158,7 +156,7 @@ def _value(state: QueueState, column: Column) -> float | None:
     match column:
         case "name":
             return None
-        case "oldest_age_ms":  # ages grow while pages are read; times do not
+        case "oldest_age_ms":  # sorted by time, because ages change between pages
             return None if state.oldest_ms is None else -state.oldest_ms
         case "utilization_pct":
             return state.running / state.limit if state.limit else None
@@ -167,7 +165,7 @@ def _value(state: QueueState, column: Column) -> float | None:
 
 
 def sort_key(order: Order) -> Callable[[Place], Any]:
-    """Values up or down; what has none comes last; names decide between equals."""
+    """Return a sort key: by value in this order, rows without a value last, ties by name."""
     sign = 1 if order == "asc" else -1
 
     def key(place: Place) -> Any:

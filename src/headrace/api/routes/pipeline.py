@@ -1,5 +1,5 @@
-"""Progress and losses of the pipeline, of all tenants together; and what happened to servers, with the losses of queues
-that the key reaches."""
+"""Route for the pipeline's progress and losses over all tenants, and server events with the losses of queues in the
+key's scope."""
 
 from __future__ import annotations
 
@@ -38,27 +38,30 @@ class Batch(BaseModel):
     finished_at: str = Field(examples=["2026-01-31T12:00:02.153Z"])
     batch_id: int = Field(examples=[812])
     events: int = Field(examples=[1200])
-    rows: int = Field(description="That they became in ClickHouse.", examples=[14])
+    rows: int = Field(description="Rows written to ClickHouse.", examples=[14])
     duration_ms: int = Field(examples=[640])
     fresh_after_ms: int | None = Field(
-        description="From its oldest event until its rows could be read; null: it had none.", examples=[2100]
+        description="Time from the oldest event until its rows were readable; null if the batch had no events.",
+        examples=[2100],
     )
-    lost_events: int = Field(description="Trimmed, or never written, before they could be read.", examples=[0])
-    set_aside: int = Field(description="Entries that could not be understood.", examples=[0])
-    rewinds: int = Field(description="Times a shard's event number went back: Valkey lost data.", examples=[0])
+    lost_events: int = Field(description="Events trimmed or never written before the pipeline read them.", examples=[0])
+    set_aside: int = Field(description="Unreadable entries.", examples=[0])
+    rewinds: int = Field(
+        description="How often a shard's event number decreased because Valkey lost data.", examples=[0]
+    )
 
 
 class GapDocument(BaseModel):
-    """A time of which rows were lost between the pipeline and ClickHouse."""
+    """Time range in which rows were lost between the pipeline and ClickHouse."""
 
     shard: int = Field(examples=[1])
     start: str = Field(examples=["2026-01-31T11:20:00Z"])
     end: str = Field(examples=["2026-01-31T11:20:05Z"])
-    events: int | None = Field(description="That are missing; null: not known.", examples=[420])
+    events: int | None = Field(description="Missing events; null if unknown.", examples=[420])
 
 
 class LossDocument(BaseModel):
-    """Accepted jobs of a queue that are missing, as far as counters know."""
+    """Missing accepted jobs of a queue, according to counters."""
 
     org: str
     project: str
@@ -73,19 +76,19 @@ class ServerEventDocument(BaseModel):
     id: int = Field(examples=[7])
     noticed_at: Time = Field(examples=["2026-01-31T11:58:04.120Z"])
     server: Literal["valkey", "postgres"]
-    shard: int = Field(description="The shard whose mover noticed it.", examples=[1])
+    shard: int = Field(description="Shard whose mover detected the event.", examples=[1])
     kind: str = Field(examples=["went back"])
-    description: str | None = Field(description="null: shown only to keys that reach everything.")
+    description: str | None = Field(description="Returned only to keys with global scope, otherwise null.")
     missing: int = Field(
-        description="Accepted jobs that are missing in queues that the key reaches, as far as counters know.",
+        description="Missing accepted jobs of queues in the key's scope, according to counters.",
         examples=[12],
     )
-    queues: int = Field(description="Queues that the key reaches and that miss jobs.", examples=[1])
-    losses: list[LossDocument] = Field(description="Those of them that miss most; at most 20.")
+    queues: int = Field(description="Queues in the key's scope with missing jobs.", examples=[1])
+    losses: list[LossDocument] = Field(description="Queues with the most missing jobs, at most 20.")
 
 
 class LastHour(BaseModel):
-    """All batches of the last hour together. Null: nothing to measure."""
+    """Totals over the batches of the last hour. Null if there is nothing to measure."""
 
     batches: int = Field(examples=[1640])
     events: int = Field(examples=[980000])
@@ -101,15 +104,16 @@ class LastHour(BaseModel):
 
 class Pipeline(BaseModel):
     watermark: str | None = Field(
-        description="Everything up to then is in history; null: not known.", examples=["2026-01-31T12:00:02.153Z"]
+        description="All events up to this time are in history; null if unknown.",
+        examples=["2026-01-31T12:00:02.153Z"],
     )
-    lag_ms: int | None = Field(description="How long that is ago.", examples=[1485])
+    lag_ms: int | None = Field(description="Time since then, in ms.", examples=[1485])
     last_hour: LastHour
-    gaps: list[GapDocument] = Field(description="Of the last day, oldest first; at most 100.")
+    gaps: list[GapDocument] = Field(description="Gaps of the last day, oldest first; at most 100.")
     server_events: list[ServerEventDocument] | None = Field(
-        description="Of the last 7 days, newest first; at most 50. null: PostgreSQL did not answer."
+        description="Events of the last 7 days, newest first; at most 50. null if PostgreSQL did not answer."
     )
-    batches: list[Batch] = Field(description="Of the last day, newest first.")
+    batches: list[Batch] = Field(description="Batches of the last day, newest first.")
     timestamp: str = Field(description="The API's clock.", examples=["2026-01-31T12:00:03.638Z"])
 
 
@@ -118,10 +122,10 @@ async def show_pipeline(
     request: Request,
     by: SignedIn,
     to: Annotated[Services, Depends(services)],
-    limit: Annotated[int, Query(ge=1, le=MAX_BATCHES, description="Most batches.")] = 60,
+    limit: Annotated[int, Query(ge=1, le=MAX_BATCHES, description="Maximum number of batches.")] = 60,
 ) -> Pipeline:
-    """How far and how fast the pipeline is, what it lost, and what happened to servers. Needs ClickHouse; what happened
-    to servers is null without PostgreSQL."""
+    """Get pipeline progress, speed and losses, and server events. Requires ClickHouse; server events are null without
+    PostgreSQL."""
     events = await run_in_threadpool(_read_events, to, by.scope)
     return await asked(request, to, by, lambda reads: _pipeline(reads, to.now_ms(), limit, events))
 
@@ -153,7 +157,7 @@ def _read_events(to: Services, scope: Scope) -> list[ServerEventDocument] | None
 
 
 def _event(event: ServerEvent, scope: Scope) -> ServerEventDocument:
-    """The description counts queues of all tenants."""
+    """Build the document of an event. The description counts queues of all tenants, so it requires global scope."""
     known = {name: getattr(event, name) for name in ("id", "server", "shard", "kind", "missing", "queues")}
     return ServerEventDocument(
         **known,
@@ -164,12 +168,12 @@ def _event(event: ServerEvent, scope: Scope) -> ServerEventDocument:
 
 
 def _gaps(reads: Reads, now_ms: int, watermark_ms: int | None) -> list[GapDocument]:
-    """Only gaps between intervals: what precedes the first one may be from an older release."""
-    found = [] if watermark_ms is None else read_gaps(reads, now_ms - DAY_MS, watermark_ms, 0)
-    found.sort(key=lambda gap: (gap.start_ms, gap.shard))
+    """Return the gaps between intervals. Time before the first interval may be from an older release."""
+    gaps = [] if watermark_ms is None else read_gaps(reads, now_ms - DAY_MS, watermark_ms, 0)
+    gaps.sort(key=lambda gap: (gap.start_ms, gap.shard))
     return [
         GapDocument(shard=gap.shard, start=iso(gap.start_ms), end=iso(gap.end_ms), events=gap.events or None)
-        for gap in found[:MAX_GAPS]
+        for gap in gaps[:MAX_GAPS]
     ]
 
 

@@ -1,4 +1,4 @@
-"""All routes about queues, jobs and environments as one router; each group has a module of its own."""
+"""Router that combines the routes for queues, jobs and environments."""
 
 from __future__ import annotations
 

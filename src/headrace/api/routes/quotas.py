@@ -1,4 +1,4 @@
-"""Quotas: what operators allow tenants to use."""
+"""Routes for quotas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.queue.validate import check_name
 
 router = APIRouter(prefix="/api/v1", tags=["quotas"])
 
-Part = Annotated[str | None, Query(description="Not needed where the key's scope says it.")]
+Part = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
 Value = Annotated[int, Field(ge=0, le=MOST)]
 
 
@@ -28,14 +28,15 @@ class QuotaDocument(BaseModel):
     level: str = Field(description="environment, project, organisation or default.", examples=["environment"])
     limit: int | None = Field(description="Null: no quota.", examples=[10_000])
     source: str | None = Field(
-        description="own: set for this tenant; default: that of every environment; null: there is none.",
+        description="own: set for this tenant; default: the default of all environments; null: no quota.",
         examples=["own"],
     )
     used: int | None = Field(
-        description="Null: a rate, or the key does not reach all that the quota is about.", examples=[812]
+        description="Null for rates, and if the key's scope does not cover everything that the quota covers.",
+        examples=[812],
     )
     share: int | None = Field(
-        description="Of a quota of a project or organisation: what the environment may use of it at the moment.",
+        description="For quotas of a project or organisation: the part that the environment may currently use.",
         examples=[None],
     )
 
@@ -51,7 +52,7 @@ class QuotaChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     quotas: dict[Quota, Value | None] = Field(
-        description="Quotas to set; those that are left out stay. Null: none, whatever the default is.",
+        description="Quotas to set; omitted ones are unchanged. Null: no quota, regardless of the default.",
         examples=[{"warm_jobs": 10_000, "enqueue_rate": 200}],
         min_length=1,
     )
@@ -59,9 +60,9 @@ class QuotaChange(BaseModel):
 
 @router.get("/quotas")
 def show_quotas(by: SignedIn, op: Op, org: Part = None, project: Part = None, env: Part = None) -> QuotaList:
-    """The quotas of an environment, with those of its project and organisation; or of a project or organisation, if the
-    names end there. What is used is shown where the key reaches all of it. Keys that reach everything get the defaults
-    without names."""
+    """Get the quotas of an environment with those of its project and organisation; or of a project or organisation, if
+    only these are named. Use is returned if the key's scope covers it. Without names, keys with global scope get the
+    defaults."""
     return _shown(op, by, _tenant(by, org, project, env))
 
 
@@ -69,8 +70,8 @@ def show_quotas(by: SignedIn, op: Op, org: Part = None, project: Part = None, en
 def set_quotas(
     by: SignedIn, op: Op, auditor: Auditor, given: QuotaChange, org: Part = None, project: Part = None, env: Part = None
 ) -> QuotaList:
-    """Set quotas of an environment, a project, an organisation, or without names the defaults of every environment.
-    Needs a key of level admin that reaches everything: quotas are the operator's."""
+    """Set quotas of an environment, a project, an organisation, or without names the defaults of all environments.
+    Requires level admin and global scope, because quotas belong to the operator."""
     tenant = _tenant(by, org, project, env)
     _refuse_tenants(by)
     values = {str(name): value for name, value in given.quotas.items()}
@@ -87,10 +88,10 @@ def unset_quotas(
     org: Part = None,
     project: Part = None,
     env: Part = None,
-    quota: Annotated[list[Quota] | None, Query(description="Only these; may be repeated. Else all.")] = None,
+    quota: Annotated[list[Quota] | None, Query(description="Quota to remove; may be repeated (default: all).")] = None,
 ) -> QuotaList:
-    """Let the defaults hold again for an environment, or let a project, an organisation or the defaults have no quota.
-    Needs a key of level admin that reaches everything."""
+    """Remove quotas: an environment falls back to the defaults; a project, an organisation or the defaults then have
+    none. Requires level admin and global scope."""
     tenant = _tenant(by, org, project, env)
     _refuse_tenants(by)
     names = [str(name) for name in quota or Quota]
@@ -100,19 +101,19 @@ def unset_quotas(
 
 
 def _tenant(by: Caller, org: str | None, project: str | None, env: str | None) -> TenantRef:
-    """Return what the URL names, completed by the key's scope. 404 for what the key does not reach."""
-    asked = {"org": org, "project": project, "env": env}
-    for what, name in asked.items():
+    """Return the tenant named in the URL, completed by the key's scope. Raises a 404 outside the key's scope."""
+    requested = {"org": org, "project": project, "env": env}
+    for what, name in requested.items():
         if name is not None:
             check_name(what, name)
-    parts = {what: getattr(by.scope, what) if name is None else name for what, name in asked.items()}
+    parts = {what: getattr(by.scope, what) if name is None else name for what, name in requested.items()}
     if any(getattr(by.scope, what) not in (None, name) for what, name in parts.items()):
         where = " / ".join(name for name in parts.values() if name)
-        raise Problem(404, f"There is no tenant {where}, or it is not one that this key reaches.")
+        raise Problem(404, f"Tenant {where} does not exist or is outside this key's scope.")
     try:
         return TenantRef(*(name or "" for name in parts.values()))
     except ValueError:
-        raise Problem(400, "A project needs its org, and an env its project. Nothing was changed.") from None
+        raise Problem(400, "A project needs an org, and an env needs a project. Nothing was changed.") from None
 
 
 def _refuse_tenants(by: Caller) -> None:
@@ -120,8 +121,8 @@ def _refuse_tenants(by: Caller) -> None:
     if not by.scope.is_everything:
         raise Problem(
             403,
-            "Quotas are set by operators, with keys that reach everything. The key "
-            f"{by.name!r} reaches {by.scope}. Nothing was changed.",
+            f"Changing quotas requires a key with global scope; key {by.name!r} covers {by.scope}. "
+            "Nothing was changed.",
         )
 
 
@@ -130,13 +131,13 @@ def _scope(tenant: TenantRef) -> Scope:
 
 
 def _shown(op: Operating, by: Caller, tenant: TenantRef) -> QuotaList:
-    def reaches(level: TenantRef) -> bool:
+    def is_covered(level: TenantRef) -> bool:
         names = ((by.scope.org, level.org), (by.scope.project, level.project), (by.scope.env, level.env))
-        return all(mine is None or mine == name for mine, name in names)
+        return all(own is None or own == name for own, name in names)
 
-    found = QuotaKeeper(op.tiers).describe(tenant, reaches, count_quota_use)
+    uses = QuotaKeeper(op.tiers).describe(tenant, is_covered, count_quota_use)
     names = _scope(tenant)
-    return QuotaList(org=names.org, project=names.project, env=names.env, quotas=[_document(use) for use in found])
+    return QuotaList(org=names.org, project=names.project, env=names.env, quotas=[_document(use) for use in uses])
 
 
 def _document(use: QuotaUse) -> QuotaDocument:

@@ -1,4 +1,4 @@
-"""Signing in to the dashboard: with a key, or with a link that works once."""
+"""Routes for signing in to the dashboard with a key or a one-time link, and for signing out."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ router = APIRouter()
 To = Annotated[Services, Depends(services)]
 
 _suspects = CapacityLimiter(2)
-"""Links from addresses that sent much that was wrong are looked up by few at a time, so that they take no threads from
-others; none is refused unseen."""
+"""Limits how many links from addresses with many failures are looked up at a time, so that they do not occupy request
+threads. A valid link still works."""
 
 USED_LINK = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Headrace</title>
-<h1>This link does not sign in</h1>
-<p>It was used before, is older than an hour, or never was one. Run <code>headrace keys link</code> where Headrace runs
-to get another, or <a href="/">sign in with a key</a>.</p>
+<h1>This sign-in link is not valid</h1>
+<p>It was already used, has expired (one hour), or never existed. Run <code>headrace keys link</code> where Headrace
+runs to get another, or <a href="/">sign in with a key</a>.</p>
 </html>
 """
 
 
 class SignIn(BaseModel):
-    key: str = Field(max_length=256, description="The text of a key, `hr_…`.")
+    key: str = Field(max_length=256, description="API key, `hr_…`.")
 
 
 @router.post("/api/v1/session", responses=responses(400, 401, 403, 413, 429, 500, 503))
@@ -57,7 +57,7 @@ async def sign_in(given: SignIn, request: Request, response: Response, to: To) -
     key = await find_key(request, to, given.key)
     if key is None:
         raise refusal(request, to)
-    to.rates.spend(key.id).refuse_excess(f"The key {key.name!r}")
+    to.rates.spend(key.id).refuse_excess(f"key {key.name!r}")
     cookie = await run_in_threadpool(_begin, request, to, key.id)
     sessions.give_cookie(request, response, cookie, to.settings)
     return who(replace(key.caller, session_id=cookie.partition(".")[0]))
@@ -65,19 +65,19 @@ async def sign_in(given: SignIn, request: Request, response: Response, to: To) -
 
 @router.get("/api/v1/session", responses=responses(401, 429, 500, 503))
 async def show_session(by: SignedIn) -> dict[str, Any]:
-    """Who am I: the key's name, where it reaches, and what it may do."""
+    """Get the authenticated key: name, scope and level."""
     return who(by)
 
 
 @router.get("/api/v1/session/state", include_in_schema=False)
 async def is_signed_in(by: Annotated[Caller | None, Depends(maybe_caller)]) -> dict[str, bool]:
-    """For pages: browsers log every 401 as an error, also one that was to be expected."""
+    """Report whether the caller is signed in. Pages use it because browsers log every 401 as an error."""
     return {"signed_in": by is not None}
 
 
 @router.delete("/api/v1/session", status_code=204, responses=responses(403, 500, 503))
 async def sign_out(request: Request, response: Response, to: To) -> None:
-    """End the session: its cookie is worth nothing from then on. Without one there is nothing to do."""
+    """Sign out: end the session, so that its cookie becomes invalid. Does nothing without a session."""
     if sessions.cookie_of(request) is None:
         return
     sessions.refuse_foreign(request)
@@ -89,14 +89,14 @@ async def sign_out(request: Request, response: Response, to: To) -> None:
 
 @router.get("/login/{token}", include_in_schema=False)
 async def use_link(token: str, request: Request, to: To) -> Response:
-    """A link that `headrace up` or `headrace keys link` printed. A valid one signs in whatever else its address has
-    sent: others may share the address."""
+    """Sign in with a link printed by `headrace up` or `headrace keys link`. A valid link works even if its address has
+    sent many invalid ones, because others may share the address."""
     is_suspect = not to.failures.look(network_of(request)).allowed
     cookie = None
     if sessions.LINK.fullmatch(token):
         cookie = await to_thread.run_sync(_use, request, to, token, limiter=_suspects if is_suspect else None)
     if cookie is None:
-        to.failures.spend(network_of(request)).refuse_excess("This address")
+        to.failures.spend(network_of(request)).refuse_excess("this address")
         return HTMLResponse(USED_LINK, 404)
     response = RedirectResponse("/", 303)
     sessions.give_cookie(request, response, cookie, to.settings)
@@ -104,7 +104,7 @@ async def use_link(token: str, request: Request, to: To) -> Response:
 
 
 def _use(request: Request, to: Services, token: str) -> str | None:
-    """Return the cookie of a new session; None if the link is not valid."""
+    """Use up the link and return the cookie of a new session; None if the link is not valid."""
     with connection(to.postgres) as conn:
         key_id = sessions.use_link(conn, token)
         if key_id is None or keys.find_key(conn, key_id) is None:
@@ -115,7 +115,7 @@ def _use(request: Request, to: Services, token: str) -> str | None:
 
 
 def _begin(request: Request, to: Services, key_id: str) -> str:
-    """Return the cookie of a new session."""
+    """Begin a session and return its cookie."""
     with connection(to.postgres) as conn:
         cookie = sessions.begin_session(conn, request, key_id, "key", address_of(request), to.settings.session)
     to.keys.refresh()

@@ -1,4 +1,4 @@
-"""Browsers that are signed in: list them, end one."""
+"""Routes that list and end browser sessions."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ CURSOR: Cursor[tuple[datetime, str]] = Cursor(tuple[AwareDatetime, Name])
 
 
 class SessionDocument(BaseModel):
-    """A browser that is signed in."""
+    """Session of a browser."""
 
     id: str = Field(examples=["5be1a09c4f7730d2"])
-    key_id: str = Field(description="The key that it stands for.", examples=["0f3a91c2be77"])
+    key_id: str = Field(description="Key of the session.", examples=["0f3a91c2be77"])
     key_name: str = Field(examples=["deploys"])
     level: str = Field(examples=["operate"])
-    org: str | None = Field(description="Where the key reaches; null: all.", examples=["acme"])
+    org: str | None = Field(description="Scope of the key; null: all.", examples=["acme"])
     project: str | None = Field(examples=["shop"])
     env: str | None = Field(examples=["prod"])
-    via: str = Field(description="How it began: `key` or `link`.", examples=["key"])
-    address: str = Field(description="Where it began.", examples=["10.0.0.7"])
+    via: str = Field(description="How the session was started: `key` or `link`.", examples=["key"])
+    address: str = Field(description="Client address at sign-in.", examples=["10.0.0.7"])
     user_agent: str = Field(examples=["Mozilla/5.0 (X11; Linux x86_64)"])
     created_at: Time = Field(examples=["2026-01-31T12:00:03.638Z"])
-    last_used_at: Time | None = Field(description="To about a minute.", examples=["2026-01-31T12:41:00.000Z"])
+    last_used_at: Time | None = Field(description="Accurate to about a minute.", examples=["2026-01-31T12:41:00.000Z"])
     expires_at: Time = Field(examples=["2026-02-01T00:00:03.638Z"])
     current: bool = Field(description="True for the session of this request.", examples=[False])
 
 
 class SessionList(BaseModel):
     sessions: list[SessionDocument]
-    next: str | None = Field(description="`cursor` of the next page; null: there is none.")
+    next: str | None = Field(description="`cursor` of the next page; null: this is the last.")
 
 
 @router.get("")
@@ -58,7 +58,7 @@ def list_sessions(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions per page.")] = 100,
     cursor: CursorText = None,
 ) -> SessionList:
-    """Sessions of the caller's own key; with level admin, of all keys that reach nothing beyond its scope."""
+    """List sessions of the caller's own key; with level admin, of all keys whose scope is within its own."""
     before = CURSOR.place("sessions", cursor)
     with connection(to.postgres) as conn:
         found = sessions.list_sessions(conn, by, limit + 1, before)
@@ -69,11 +69,11 @@ def list_sessions(
 
 @router.delete("/{id}", status_code=204)
 def revoke_session(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
-    """End a session: its cookie is refused at once by this process, and by the others within two seconds."""
+    """End a session. Its cookie is refused at once by this process, and within two seconds by others."""
     with connection(to.postgres) as conn:
         found = sessions.list_sessions(conn, by, 1, session_id=id)
     if not found:
-        raise Problem(404, f"There is no session {id[:128]!r}, or not where this key reaches.")
+        raise Problem(404, f"Session {id[:128]!r} does not exist or is outside this key's scope.")
     known = found[0]
     with auditor.record("session.revoke", known.scope, id=id, key_id=known.key_id, key_name=known.key_name):
         with connection(to.postgres) as conn:

@@ -1,4 +1,4 @@
-"""Live state as server-sent events: a snapshot, then what changed."""
+"""Live queue state as server-sent events: a snapshot, then changes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headrace.history.presenter import iso
 router = APIRouter(prefix="/api/v1", tags=["queues"])
 
 CHECK_S = 1.0
-"""How often a stream looks whether its key and its session are still valid."""
+"""Interval in seconds at which a stream checks that its key and session are still valid."""
 HEARTBEAT_S = 15.0
 SEND_S = 30.0
-"""A client that takes nothing for this long is gone."""
+"""A client that receives nothing for this long is disconnected."""
 LIFE_S = 3600.0
-"""Then the client asks again, and so shows its key again."""
+"""Maximum duration of a stream; the client then reconnects and authenticates again."""
 RETRY_MS = 2000
 
 EXAMPLE = (
@@ -39,18 +39,17 @@ EXAMPLE = (
 
 
 class EventStream(StreamingResponse):
-    """Listens from before the first byte until the client has gone, so that nothing is held for clients that are not
-    there."""
+    """Response that is subscribed to a feed from before its first byte until the client disconnects."""
 
     def __init__(self, op: Operating, where: Within, by: Caller) -> None:
-        # The type is not said at the class: OpenAPI would take it for the type of this route's problems too.
+        # The media type is not a class attribute, because OpenAPI would use it for this route's errors too.
         super().__init__(_nothing(), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
         self._op = op
         self._where = where
         self._by = by
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def patient_send(message: Message) -> None:
+        async def send_with_timeout(message: Message) -> None:
             async with asyncio.timeout(SEND_S):
                 await send(message)
 
@@ -61,28 +60,28 @@ class EventStream(StreamingResponse):
                 raise first.error
             self.body_iterator = self._events(feed, first)
             try:
-                await super().__call__(scope, receive, patient_send)
+                await super().__call__(scope, receive, send_with_timeout)
             except TimeoutError:
-                pass  # whoever reads nothing is not told why it ended
+                pass  # the client does not read, so there is no point in sending a reason
 
-    async def _events(self, feed: Feed, told: Reading) -> AsyncGenerator[bytes]:
-        began = said = time.monotonic()
-        yield f"retry: {RETRY_MS}\n\n".encode() + self._snapshot(told)
+    async def _events(self, feed: Feed, sent: Reading) -> AsyncGenerator[bytes]:
+        began = sent_at = time.monotonic()
+        yield f"retry: {RETRY_MS}\n\n".encode() + self._snapshot(sent)
         while time.monotonic() - began < LIFE_S:
             try:
                 async with asyncio.timeout(CHECK_S):
-                    newest = await feed.newer(told.number)
+                    newest = await feed.newer(sent.number)
             except TimeoutError:
-                newest = told
+                newest = sent
             if not self._op.to.keys.is_live(self._by):
-                yield event("end", {"detail": "The key or the session is not valid any more. Sign in again."})
+                yield event("end", {"detail": "The key or session is no longer valid. Sign in again."})
                 return
-            if newest is not told:
-                yield self._news(told, newest)
-                told, said = newest, time.monotonic()
-            elif time.monotonic() - said >= HEARTBEAT_S:
+            if newest is not sent:
+                yield self._news(sent, newest)
+                sent, sent_at = newest, time.monotonic()
+            elif time.monotonic() - sent_at >= HEARTBEAT_S:
                 yield b": heartbeat\n\n"
-                said = time.monotonic()
+                sent_at = time.monotonic()
 
     def _snapshot(self, reading: Reading) -> bytes:
         now_ms = self._op.to.now_ms()
@@ -92,7 +91,7 @@ class EventStream(StreamingResponse):
 
     def _news(self, before: Reading, newest: Reading) -> bytes:
         if newest.error is not None:
-            detail = "The live state cannot be read now: Valkey does not answer. This goes on when it does."
+            detail = "Live state is unavailable: Valkey does not answer. Updates resume when it does."
             return event("unavailable", {"detail": detail}, newest.number)
         now_ms = self._op.to.now_ms()
         body = {
@@ -109,29 +108,29 @@ class EventStream(StreamingResponse):
     status_code=200,
     responses={
         200: {
-            "description": "Events, until the client closes the connection or the key ends.",
+            "description": "Events, until the client disconnects or the key becomes invalid.",
             "content": {"text/event-stream": {"schema": {"type": "string"}, "example": EXAMPLE}},
         }
     },
 )
 async def stream_queues(by: SignedIn, where: Where, op: Op) -> EventStream:
-    """Live state as server-sent events.
+    """Stream live queue state as server-sent events.
 
-    First `snapshot`, with the queues as `GET /queues` shows them (5,000 at most); then `change` with those that are not
-    as they were, not more than once a second; `unavailable` while Valkey does not answer; `end` when the key is
-    revoked. A comment comes every 15 s when there is nothing else. A stream ends after an hour, and a client that comes
-    again gets a snapshot. Streams are bounded, per key and in all: 429.
+    First `snapshot` with the queues as in `GET /queues` (at most 5,000); then `change` with changed queues, at most
+    once a second; `unavailable` while Valkey does not answer; `end` when the key is revoked. A comment is sent every
+    15 s if nothing else is. A stream ends after an hour, and a client that reconnects gets a new snapshot. Open streams
+    are limited per key and in total: 429.
     """
     return EventStream(op, where, by)
 
 
 def event(name: str, body: dict[str, Any], number: int | None = None) -> bytes:
-    """JSON in one line: an event's data ends at a line break."""
+    """Format a server-sent event. The JSON is a single line, because a line break ends the data."""
     head = "" if number is None else f"id: {number}\n"
     return f"{head}event: {name}\ndata: {json.dumps(body)}\n\n".encode()
 
 
 async def _nothing() -> AsyncGenerator[bytes]:
-    """Until there is somebody to tell."""
+    """Return an empty body, replaced when the stream is subscribed."""
     for chunk in ():
         yield chunk

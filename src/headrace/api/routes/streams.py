@@ -1,4 +1,4 @@
-"""Watched streams as their watchers last saw them. Nothing is measured here: the streams may be anywhere."""
+"""Routes for watched streams, as last measured by their watchers. The streams may be on other servers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ CURSOR: Cursor[tuple[str, str, str, str]] = Cursor(tuple[str, str, str, str])
 def list_streams(
     where: Where,
     to: To,
-    name: Annotated[str, Query(max_length=128, description="Those whose `queue` contains this.")] = "",
+    name: Annotated[str, Query(max_length=128, description="Only groups whose `queue` contains this text.")] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_STREAMS, description="Groups per page.")] = MAX_STREAMS,
     cursor: CursorText = None,
 ) -> WatchedStreamList:
-    """The groups of streams that are watched where the key reaches, as they were last seen. Needs Valkey alone. A
-    group that no watcher looked at for a day is forgotten."""
+    """List watched stream groups in the key's scope, as last measured. Reads Valkey only. Groups not measured for a day
+    are removed."""
     after = CURSOR.place("streams", cursor)
     now_ms = clock_ms(to.valkey)
-    found = [] if where.nothing else seen_refs(to.valkey, to.shards, where.covers, where.prefix)
-    matching = [ref for ref in found if name in ref.queue]
+    refs = [] if where.nothing else seen_refs(to.valkey, to.shards, where.covers, where.prefix)
+    matching = [ref for ref in refs if name in ref.queue]
     page, more = page_of(matching, _names, after, limit)
     return WatchedStreamList(
         streams=[stream_shown(seen, now_ms) for seen in read_seen(to.valkey, to.shards, page)],
@@ -53,16 +53,16 @@ def list_streams(
 
 @router.get("/{stream}/{group}")
 def show_stream(stream: str, group: str, tenant: ReadTenant, to: To) -> WatchedStream:
-    """One group of a stream, as it was last seen."""
+    """Get one stream group, as last measured."""
     ref = queue_ref(tenant, watched(stream, group, **vars(tenant)).ref.queue)
-    found = [seen for seen in read_seen(to.valkey, to.shards, [ref]) if (seen.stream, seen.group) == (stream, group)]
-    if not found:
+    reports = [each for each in read_seen(to.valkey, to.shards, [ref]) if (each.stream, each.group) == (stream, group)]
+    if not reports:
         raise Problem(
             404,
-            f"The group {group[:128]!r} of the stream {stream[:128]!r} is not watched here. "
-            "`headrace streams watch` watches one.",
+            f"Group {group[:128]!r} of stream {stream[:128]!r} is not watched. "
+            "Start a watcher with `headrace streams watch`.",
         )
-    return stream_shown(found[0], clock_ms(to.valkey))
+    return stream_shown(reports[0], clock_ms(to.valkey))
 
 
 def _names(ref: QueueRef) -> tuple[str, str, str, str]:

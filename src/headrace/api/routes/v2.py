@@ -1,5 +1,5 @@
-"""Queue metrics in the words of action classes: action class = queue, action = task, plugin = what a worker's tasks
-come from. Fields may be added to these shapes, none renamed."""
+"""Routes for queue metrics in terms of action classes: action class = queue, action = task, plugin = package of a
+worker's tasks. Fields may be added to the responses, not renamed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ router = APIRouter(prefix="/api/v2/metrics/queues", tags=["queue metrics v2"])
 
 MAX_ROWS = 10_000
 
-Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows of each list.")]
+Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum rows of each list.")]
 
 
 @router.get("/detailed")
 def detailed_queues(by: SignedIn, where: Where, op: Op, limit: Rows = MAX_ROWS) -> DetailedQueues:
-    """What waits in each tier, by action class, flow and action. Read at most every 5 s per scope. Needs Valkey and
+    """List waiting jobs per tier, by action class, flow and action. Cached for 5 s per scope. Requires Valkey and
     PostgreSQL."""
-    found = op.details(by.scope, where)
+    depths = op.details(by.scope, where)
     return DetailedQueues(
-        warmQueues=[_queue(detail) for detail in _largest(found.warm, limit)],
-        coldQueues=[_queue(detail) for detail in _largest(found.cold, limit)],
-        timestamp=iso(found.at_ms),
-        truncated=max(len(found.warm), len(found.cold)) > limit,
+        warmQueues=[_queue(detail) for detail in _largest(depths.warm, limit)],
+        coldQueues=[_queue(detail) for detail in _largest(depths.cold, limit)],
+        timestamp=iso(depths.at_ms),
+        truncated=max(len(depths.warm), len(depths.cold)) > limit,
     )
 
 
@@ -42,12 +42,12 @@ def detailed_queues(by: SignedIn, where: Where, op: Op, limit: Rows = MAX_ROWS) 
     responses={200: {"content": {"application/json": {"example": {"org.example.MyTransform": "my-plugin:1.0.0"}}}}},
 )
 def action_plugins(by: SignedIn, where: Where, op: Op) -> dict[str, str]:
-    """Action class → the plugin that provides its actions, as workers report it. Of action classes where something
-    waits or runs and whose environment a worker of the plugin has run the action for; if several plugins do, they are
-    separated by commas."""
-    found = op.details(by.scope, where)
+    """List the plugin that provides each action class, as reported by workers. Only action classes with waiting or
+    running jobs, in environments for which a worker of the plugin has run the action; several plugins are
+    comma-separated."""
+    depths = op.details(by.scope, where)
     workers = op.workers
-    pairs = {(detail.ref, detail.task) for detail in (*found.warm, *found.cold)}
+    pairs = {(detail.ref, detail.task) for detail in (*depths.warm, *depths.cold)}
     pairs |= {(task.queue, task.task) for task in workers.running if where.covers(task.queue.environment)}
     plugins: dict[str, set[str]] = {}
     for ref, task in pairs:
@@ -58,19 +58,19 @@ def action_plugins(by: SignedIn, where: Where, op: Op) -> dict[str, str]:
 
 @router.get("/running")
 def running_tasks(where: Where, op: Op, limit: Rows = 1000) -> RunningTasks:
-    """What workers run now, as they said at their last heartbeat."""
+    """List running tasks as of each worker's last heartbeat."""
     now_ms = op.to.now_ms()
-    found = [task for task in op.workers.running if where.covers(task.queue.environment)]
-    found.sort(key=lambda task: (task.started_at_ms, task.job_id))
+    tasks = [task for task in op.workers.running if where.covers(task.queue.environment)]
+    tasks.sort(key=lambda task: (task.started_at_ms, task.job_id))
     return RunningTasks(
-        tasks=[_task(task, now_ms) for task in found[:limit]],
+        tasks=[_task(task, now_ms) for task in tasks[:limit]],
         heartbeatThresholdMs=STALE_MS,
-        truncated=len(found) > limit,
+        truncated=len(tasks) > limit,
     )
 
 
 def _largest(details: Sequence[Detail], most: int) -> list[Detail]:
-    """Those with the most jobs, in the order in which they came."""
+    """Return the rows with the most jobs, in their original order."""
     chosen = sorted(range(len(details)), key=lambda number: -details[number].waiting)[:most]
     return [details[number] for number in sorted(chosen)]
 
