@@ -11,9 +11,9 @@ from headrace.embedded.process import LOOPBACK
 
 @contextmanager
 def reserved_port() -> Generator[int]:
-    """Connections are refused until somebody listens there who was told of it; nobody is given it by chance.
+    """Yield a port on which connections are refused until a server is started on it.
 
-    The port stays bound and is not listened on. Servers set SO_REUSEADDR, and may bind it beside us.
+    The port stays bound without listening, so that nothing else gets it. Servers set SO_REUSEADDR and can bind it too.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Commands of Headrace as processes of their own, with their /metrics and /healthz; and tasks for workers."""
+"""Commands of Headrace in their own processes, with /metrics and /healthz, and tasks for workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.conftest import wait_until
 from tests.snapshots import Told, parsed
 
 ROOT = Path(__file__).parents[1]
-START_S = 240.0  # on a machine that has much else to do
+START_S = 240.0  # enough for a busy machine
 
 tasks = Tasks()
 
@@ -50,16 +50,16 @@ async def hopeless(job: LeasedJob) -> None:
 
 @tasks.task()
 def wait_for(job: LeasedJob) -> None:
-    """Until there is the file that the payload names."""
+    """Wait until the file named by the payload exists."""
     while not Path(job.payload.decode()).exists():
         time.sleep(0.02)
 
 
 class Process:
-    """`headrace …`, in a folder of its own, on any free port."""
+    """A `headrace` command in its own folder, with metrics on any free port."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], *command: str, port: int | None = 0) -> None:
-        """`env`: settings, as in REDIS_URL. `port`: of its metrics; None for a command without that option."""
+        """Start the command. `env`: settings, for example REDIS_URL. `port`: metrics port; None: no such option."""
         self.log = folder / "process.log"
         settings = {f"HEADRACE_{name}": value for name, value in env.items()}
         pages = [] if port is None else ["--metrics-port", str(port)]
@@ -115,11 +115,11 @@ class Process:
 
 
 def ended(told: Told) -> float:
-    """Jobs that are done or dead."""
+    """Return the number of jobs that are done or dead."""
     return sum(value(told, "headrace_worker_jobs_total", outcome=outcome) for outcome in ("ack", "bury"))
 
 
 def value(told: Told, name: str, **labels: str) -> float:
-    """Of all series that have these labels, added up."""
+    """Return the sum of all series with these labels."""
     wanted = set(labels.items())
     return sum(number for series, number in told.get(name, {}).items() if wanted <= set(series))

@@ -1,4 +1,4 @@
-"""`headrace up` as a person runs it: a process with a data directory, watched from outside."""
+"""Runs `headrace up` as a process with its own data directory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headrace.postgres.connect import connect
 from tests.conftest import wait_until
 
 START_S = 240.0
-CHART_S = 480.0  # Spark starts, on a machine that has much else to do
+CHART_S = 480.0  # Spark takes long to start on a busy machine
 CURRENT_MS = 60_000
 ANSWER_S = 60.0
-POLL_S = 0.2  # whoever asks more often takes the time of those who start
+POLL_S = 0.2  # polling more often would slow down the processes that are starting
 STOP_S = 600.0
 
-# Alerts and decisions come quickly, receivers of the tests may be told, and nobody is refused for a slow disk.
+# Short intervals for alerts and decisions, receivers on private addresses allowed, and long timeouts for slow disks.
 QUICK = {
     "HEADRACE_ALERTS_EVERY": "2s",
     "HEADRACE_AUTOSCALE_EVERY": "2s",
@@ -40,10 +40,10 @@ PATIENT = {"HEADRACE_EMBEDDED_START_TIMEOUT": "4m"}
 
 
 def command_lines(processes: Iterable[psutil.Process]) -> list[str]:
-    """Return the arguments of each process that has not ended yet."""
+    """Return the arguments of each running process."""
     lines: list[str] = []
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # also raised for one that ended and was not waited for yet
+        with suppress(psutil.NoSuchProcess):  # also raised for a zombie process
             lines.append(" ".join(process.cmdline()))
     return lines
 
@@ -75,16 +75,16 @@ class RunningStack:
 
     @property
     def key(self) -> str:
-        """The key that the stack keeps beside its data."""
+        """Return the local key in the data directory."""
         return wait_until(lambda: read_local_key(self.data_dir), "the stack has made its key", START_S, POLL_S)
 
     def link(self) -> str:
-        """Signs one browser in."""
+        """Return the sign-in link."""
         with connect(self.urls["postgres"]) as conn:
             return make_link(conn, id_of(self.key) or "", self.dashboard)
 
     def get(self, path: str) -> Any:
-        """What the API answers there; None if it does not, or with an error."""
+        """Return the JSON of an API response; None if there is no response or an error."""
         assert self.process.poll() is None, self.process.communicate()[1]
         asked = urllib.request.Request(self.urls["dashboard"] + path, headers={"Authorization": f"Bearer {self.key}"})
         try:
@@ -94,7 +94,7 @@ class RunningStack:
             return None
 
     def wait_for_chart(self) -> None:
-        """Until the demo's steady queue has completed jobs in its history."""
+        """Wait until history contains completed jobs of the demo's steady queue."""
 
         def completed() -> bool:
             answer = self.get("api/v1/queues/emails/metrics?org=acme&project=shop&env=prod&period=5m")
@@ -103,7 +103,7 @@ class RunningStack:
         wait_until(completed, "the first chart", CHART_S, POLL_S)
 
     def wait_for_pipeline(self) -> None:
-        """Wait until history lags behind the queues by less than the stack waits for it when it stops."""
+        """Wait until the lag of history is short enough for the stack to catch up when it stops."""
 
         def is_current() -> bool:
             answer = self.get("api/v1/pipeline")
@@ -124,7 +124,7 @@ class RunningStack:
         return self.wait()
 
     def wait(self) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
+        """Return exit code, standard output and standard error."""
         out, err = self.process.communicate(timeout=STOP_S)
         return self.process.returncode, out, err
 
@@ -135,9 +135,10 @@ class RunningStack:
 
 
 class Demo:
-    """The demo on one data directory: started when somebody first wants it, and again after it was killed or stopped.
+    """The demo on one data directory, started on first use and again after it was killed or stopped.
 
-    It runs on the wheel's Java, so that a machine without any is covered as well."""
+    It uses the wheel's Java, to cover machines without Java.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._data_dir = folder / "data"
@@ -160,7 +161,7 @@ class Demo:
         self._stack = None
 
     def stop(self) -> dict[str, Any]:
-        """What it says in the end; its counts agree with its history."""
+        """Stop the demo and return its final JSON; the counters must agree with history."""
         self.stack.wait_for_pipeline()
         code, out, err = self.stack.stop()
         self._stack = None
@@ -170,7 +171,7 @@ class Demo:
 
 
 def without_java(folder: Path) -> dict[str, str]:
-    """An environment in which everything is on PATH but Java."""
+    """Return an environment with everything on PATH except Java."""
     folder.mkdir()
     for name in [name for name in os.environ["PATH"].split(os.pathsep) if Path(name).is_dir()]:
         for program in Path(name).iterdir():
@@ -181,5 +182,5 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 def outcome(out: str) -> dict[str, Any]:
-    """The JSON object in the last line of standard output."""
+    """Return the JSON object in the last line of standard output."""
     return json.loads(out.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The newcomer's first command, and what happens when it is killed."""
+"""`headrace up`: start, restart of killed processes, stop, and errors at start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stacks() -> Iterator[list[RunningStack]]:
 
 
 def wait_until_gone(children: list[psutil.Process]) -> None:
-    """A guard kills what has not ended after its grace; a machine that has much else to do needs longer than that."""
+    """Wait until all processes have exited. A guard kills its command after a grace period, later on a busy machine."""
     wait_until(lambda: not any(map(is_alive, children)), "every child is gone", GONE_S)
 
 
@@ -45,7 +45,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def with_argument(text: str) -> list[psutil.Process]:
-    """Processes on whose command line it is."""
+    """Return the processes with `text` in their command line."""
     return [each for each in psutil.process_iter(["cmdline"]) if text in str(each.info["cmdline"])]  # pyright: ignore
 
 
@@ -90,7 +90,7 @@ def test_it_ends_by_itself_when_its_time_is_over(
     warehouse: Client,
     stacks: list[RunningStack],
 ) -> None:
-    """On servers that are there already."""
+    """Uses servers that are already running."""
     env = {
         "HEADRACE_REDIS_URL": valkey_url,
         "HEADRACE_POSTGRES_URL": postgres_url,
@@ -104,7 +104,7 @@ def test_it_ends_by_itself_when_its_time_is_over(
     password = urlsplit(valkey_url).password
     assert password
     assert outcome(out)["urls"]["redis"] == valkey_url.replace(password, "***")
-    assert outcome(out)["versions"] == {}  # it has started none
+    assert outcome(out)["versions"] == {}  # no embedded server was started
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_what_dies_is_started_again_and_the_rest_goes_on(tmp_path: Path, stacks:
             try:
                 pids[name] = int((tmp_path / "data" / "log" / f"{name}.pid").read_text())
             except (OSError, ValueError):
-                pass  # it is about to be started
+                pass  # the process is about to start
         return pids
 
     first = wait_until(lambda: len(found := processes()) == 4 and found, "all have started")

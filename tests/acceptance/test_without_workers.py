@@ -31,7 +31,7 @@ operator = ">"
 threshold = 100
 window = "30s"
 """
-# A machine that has much else to do starts Spark in minutes: how far history is behind is looked at below.
+# On a busy machine Spark takes minutes to start; the lag of history is checked below.
 PATIENT_ALERTS = {"HEADRACE_ALERTS_MAX_LAG": "30m"}
 
 
@@ -64,13 +64,13 @@ def test_a_backlog_is_reported_and_delayed_jobs_become_ready_without_a_worker(tm
 
 
 def incidents(stack: RunningStack) -> list[dict[str, Any]]:
-    """All that there ever were, Headrace's own among them."""
+    """Return all incidents, including those about Headrace's own health."""
     answer = stack.get("api/v1/alerts/incidents")
     return [] if answer is None else answer["incidents"]
 
 
 def watermark_s(stack: RunningStack) -> float:
-    """Up to when everything is in history, in seconds since 1970; 0 if nothing is."""
+    """Return the time up to which history is complete, in Unix seconds; 0 if there is none."""
     answer = stack.get("api/v1/pipeline")
     found = answer and answer["watermark"]
     return datetime.fromisoformat(found).timestamp() if found else 0.0

@@ -1,4 +1,4 @@
-"""Bounds stored in Valkey hold for every client, whatever options it was made with."""
+"""Bounds stored in Valkey apply to every client, regardless of its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of the queue against a real Valkey, as a person or a script runs them."""
+"""The queue commands against a real Valkey."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class TestQueues:
 
 
 def _enqueued_per_s(line: str, as_json: bool) -> float:
-    """0 in lines that do not tell it."""
+    """Return the rate in a line of output; 0 if it has none."""
     if as_json:
         rates = json.loads(line)["queues"][0]["per_s"]
         return rates["enqueued"] if rates else 0.0
@@ -359,7 +359,7 @@ class TestMetrics:
         assert (told["enabled"], [one["enabled"] for one in told["shards"]]) == (False, [False, False])
         shell.client.enqueue(REF, NewJob("send"))
         mine = shell.document("metrics", "status")["shards"][REF.environment.shard(SHARDS)]
-        assert (mine["stream_length"], mine["seq"]) == (1, 2)  # the second was counted, not written
+        assert (mine["stream_length"], mine["seq"]) == (1, 2)  # the second event was counted but not written
         assert shell.document("metrics", "on")["enabled"]
         assert not list(shell.valkey.scan_iter("*metrics:enabled"))
 

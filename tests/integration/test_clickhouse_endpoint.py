@@ -1,6 +1,6 @@
 """The embedded ClickHouse endpoint, through an unmodified clickhouse-connect and through plain HTTP."""
 
-# clickhouse-connect and pyarrow are typed in part, pandas not at all.
+# clickhouse-connect and pyarrow are only partially typed, pandas is not.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportArgumentType=false
 
@@ -44,7 +44,7 @@ PATIENCE_S = 120.0
 
 
 class Endpoint:
-    """The endpoint as a process of its own."""
+    """The endpoint in its own process."""
 
     def __init__(self, data_dir: Path, port: int) -> None:
         self.data_dir = data_dir
@@ -110,7 +110,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Generator[Endpoint]:
 
 @pytest.fixture
 def own_endpoint(tmp_path: Path) -> Generator[Endpoint]:
-    """One that a test may kill."""
+    """Yield an endpoint that the test may kill."""
     with reserved_port() as port:
         running = Endpoint(tmp_path / "data with 'quote' ü", port).ready()
         yield running
@@ -273,7 +273,7 @@ def test_an_error_in_the_middle_of_a_stream_is_raised(endpoint: Endpoint, client
         assert sum(len(block) for block in blocks) < 0, "the stream ended as if it were complete"
     with pytest.raises(Error, match="FUNCTION_THROW_IF"):
         assert len(client.query(query, settings=slow).result_rows) < 0, "the result looked complete"
-    with pytest.raises(httpx.RemoteProtocolError):  # status 200 had been sent, then the connection was cut
+    with pytest.raises(httpx.RemoteProtocolError):  # status 200 was already sent, then the connection was closed
         endpoint.post(query, max_threads="1", max_block_size="65536")
 
 
@@ -560,7 +560,9 @@ def test_a_client_that_leaves_while_reading_stops_its_query(endpoint: Endpoint, 
     mark = uuid.uuid4().hex
     query = f"SELECT number, '{mark}' FROM numbers(100000000000)"
     with httpx.stream("POST", endpoint.url, content=query, auth=endpoint.credentials, timeout=PATIENCE_S) as answer:
-        pieces = answer.iter_bytes()  # kept, for httpx hangs up when the iterator goes
+        pieces = (
+            answer.iter_bytes()
+        )  # keep a reference: httpx closes the connection when the iterator is garbage-collected
         next(pieces)
         assert running(client, mark) == 1
     wait_until(lambda: running(client, mark) == 0, "it is stopped")

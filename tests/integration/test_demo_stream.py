@@ -1,4 +1,4 @@
-"""The application of the demo that knows nothing of Headrace: what it leaves in its stream."""
+"""The demo application that does not use Headrace: the contents of its stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_its_backlog_comes_and_goes_and_a_worker_is_lost(valkey: Valkey, valkey_
     low = read_depth(valkey, STREAM, GROUP).undelivered
     assert low is not None
     assert low < 10
-    assert pending(valkey)[LOST] == LOST_ENTRIES  # it is lost still, not once more
+    assert pending(valkey)[LOST] == LOST_ENTRIES  # the dead consumer still has its entries, and no more
 
 
 def test_it_begins_again_where_its_stream_was_deleted(valkey: Valkey, valkey_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Embedded servers: they start, keep their data, and never outlive whoever started them."""
+"""Embedded servers: they start, keep their data, and never outlive their parent process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_server_starts_and_stops_again_and_again(kind: type[EmbeddedServer], t
 
 
 def is_on_disk(client: Valkey) -> bool:
-    """What this client wrote. A slow disk delays the writing too, and who is killed meanwhile has lost it."""
+    """Return whether the writes of this client are on disk. On a slow disk, a killed server would lose later ones."""
     answer: Any = client.execute_command("WAITAOF", 1, 0, 1000)
     return answer == [1, 0]
 
@@ -70,7 +70,7 @@ def test_data_outlives_a_killed_server(tmp_path: Path) -> None:
 
 
 def test_a_copied_postgres_opens(tmp_path: Path) -> None:
-    """A copy made by root belongs to root, which PostgreSQL does not run as."""
+    """A copy made by root belongs to root, and PostgreSQL does not run as root."""
     first = EmbeddedPostgres(tmp_path / "data", tmp_path / "log")
     first.start()
     first.wait_ready(READY_S)
@@ -100,14 +100,14 @@ def test_a_child_ends_when_its_parent_is_killed(kind: type[EmbeddedServer], tmp_
     parent.kill()
     parent.wait()
     wait_until(lambda: not child.is_running(), "the child is gone")
-    server = kind(tmp_path / "data", tmp_path / "log")  # what the crash left does not hinder the next start
+    server = kind(tmp_path / "data", tmp_path / "log")  # leftovers of the crash do not prevent the next start
     server.start()
     server.wait_ready(READY_S)
     server.stop()
 
 
 def orphan_maker(kind: type[EmbeddedServer], folder: Path) -> tuple[subprocess.Popen[str], psutil.Process]:
-    """A parent and the server that it has started."""
+    """Return a parent process and the server that it started."""
     script = ORPHAN_MAKER.format(module=kind.__module__.rpartition(".")[2], name=kind.__name__)
     parent = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -116,9 +116,9 @@ def orphan_maker(kind: type[EmbeddedServer], folder: Path) -> tuple[subprocess.P
 
 
 def test_a_server_waits_until_the_one_of_a_killed_run_is_gone(tmp_path: Path) -> None:
-    """Two of them wrote to the same append-only file for as long as the first one took to stop."""
+    """Otherwise two servers write to the same append-only file until the first one has stopped."""
     parent, child = orphan_maker(EmbeddedValkey, tmp_path)
-    child.suspend()  # it cannot stop in order, and is killed when its grace is over
+    child.suspend()  # the stopped process is killed after its grace period
     parent.kill()
     parent.wait()
     server = EmbeddedValkey(tmp_path / "data", tmp_path / "log")
@@ -175,7 +175,7 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bus", [0, BUS_OFFSET])
 def test_a_chosen_port_is_not_given_to_outgoing_connections(bus: int) -> None:
-    """A connection took it before the server did, or while the server was restarted."""
+    """Otherwise a connection can take the port before the server binds it, or while the server restarts."""
     port = find_free_port(bus)
     assert port + bus < first_outgoing_port()
 

@@ -1,4 +1,4 @@
-"""What `headrace up` does with a process that ends by itself."""
+"""Restarts of processes of `headrace up` that exit unexpectedly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNS = "import signal, sys; signal.signal(15, lambda *_: sys.exit()); print('run
 
 
 class Watched:
-    """A supervisor, what it said and what it recorded last."""
+    """A supervisor with the messages it printed and the state it recorded last."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

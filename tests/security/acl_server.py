@@ -1,4 +1,4 @@
-"""A Valkey whose only open user is an administrator's, for tests of access rules."""
+"""A Valkey whose only enabled user is the administrator, for tests of ACL rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AclValkey(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """As the administrator."""
+        """Return the URL of the administrator."""
         return f"redis://:{ADMIN_PASSWORD}@{LOOPBACK}:{self.port}/0"
 
     @property
@@ -32,7 +32,7 @@ class AclValkey(EmbeddedServer):
 
     @property
     def user_file(self) -> Path:
-        """Of `aclfile`."""
+        """Return the path of the ACL file."""
         return self.data_dir / "users.acl"
 
     def start(self) -> None:
@@ -45,7 +45,7 @@ class AclValkey(EmbeddedServer):
             find_server("bundled"),
             *("--bind", LOOPBACK, "--port", str(self.port), "--dir", str(self.data_dir), "--save", ""),
             *("--appendonly", "no", "--daemonize", "no", "--aclfile", str(self.user_file)),
-            *("--enable-debug-command", "yes"),  # so that only the rules of a user refuse it
+            *("--enable-debug-command", "yes"),  # so that only the ACL rules of a user deny a command
         ]
 
     def ping(self) -> str | None:
@@ -59,7 +59,7 @@ class AclValkey(EmbeddedServer):
         return f"redis://{role.name}:{PASSWORD}@{LOOPBACK}:{self.port}/0"
 
     def load_users(self, lines: Sequence[str]) -> None:
-        """Add lines to the file of users and let the server read it."""
+        """Add lines to the ACL file and let the server load it."""
         before = self.user_file.read_text()
         self.user_file.write_text(before + "\n".join(lines) + "\n")
         try:
@@ -69,7 +69,7 @@ class AclValkey(EmbeddedServer):
             self.user_file.write_text(before)
 
     def send_lines(self, lines: Sequence[str]) -> None:
-        """Send inline commands as the administrator; each must be answered OK."""
+        """Send inline commands as the administrator; the reply to each must be OK."""
         with socket.create_connection((LOOPBACK, self.port)) as connection, connection.makefile("rwb") as stream:
             for line in (f"AUTH {ADMIN_PASSWORD}", *lines):
                 stream.write(f"{line}\r\n".encode())
@@ -77,7 +77,7 @@ class AclValkey(EmbeddedServer):
                 assert stream.readline() == b"+OK\r\n", line
 
     def read_denials(self) -> list[str]:
-        """Return what the server has denied since the last call: user, kind and object of each."""
+        """Return what the server denied since the last call: user, kind and object of each."""
         with connect(self.url) as client:
             found = cast("list[Any]", client.execute_command("ACL", "LOG"))
             client.execute_command("ACL", "LOG", "RESET")
@@ -88,7 +88,7 @@ class AclValkey(EmbeddedServer):
         return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in texts]
 
     def reset(self) -> None:
-        """Remove all keys, and all users but the administrator's."""
+        """Remove all keys, and all users except the administrator."""
         with connect(self.url) as client:
             client.flushall()
             for user in cast("list[Any]", client.execute_command("ACL", "USERS")):

@@ -1,4 +1,4 @@
-"""A Valkey with access rules for the tests of roles and of `headrace doctor --security`."""
+"""A Valkey with ACL rules for the tests of roles and of `headrace doctor --security`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def module_acl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AclV
 
 @pytest.fixture
 def acl_server(module_acl_server: AclValkey) -> Iterator[AclValkey]:
-    """The server of this module, without keys and without users but the administrator's."""
+    """Yield the server of this module, without keys and with the administrator as its only user."""
     module_acl_server.reset()
     yield module_acl_server
     module_acl_server.reset()

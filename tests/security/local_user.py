@@ -1,4 +1,4 @@
-"""Python run as another user of this machine, one that owns nothing and is in no group."""
+"""Runs Python as another user of this machine, which owns nothing and is in no group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_another_user = pytest.mark.skipif(
 
 
 def run_as_stranger(script: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python code without any of our environment, with `text` as its input."""
+    """Run Python code with an empty environment and `text` as its input."""
     become = (
         "setpriv",
         f"--reuid={STRANGER}",

@@ -1,4 +1,4 @@
-"""Embedded servers for one test or one module, apart from those that all tests share."""
+"""Embedded servers for a single test or module, separate from those that all tests share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ServerT = TypeVar("ServerT", bound=EmbeddedServer)
 
 @contextmanager
 def started(server: ServerT) -> Generator[ServerT]:
-    """Start a server, wait until it answers, and stop it at the end of the block."""
+    """Start a server, wait until it responds, and stop it at the end of the block."""
     server.start()
     try:
         server.wait_ready(READY_S)

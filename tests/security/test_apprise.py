@@ -57,7 +57,7 @@ def test_services_that_the_operator_does_not_allow_are_refused(scheme: str) -> N
     config = {"url": f"{scheme}://user:pass@host.example/x"}
     with pytest.raises(InvalidRule, match=r"alerts\.apprise_schemes"):
         make_channel("c", ENV, {"name": "n", "type": "apprise", **config})
-    with pytest.raises(NotTaken, match=r"alerts\.apprise_schemes"):  # a channel that was made before
+    with pytest.raises(NotTaken, match=r"alerts\.apprise_schemes"):  # a channel created by an earlier version
         send("apprise", config, MESSAGE, LOCAL)
 
 
@@ -85,7 +85,7 @@ def test_every_allowed_service_is_one_of_apprise() -> None:
 
 
 def test_the_child_has_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets of the settings are in it, and plugins could send them away."""
+    """The environment contains secrets of the settings, which plugins could send away."""
     found = tmp_path / "environment"
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n/usr/bin/env > {found}\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Dependencies: what safety relies on does not change without a test, and what is installed is what was looked at."""
+"""Dependencies: those that security relies on change only with a test, and only reviewed packages are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace doctor --security` finds what an attacker would look for: each check fails where the attack succeeds."""
+"""`headrace doctor --security`: each check fails where the corresponding attack succeeds."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class TestValkey:
 
 
 class AdminPostgres(QuickPostgres):
-    """A server whose role may change others."""
+    """A server whose role may change other roles."""
 
     name = "postgres-admin"
     role_options = "SUPERUSER"

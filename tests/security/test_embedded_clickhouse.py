@@ -1,4 +1,4 @@
-"""Attacks on the embedded ClickHouse: without a password, and through SQL on the machine it runs on."""
+"""Attacks on the embedded ClickHouse: without a password, and through SQL against the machine it runs on."""
 
 # clickhouse-connect is typed in part.
 # pyright: reportUnknownMemberType=false
@@ -102,7 +102,7 @@ def test_the_password_is_for_the_owner_alone(server: Server) -> None:
 
 
 def test_every_table_function_is_allowed_or_refused(server: Server) -> None:
-    """A table function that a later engine adds is refused until it is put on the list."""
+    """A table function added by a later engine is refused until it is on the allow-list."""
     names = server.names("table_functions")
     assert len(names) > 50
     for name in [name for name in names if name not in TABLE_FUNCTIONS]:
@@ -246,7 +246,7 @@ def pieces_of(coding: str, body: bytes) -> list[int]:
 
 
 def test_a_small_body_does_not_fill_the_memory() -> None:
-    """A bomb of 100 KiB was 100 MiB to several GiB in memory at once."""
+    """A compressed body of 100 KiB used to take 100 MiB to several GiB of memory."""
     size = 64 * 2**20
     bombs = {
         "zstd": zstandard.ZstdCompressor(level=19).compress(bytes(size)),
@@ -260,7 +260,7 @@ def test_a_small_body_does_not_fill_the_memory() -> None:
 
 
 def test_tables_of_the_default_database_are_there_after_each_start(tmp_path: Path) -> None:
-    """chDB's own `default` database, which takes names of tables for files, is replaced at each start, empty or not."""
+    """chDB's own `default` database, which reads table names as file names, is replaced at each start."""
     server = Server(tmp_path)
     create = "CREATE TABLE IF NOT EXISTS t (n UInt8) ENGINE = MergeTree ORDER BY n"
     for start in range(5):

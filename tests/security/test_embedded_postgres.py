@@ -41,7 +41,7 @@ for url in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """With TCP, which is how another user can reach it at all."""
+    """Yield a server with TCP, because other users cannot reach its socket."""
     folder = tmp_path_factory.mktemp("postgres")
     with reserved_port() as port, started(EmbeddedPostgres(folder / "data", folder / "log", port)) as running:
         yield running
@@ -57,7 +57,7 @@ def test_another_user_of_the_machine_cannot_log_in(server: EmbeddedPostgres) -> 
 
 
 def test_no_one_logs_in_as_superuser(server: EmbeddedPostgres) -> None:
-    """Not even with the password of Headrace's role."""
+    """Even the password of Headrace's role does not help."""
     with pytest.raises(psycopg.OperationalError, match="authentication failed"):
         psycopg.connect(server.url.replace(f"//{ROLE}:", f"//{ADMIN}:"))
 
@@ -157,7 +157,7 @@ def test_a_path_too_long_for_a_socket_has_a_short_one(tmp_path: Path) -> None:
 
 @needs_another_user
 def test_a_foreign_socket_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with TemporaryDirectory(prefix="hr-") as short:  # tmp_path may be too long for a socket itself
+    with TemporaryDirectory(prefix="hr-") as short:  # tmp_path may already be too long for a socket
         monkeypatch.setattr(embedded_postgres.tempfile, "tempdir", short)
         server = EmbeddedPostgres(make_long(tmp_path), tmp_path / "log")
         server.socket_dir.mkdir(mode=0o777)
@@ -167,7 +167,7 @@ def test_a_foreign_socket_directory_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def install(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
-    """Let this be the wheel's PostgreSQL."""
+    """Use this program as the wheel's PostgreSQL."""
 
     def find(package: str, pattern: str) -> list[Path]:
         return [program]
@@ -177,8 +177,10 @@ def install(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
 
 @pytest.fixture
 def closed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A virtual environment in /root, where the user `nobody` cannot run anything. Yields the directory for temporary
-    files, which every user can pass."""
+    """Install programs in /root, where the user `nobody` cannot run anything.
+
+    Yields the directory for temporary files, which every user can traverse.
+    """
     installed = embedded_postgres.binaries().parent
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
@@ -233,7 +235,7 @@ def link_folder(copy: Path) -> None:
 def test_root_runs_no_program_that_another_user_could_write(
     closed_programs: Path, tamper: Callable[[Path], None]
 ) -> None:
-    """Another user, or the user `nobody` itself, has put programs where root looks for its copy."""
+    """Another user, or `nobody` itself, has put programs where root looks for its copy."""
     planted = embedded_postgres.binaries().parent
     program = planted / "bin" / "postgres"
     program.unlink()

@@ -23,7 +23,7 @@ REFUSED = r"(?i)permission|not allowed|can't run|ACL"
 
 
 class StrictValkey(EmbeddedValkey):
-    """With the rules of `headrace up`, which other tests relax."""
+    """A server with the rules of `headrace up`, which other tests relax."""
 
     rules = "+@all -@admin -@dangerous +info"
 
@@ -96,7 +96,7 @@ def test_the_passwords_are_for_the_owner_alone(server: EmbeddedValkey) -> None:
 
 
 def test_a_data_directory_without_users_gets_them(tmp_path: Path) -> None:
-    """An earlier release wrote no users: its keys are kept."""
+    """Earlier releases wrote no users; the keys are kept."""
     server = StrictValkey(tmp_path / "data", tmp_path / "log")
     with started(server), connect(server.url) as client:
         client.set("kept", "yes")

@@ -52,7 +52,7 @@ def pool(postgres_url: str) -> Iterator[Pool]:
 
 
 def judge_health(pool: Pool, now_ms: int, failing: bool) -> None:
-    """As the evaluator does when a channel of another tenant fails, or works again."""
+    """Evaluate health like the evaluator when a channel of another tenant fails or recovers."""
     with connection(pool) as conn:
         decided = Decided()
         states = lock_states(conn, [CHANNELS.id]).get(CHANNELS.id, {})
@@ -61,7 +61,7 @@ def judge_health(pool: Pool, now_ms: int, failing: bool) -> None:
 
 
 def list_messages(pool: Pool) -> list[tuple[str, str]]:
-    """Return channel and kind of each message about the other tenant's channel."""
+    """Return the channel and kind of each message about the other tenant's channel."""
     with connection(pool) as conn:
         rows = conn.execute("SELECT channel_id, message ->> 'kind', message::text FROM alert_outbox ORDER BY seq")
         return [(str(channel), str(kind)) for channel, kind, text in rows.fetchall() if OTHERS_CHANNEL in str(text)]
@@ -92,7 +92,7 @@ def test_a_tenant_cannot_redirect_the_operators_channel(tenant: TestClient, oper
 
 
 def test_what_tenants_asked_for_before_is_not_granted(pool: Pool) -> None:
-    """The end of an incident that began before is not sent either."""
+    """The resolution of an incident that started earlier is not sent either."""
     ours, _ = make_channel("channel_ours", EVIL, {**HOOK, "name": "ours", "health": True})
     old, _ = make_channel("channel_old", EVIL, HOOK)
     with connection(pool) as conn:

@@ -117,13 +117,13 @@ class Victim:
     ids: dict[str, str]  # part of the path before it → id
 
     def values(self, path: str) -> dict[str, str]:
-        """The names in a path that lead to what the victim has."""
+        """Return the names in a path that lead to objects of the victim."""
         before = path.split("/{id}", 1)[0].rsplit("/", 1)[-1]
         names = {"queue": VICTIM.queue, "env": VICTIM.env, "environment": VICTIM.env, "id": self.ids.get(before, "x")}
         return {**names, "stream": "mark-stream", "group": "mark-group"}
 
     def everything(self, valkey: Valkey) -> Any:
-        """All that the victim has."""
+        """Return all data of the victim."""
         own = [key for key in valkey.scan_iter("hr:*") if b":acme:shop:prod" in key and b":seen" not in key]
         with connect(self.world.services.postgres_url) as conn:
             rows = [conn.execute(query).fetchall() for query in QUERIES]
@@ -210,13 +210,13 @@ def ask(api: TestClient, method: str, path: str, names: dict[str, str], ref: Que
 
 
 def leaks(answer: httpx.Response, scope: Scope) -> set[str]:
-    """Marks in the answer that the caller neither sent nor has by its scope."""
+    """Return the marks in a response that the caller neither sent nor may see by its scope."""
     sent = unquote(str(answer.request.url)) + answer.request.read().decode(errors="replace") + str(scope)
     return {mark for mark in MARK.findall(answer.text) if mark not in sent}
 
 
 def comparable(answer: httpx.Response, *names: str) -> Any:
-    """Return status and text without what always differs: times, and the names in the request."""
+    """Return status and text without times and the names in the request, which always differ."""
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "now", answer.text)
     for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, "…")
@@ -299,7 +299,7 @@ def test_a_live_stream_shows_strangers_nothing(victim: Victim) -> None:
 @pytest.mark.timeout(LONG_S)
 @pytest.mark.parametrize("level", Level)
 def test_generated_requests_leak_nothing_and_break_nothing(victim: Victim, valkey: Valkey, level: Level) -> None:
-    """Good and bad ones, half of them with the victim's names and ids in place of the generated ones."""
+    """Valid and invalid requests, half of them with names and ids of the victim."""
     scope = STRANGERS["another environment"]
     key = make_key(victim.world.services.postgres_url, scope, level)
     before = victim.everything(valkey)

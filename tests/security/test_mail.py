@@ -1,4 +1,4 @@
-"""An attacker on the way to the mail server reads along, or a tenant sends mail to strangers in the operator's name."""
+"""Attacks on email: an attacker reads messages on the way, or a tenant sends email in the operator's name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_encryption_is_required_beyond_loopback(starttls: str | None, address: s
 def test_nothing_is_sent_in_clear_where_starttls_was_stripped(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server, or an attacker before it, does not offer STARTTLS: password and letter went out in clear."""
+    """The server, or an attacker in front of it, does not offer STARTTLS."""
     url = mailbox.url.replace("smtp://", "smtp://user:S3CRET@")
     monkeypatch.setattr(senders, "is_loopback", lambda _: False)  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(NotTaken, match=r"alerts\.smtp_starttls"):
@@ -66,7 +66,7 @@ def test_nothing_is_sent_in_clear_where_starttls_was_stripped(
 
 
 def test_a_server_is_found_among_its_addresses(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`localhost` is often ::1 first, where no mail server listens."""
+    """`localhost` often resolves to ::1 first, where no mail server listens."""
     resolve = socket.getaddrinfo
 
     def resolved(host: Any, *given: Any, **named: Any) -> Any:
@@ -109,7 +109,7 @@ def test_recipients_are_those_of_the_organisation(
     else:
         with pytest.raises(InvalidRule, match=r"alerts\.email_domains"):
             make_channel("c", EnvRef(org, "p", "e"), {"name": "n", "type": "email", **given}, policy=policy)
-        with pytest.raises(NotTaken, match=r"alerts\.email_domains"):  # a channel that was made before
+        with pytest.raises(NotTaken, match=r"alerts\.email_domains"):  # a channel created by an earlier version
             send("email", given, MESSAGE, options, org)
     assert len(mailbox.letters) == is_allowed
 

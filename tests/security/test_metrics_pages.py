@@ -1,4 +1,4 @@
-"""Attacks on /metrics: it names the tenants, and only this machine itself may read it without a key or a token."""
+"""Attacks on /metrics, which names tenants: without a key or token, only requests from this machine are served."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FOREIGN_HOSTS = (
 
 @pytest.fixture
 def api(valkey: Valkey, valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """Queues of three tenants in a snapshot."""
+    """Yield services with queues of three tenants in a snapshot."""
     monkeypatch.setattr(services, "SNAPSHOT_TIMEOUT_S", 60.0)
     monkeypatch.setattr(reader, "PATIENCE_S", 60.0)
     for ref in (OURS, THEIRS, FORGED):
@@ -74,7 +74,7 @@ def test_a_proxy_on_this_machine_does_not_open_metrics(api: Services) -> None:
 
 
 def test_a_foreign_host_reads_no_metrics(api: Services) -> None:
-    """As a page does whose name was made to resolve to 127.0.0.1, or a proxy that adds no header."""
+    """Such a request comes from a web page after DNS rebinding, or through a proxy that adds no header."""
     with Server(api) as server:
         for host in FOREIGN_HOSTS:
             for name in (host, f"{host}:{server.address[1]}"):
@@ -118,7 +118,7 @@ def test_a_name_with_quotes_is_its_own_tenant(api: Services) -> None:
 
 
 def test_a_key_that_reaches_everything_reads_all_through_a_proxy(api: Services) -> None:
-    """The tests above would pass if no request were let in."""
+    """The tests above would pass if every request were refused."""
     key = make_key(api.postgres_url, EVERYTHING, Level.READ)
     api.keys.refresh()
     page = client(api, key, "192.0.2.1").get("/metrics", headers=FORWARDING).text

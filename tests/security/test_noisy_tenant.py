@@ -1,4 +1,4 @@
-"""One tenant's slow receivers and questions take what all tenants share."""
+"""Slow receivers and queries of one tenant use up resources that all tenants share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.alerting import LOCAL, SLOW, Receiver, http_receiver
 from tests.conftest import wait_until
 
 EVIL, EVIL_DEV, ACME = EnvRef("evil", "shop", "prod"), EnvRef("evil", "shop", "dev"), EnvRef("acme", "shop", "prod")
-HANGING = 40  # more than there were threads
+HANGING = 40  # more than the number of threads
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def pool(postgres_url: str) -> Iterator[Pool]:
 
 
 def post_message(pool: Pool, env: EnvRef, name: str, url: str) -> None:
-    """Make a channel, with a message that waits to be sent there."""
+    """Create a channel with a message that waits to be sent."""
     fields = {"name": name, "type": "webhook", "url": url}
     channel, _ = make_channel(records.new_id("channel"), env, fields)
     with connection(pool) as conn:
@@ -115,7 +115,7 @@ def a_request() -> Request:
 
 def test_slow_questions_of_one_tenant_delay_no_other() -> None:
     services = Services("redis://127.0.0.1:1", "http://127.0.0.1:1", "x", 1)
-    services.__dict__["_clickhouse"] = None  # it is not asked
+    services.__dict__["_clickhouse"] = None  # ClickHouse is not used
     evil = Caller("key_1", "evil", Scope("evil"), Level.READ)
     others = [Caller("key_2", "acme", Scope("acme"), Level.READ), Caller("key_3", "operator", EVERYTHING, Level.READ)]
     go_on, begun = threading.Event(), threading.Semaphore(0)

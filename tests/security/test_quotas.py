@@ -1,4 +1,4 @@
-"""Quotas are the operator's: no key of a tenant raises them, and no producer passes them."""
+"""Quotas: no key of a tenant can raise them, and no producer can exceed them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def jobs(count: int, first: int = 0, size: int = 2, **fields: Any) -> list[NewJo
 
 
 def held(world: World, ref: QueueRef = REF) -> tuple[int, int]:
-    """Jobs of the environment in Valkey and in PostgreSQL."""
+    """Count the jobs of the environment in Valkey and in PostgreSQL."""
     states = [state for state in read_states(world.queue.redis, 2) if state.ref.environment == ref.environment]
     cold = sum(state.cold + state.cold_scheduled for state in states)
     return sum(state.depth + state.scheduled + state.running for state in states) - cold, cold

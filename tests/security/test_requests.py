@@ -58,7 +58,7 @@ def test_plugins_of_another_tenants_workers_stay_unknown(world: World) -> None:
 
 
 def test_the_plugin_that_ran_ones_own_jobs_is_known(world: World) -> None:
-    """The test above would pass if no plugin were ever known."""
+    """The test above would pass if plugins were never shown."""
     world.enqueue(OURS, 1)
     tasks, found = Tasks("mail:1"), list[dict[str, str]]()
     reader = world.with_key(Scope("acme"), Level.READ)
@@ -93,7 +93,7 @@ def test_hidden_files_are_not_served(world: World, tmp_path: Path, monkeypatch: 
 
 
 def test_lists_of_an_organisation_fetch_no_names_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of others that never come into the process cannot leave it either, and cost nothing."""
+    """Names that are never fetched cannot leak, and cost nothing."""
     odd = QueueRef("ac*me", "shop", "prod", "of-a-pattern")
     for ref in (OURS, THEIRS, odd, QueueRef("acme2", "shop", "prod", "hidden-queue")):
         world.enqueue(ref, 1)
@@ -123,7 +123,7 @@ def test_lists_of_an_organisation_fetch_no_names_of_others(world: World, monkeyp
 
 
 def test_odd_names_of_organisations_match_themselves_alone(any_valkey_url: str) -> None:
-    """On a cluster too."""
+    """Runs on a cluster too."""
     odd = ["a", "a*", "a?", "[ab]", "a\\\\", "^a", "a-b", "a:b", "a%3Ab", "ü", "*", "\\\\*"]
     with SyncClient(any_valkey_url, OPTIONS) as queue:
         for org in odd:
@@ -139,7 +139,7 @@ def test_odd_names_of_organisations_match_themselves_alone(any_valkey_url: str) 
 
 
 def test_no_body_is_read_before_the_key_is_checked(world: World) -> None:
-    """The attacker announces a body and sends none of it: the answer must not wait for it."""
+    """The attacker announces a body and sends none of it; the response must not wait for it."""
     for credentials in ("", f"Authorization: Bearer {new_text()}\r\n"):
         with Server(world.services) as server, socket.create_connection(server.address, 60) as sent:
             head = "POST /api/v1/queues/q/jobs HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
@@ -161,7 +161,7 @@ def test_no_body_is_parsed_before_the_key_is_checked(world: World) -> None:
 
 
 def test_readiness_holds_no_threads_of_other_routes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More requests than there are threads ask while PostgreSQL is silent; a route that needs one still answers."""
+    """While PostgreSQL does not respond, more readiness requests than threads must not block other routes."""
     monkeypatch.setattr(readiness, "PATIENCE_S", 600.0)
     asked, answered = Event(), Event()
 

@@ -54,7 +54,7 @@ def signed_in(to: Services, key: str, **options: Any) -> TestClient:
 
 
 def stolen(browser: TestClient) -> dict[str, str]:
-    """A copy of its cookie."""
+    """Return a copy of the browser's cookie."""
     [(name, value)] = browser.cookies.items()
     return {"Cookie": f"{name}={value}"}
 
@@ -78,7 +78,7 @@ def test_a_copied_cookie_is_worth_nothing_after_sign_out(to: Services) -> None:
     assert [client(each).get(ME, headers=cookie).status_code for each in (to, other_process)] == [200, 200]
     assert browser.delete(ME, headers=HERE).status_code == 204
     assert client(to).get(ME, headers=cookie).status_code == 401
-    other_process.keys.refresh()  # as it does every two seconds
+    other_process.keys.refresh()  # the API refreshes every two seconds
     assert client(other_process).get(ME, headers=cookie).status_code == 401
     assert client(to).delete(ME, headers={**cookie, **HERE}).status_code == 204
     other_process.close()
@@ -98,7 +98,7 @@ def test_one_session_is_revoked_and_the_others_stay(to: Services) -> None:
 
 
 def test_sessions_of_others_can_neither_be_seen_nor_revoked(to: Services) -> None:
-    """Reached are those of the own key, and for admins those of keys within their scope."""
+    """A caller sees sessions of its own key; an admin also those of keys within its scope."""
     own = Scope("acme", "shop")
     scopes = {
         "globex": Scope("globex"), "wider": Scope("acme"), "everything": EVERYTHING, "beside": Scope("acme", "blog"),
@@ -121,7 +121,7 @@ def test_sessions_of_others_can_neither_be_seen_nor_revoked(to: Services) -> Non
 
 
 def test_the_id_of_a_session_is_no_cookie(to: Services) -> None:
-    """Ids are shown in lists."""
+    """Lists show the ids of sessions."""
     browser = signed_in(to, make_key(to.postgres_url))
     name, value = stolen(browser)["Cookie"].split("=", 1)
     session_id, _, secret = value.partition(".")
@@ -145,7 +145,7 @@ def test_sessions_of_a_key_are_limited_and_the_oldest_ends(to: Services, monkeyp
 
 
 def test_a_live_stream_ends_with_its_session(to: Services) -> None:
-    """Who holds a connection open keeps nothing by it."""
+    """An open connection does not prolong a session."""
     key = make_key(to.postgres_url)
     with Server(to) as server, httpx.Client(base_url=server.url, timeout=120) as browser:
         assert browser.post(ME, json={"key": key}).status_code == 200
@@ -200,7 +200,7 @@ def exhaust(to: Services, **options: Any) -> list[int]:
 
 
 def test_failed_sign_ins_do_not_block_links_of_others(to: Services) -> None:
-    """The attacker shares the address: behind a proxy, or a company's one."""
+    """The attacker shares the address, for example behind a proxy."""
     key = make_key(to.postgres_url)
     token = link_for(to, key)
     assert exhaust(to)[-1] == 429
@@ -213,7 +213,7 @@ def test_failed_sign_ins_do_not_block_links_of_others(to: Services) -> None:
 
 
 def test_a_made_up_address_evades_no_limit(to: Services) -> None:
-    """On loopback, where the HTTP server itself believed the header."""
+    """On loopback, where the HTTP server itself used to trust the header."""
     with Server(to) as server, httpx.Client(base_url=server.url, timeout=60) as attacker:
         statuses = [
             attacker.post(ME, json={"key": new_text()}, headers={"X-Forwarded-For": f"198.51.100.{number}"}).status_code
@@ -223,7 +223,7 @@ def test_a_made_up_address_evades_no_limit(to: Services) -> None:
 
 
 def test_only_what_a_trusted_proxy_adds_is_believed(to: Services) -> None:
-    """It appends whom it was asked by; what comes before that is the client's invention."""
+    """A proxy appends the client's address; anything before it may be forged."""
     behind = with_settings(to, trusted_proxies=("127.0.0.1/32", "10.0.0.0/8"))
     key = make_key(to.postgres_url)
 
@@ -270,7 +270,7 @@ def test_a_large_body_is_not_read_from_strangers(to: Services) -> None:
 def test_tokens_of_links_are_never_logged(
     to: Services, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link that could not be used yet would let in anyone who reads the log."""
+    """A link that could not be used yet would let in every reader of the log."""
     token = link_for(to, make_key(to.postgres_url))
     errors: list[Exception] = [DatabaseUnavailable(), ZeroDivisionError()]
     use_link = sessions.use_link
@@ -319,7 +319,7 @@ def test_no_page_changes_where_links_and_forms_go(to: Services) -> None:
 
 
 def test_a_session_that_ended_does_not_come_back(to: Services) -> None:
-    """A cookie that ended stays ended although a copy of all sessions was being read meanwhile."""
+    """A session that ended while all sessions were being read must stay ended."""
     ring: KeyRing = to.keys
     browser = signed_in(to, make_key(to.postgres_url))
     cookie = stolen(browser)

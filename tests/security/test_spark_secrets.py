@@ -1,4 +1,4 @@
-"""What Spark shows of a running pipeline to those who read its environment page, its plans or the list of processes."""
+"""Secrets in what Spark shows of a running pipeline: its environment page, its plans and the list of processes."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_passwords_are_on_no_page_of_spark(
 
 
 def find_query_with_batch(spark: SparkSession) -> Any:
-    """Return the JVM's query once it has read a batch."""
+    """Return the JVM's query after it has read a batch."""
     queries: Any = spark.streams.active
     return next((query._jsq for query in queries if query.lastProgress is not None), None)
 
 
 def show_environment(spark: SparkSession) -> dict[str, str]:
-    """Return the parts of Spark's environment page that can hold settings, by their headings."""
+    """Return the parts of Spark's environment page that can contain settings, by heading."""
     context: Any = spark.sparkContext
     return {
         "Spark Properties": str(context.getConf().getAll()),

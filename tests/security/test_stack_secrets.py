@@ -1,4 +1,4 @@
-"""What another user of the machine, or a reader of logs and lists of processes, learns of a running `headrace up`."""
+"""Secrets of a running `headrace up` that another user of the machine, or a reader of logs, could find."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def secrets_of(data_dir: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """A stack that was also given a password on its own command line."""
+    """Yield a stack with a password on its own command line."""
     folder = tmp_path_factory.mktemp("stack")
     given = {"streams.url": f"redis://:{GIVEN}@127.0.0.1:1/0"}
     stack = RunningStack(folder / "data", "--port", "0", settings=given)
@@ -114,7 +114,7 @@ def has_spark_workers(stack: RunningStack) -> bool:
 
 
 def test_passwords_appear_nowhere(stack: RunningStack) -> None:
-    """Not in a command line, a log, `config show`, nor in a file that others than its owner can read."""
+    """Checks command lines, logs, `config show` and files that other users can read."""
     secrets = secrets_of(stack.data_dir)
     wait_until(lambda: has_spark_workers(stack), "Spark has started processes of its own", CHART_S)
     for line in command_lines(stack.descendants()):
@@ -133,7 +133,7 @@ def test_passwords_appear_nowhere(stack: RunningStack) -> None:
 
 
 def print_url(stack: RunningStack, server: str) -> str:
-    """Return what `headrace url` prints; `headrace up` names this command where it leaves passwords out."""
+    """Return the output of `headrace url`; `headrace up` refers to it where passwords are masked."""
     command = [sys.executable, "-m", "headrace", "--set", f"embedded.data_dir={stack.data_dir}", "url", server]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

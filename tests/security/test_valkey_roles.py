@@ -1,4 +1,4 @@
-"""Each role of Valkey does its real work with its own user, and is refused what it must not do."""
+"""Each Valkey role can do its work with its own user, and is refused everything else."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_worker_runs_jobs_reports_and_maintains(server: AclValkey, admin: Valkey
 
 @pytest.mark.parametrize("role", ["worker", "mover", "api"])
 def test_maintenance(server: AclValkey, admin: Valkey, role: str) -> None:
-    """With something to do of every kind: a delay, a TTL and a lease that have ended, and a queue to repair."""
+    """There is work of every kind: an expired delay, TTL and lease, and a queue to repair."""
     stubs, shard = Stubs(2, 1000), REF.environment.shard(2)
     enqueue_as_admin(
         server, NewJob("send", id="lapsed"), NewJob("send", id="late", delay_ms=1), NewJob("send", ttl_ms=1)
@@ -254,7 +254,7 @@ def test_quotas_are_stored_shared_out_and_obeyed(server: AclValkey, postgres_url
 
 
 def without_config_get(denials: Sequence[str]) -> list[str]:
-    """Movers ask for `appendfsync`, and do without the answer where they may not."""
+    """Remove CONFIG GET: movers read `appendfsync`, and continue if it is denied."""
     return [denial for denial in denials if not denial.endswith("command config|get")]
 
 
@@ -294,7 +294,7 @@ def test_reader_reads_states_workers_and_snapshots(server: AclValkey) -> None:
 
 
 def test_reader_passes_over_workers_that_are_gone(server: AclValkey, admin: Valkey) -> None:
-    """Others remove them."""
+    """Other processes remove them."""
     admin.zadd(keys.WORKERS, {"gone": 1})
     with connect(role_url(server, "reader")) as client:
         assert read_workers(client).running == []
@@ -326,7 +326,7 @@ def test_api_operates_queues(server: AclValkey) -> None:
 
 
 def test_on_a_cluster(servers: Servers) -> None:
-    """Scripts look there first whether their slot moves, and clients ask for the nodes."""
+    """Scripts first check whether their slot is moving, and clients request the list of nodes."""
     with started(AclCluster(servers.folder / AclCluster.name, servers.folder / "log")) as server:
         form([server.url], time.monotonic() + READY_S)
         with SyncClient(role_url(server, "worker")) as client:
@@ -416,7 +416,7 @@ def commands_of(admin: Valkey, category: str) -> set[str]:
 
 
 def test_reader_has_no_command_that_writes(admin: Valkey) -> None:
-    """Whatever keys a script may name."""
+    """This holds for all keys that a script may name."""
     assert set(all_roles()["reader"].all_commands()) & commands_of(admin, "write") == set()
 
 
@@ -453,7 +453,7 @@ def run_acl(*arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("as_file", [True, False], ids=["file", "commands"])
 def test_valkey_takes_what_the_command_prints(server: AclValkey, tmp_path: Path, as_file: bool) -> None:
-    """As a file of users, and as commands: valkey-cli splits a line as the server splits an inline command."""
+    """Both as an ACL file and as commands; valkey-cli splits a line like the server splits an inline command."""
     enqueue_as_admin(server, NewJob("send"))
     password = tmp_path / "password"
     password.write_text(f"{PASSWORD}\n")
@@ -487,5 +487,5 @@ def test_every_script_belongs_to_a_role() -> None:
 
 @pytest.mark.parametrize("role", all_roles().values(), ids=list(all_roles()))
 def test_no_role_has_dangerous_commands(admin: Valkey, role: Role) -> None:
-    """INFO is among them because it reveals much; scripts and movers read the server's replication id from it."""
+    """INFO is an exception: scripts and movers read the server's replication id from it."""
     assert set(role.all_commands()) & commands_of(admin, "dangerous") <= {"info"}

@@ -1,4 +1,4 @@
-"""The demo's load: the same every time, and bounded."""
+"""The load of the demo: reproducible and bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference pages say what the code does: nothing missing, nothing that does not exist."""
+"""The reference pages match the code: nothing is missing, and nothing documented does not exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLI_PAGE = (DOCS / "reference" / "cli.md").read_text("utf-8")
 
 
 def row(each: Setting) -> str:
-    """The line of the settings page; the failing test prints it, ready to be pasted."""
+    """Return the row of a setting on the settings page; a failing test prints it for pasting."""
     shown = each.show(each.default)
     default = f"`{shown}`" if shown else "none"
     return f"| `{each.key}` | `{each.env}` | {default} | {each.kind.allowed} | {each.help} |"
@@ -64,7 +64,7 @@ def options(command: click.Command) -> set[str]:
 
 
 def documented_commands() -> dict[str, set[str]]:
-    """Heading → options listed below it. A heading is a command when it is its whole text, in code."""
+    """Return heading → options listed below it. A heading is a command if its whole text is code."""
     parts = re.split(r"^#+ (.*)$", CLI_PAGE, flags=re.MULTILINE)[1:]
     return {
         heading.strip("`"): set(re.findall(r"^- `(--[a-z0-9-]+)", body, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""`headrace queues` without a server: rates, and numbers as people read them."""
+"""The tables of `headrace queues` without a server: rates and formatted numbers."""
 
 from __future__ import annotations
 

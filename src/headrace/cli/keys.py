@@ -39,8 +39,8 @@ def keys() -> None:
     "--level",
     type=click.Choice([level.word for level in Level]),
     required=True,
-    help="Access level: read, operate (also change queues and jobs) or admin (also manage alert channels and read the "
-    "audit log).",
+    help="Access level: read, operate (also change queues and jobs) or admin (also manage alert channels, sessions and "
+    "quotas, and read the audit log).",
 )
 @click.option(
     "--expires",
