@@ -12,7 +12,7 @@ def main() -> None:
     with SyncClient(os.environ["HEADRACE_REDIS_URL"]) as queue:  # Client is the same for asyncio
         accepted = queue.enqueue(emails, NewJob("send_email", json.dumps({"to": "ann@example.com"}).encode()))
 
-    print("accepted" if accepted else "a job of this id was there already")
+    print("accepted" if accepted else "a job with this id already exists")
 
 
 if __name__ == "__main__":
