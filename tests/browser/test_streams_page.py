@@ -17,7 +17,7 @@ from tests.stack import RunningStack
 CHARTS = "queues/browser%3Ajobs%2Fworkers?org=default&project=default&env=streams&range=5m"
 HISTORY = "api/v1/queues/browser%3Ajobs%2Fworkers/metrics?org=default&project=default&env=streams&period=5m"
 
-REASON = "The server cannot tell (entries were deleted, or the group was moved)."
+REASON = "The server does not know the lag (entries were deleted or the group was moved)."
 CALM: dict[str, Any] = {
     **{"org": "default", "project": "default", "env": "streams", "group": "workers"},
     **{"undelivered": 0, "pending": 0, "load": 0, "retrying": 0, "in_backoff": 0, "dead": 0},

@@ -21,7 +21,7 @@ from tests.chaos.tiers_notes import REFUSED, Asked, Execution, read_executions
 from tests.chaos.tiers_plan import QUEUES, SHARDS, TENANTS, Places
 from tests.model.fold import Fold, differences, read_envs, read_events
 
-LATE = re.compile(r"(\d+) results came too late")
+LATE = re.compile(r"discarded (\d+) results")
 DETAILS = 20
 
 

@@ -247,7 +247,7 @@ def test_a_job_whose_workers_all_died_is_buried(group: Valkey, valkey_url: str) 
 
     asyncio.run(scenario())
     [letter] = dead_letters(group, KEYS)
-    assert "delivered 2 times" in letter.reason
+    assert "Delivered 2 times" in letter.reason
 
 
 def test_jobs_of_another_application_are_run_as_they_are(valkey: Valkey, valkey_url: str) -> None:

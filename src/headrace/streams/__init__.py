@@ -1,1 +1,1 @@
-"""Jobs on plain Redis Streams, and how deep such a stream truly is."""
+"""Jobs on plain Redis Streams, and the exact depth of consumer groups."""

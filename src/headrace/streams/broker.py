@@ -1,8 +1,8 @@
-"""Publishing jobs to streams: which stream a job belongs to, and how many entries it may hold.
+"""Publish jobs to streams: the stream of each job, and the limits of a stream's length.
 
-An entry is trimmed only when every group of its stream is done with it. `maxlen` is where that begins; at `hard_maxlen`
-a stream whose workers do not keep up refuses new jobs, and says so. An accepted job is one entry; unlike a queue's, the
-same job published twice is two.
+An entry is trimmed only when every group of its stream has acknowledged it. Trimming begins at `maxlen`; at
+`hard_maxlen` a stream whose workers do not keep up refuses new jobs with StreamFull. An accepted job is one entry;
+unlike in a queue, a job that is published twice becomes two entries.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from headrace.valkey.stream_groups import of_group
 
 @dataclass(frozen=True)
 class BrokerOptions:
-    """The settings of producers; the defaults are those of the settings file."""
+    """Settings of producers; the defaults are those of the settings file."""
 
     stream: str = "jobs"
-    routes: Mapping[str, str] = field(default_factory=dict[str, str])  # task → its stream, where it has one of its own
+    routes: Mapping[str, str] = field(default_factory=dict[str, str])  # task → stream; other tasks go to `stream`
     maxlen: int = 10_000
     hard_maxlen: int = 100_000
     max_payload_bytes: int = 2**20
@@ -41,25 +41,25 @@ class BrokerOptions:
 
 
 class Broker:
-    """For synchronous programs. Raises StreamFull (nothing was written), NotAStream, MemoryFull, QueueUnavailable
-    (whether it was written is unknown)."""
+    """Synchronous publisher. Raises StreamFull (nothing was written), NotAStream, MemoryFull, or StreamsUnavailable (it
+    is unknown whether it was written)."""
 
     def __init__(self, client: Valkey, options: BrokerOptions | None = None) -> None:
         self._client = client
         self.options = options or BrokerOptions()
 
     def publish(self, job: NewJob) -> str:
-        """The id of its entry."""
+        """Publish a job to its stream. Return the id of its entry."""
         return self.publish_many(self.options.stream_of(job), [job])[0]
 
     def publish_many(self, stream: str, jobs: Sequence[NewJob]) -> list[str]:
-        """All of them, or none."""
+        """Publish all jobs, or none. Return the ids of their entries."""
         with of_group(stream, "*"):
             return run(self._client, self.options.publish(stream, jobs))
 
 
 class AsyncBroker:
-    """The same for asyncio."""
+    """Asynchronous publisher with the methods of Broker."""
 
     def __init__(self, client: AsyncValkey, options: BrokerOptions | None = None) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Who of a group holds what: per consumer, and how often the oldest entries were delivered."""
+"""Consumers of a group with their pending entries, and how often the oldest entries were delivered."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from headrace.valkey.connect import Valkey
 from headrace.valkey.stream_groups import consumers_of, oldest_pending
 
 DELIVERIES_OF = 100
-"""The oldest pending entries: these say what is stuck, and reading them costs the same for any number."""
+"""Number of the oldest pending entries whose deliveries are counted. They show what is stuck, at a bounded cost."""
 
 
 @dataclass(frozen=True)
 class Consumer:
     name: str
     pending: int
-    idle_ms: int  # since it last asked for work or gave a sign
-    stuck: bool  # it holds entries, and has given no sign for long
+    idle_ms: int  # since its last command
+    stuck: bool  # it has pending entries, and has been idle for too long
 
     @property
     def waiting(self) -> bool:
-        """Not a worker: these entries failed, and wait to be tried again."""
+        """Return whether this is not a worker, but the consumer that owns entries waiting for a retry."""
         return self.name == WAITING
 
 
 @dataclass(frozen=True)
 class Holders:
     consumers: Sequence[Consumer]
-    deliveries: dict[int, int]  # of the oldest pending entries: how often delivered → how many
+    deliveries: dict[int, int]  # of the oldest pending entries: number of deliveries → number of entries
 
     @property
     def stuck(self) -> list[Consumer]:
@@ -38,10 +38,11 @@ class Holders:
 
 
 def read_holders(client: Valkey, stream: str, group: str, *, stuck_after_ms: int) -> Holders:
-    """Raises NoSuchGroup, NotAStream or QueueUnavailable."""
-    found = [
+    """Return the consumers of a group, those with most pending entries first. Raises UnknownGroup, NotAStream or
+    StreamsUnavailable."""
+    consumers = [
         Consumer(name, pending, idle_ms, pending > 0 and idle_ms >= stuck_after_ms and name != WAITING)
         for name, pending, idle_ms in consumers_of(client, stream, group)
     ]
-    counted = Counter(entry.deliveries for entry in oldest_pending(client, stream, group, DELIVERIES_OF))
-    return Holders(sorted(found, key=lambda consumer: -consumer.pending), dict(sorted(counted.items())))
+    deliveries = Counter(entry.deliveries for entry in oldest_pending(client, stream, group, DELIVERIES_OF))
+    return Holders(sorted(consumers, key=lambda consumer: -consumer.pending), dict(sorted(deliveries.items())))

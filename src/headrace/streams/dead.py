@@ -1,4 +1,4 @@
-"""Dead letters of a group: what could not be done, with the reason, until somebody redrives it."""
+"""Dead letters of a group: list, count and redrive entries that failed permanently."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PAGE = 100
 
 @dataclass(frozen=True)
 class DeadLetter:
-    id: str  # of the letter
-    entry_id: str  # of the entry it was
+    id: str  # id of the letter in the stream of dead letters
+    entry_id: str  # id of the original entry
     buried_at_ms: int | None
     deliveries: int
     reason: str
@@ -28,34 +28,34 @@ class DeadLetter:
 
 
 def dead_letters(client: Valkey, keys: GroupKeys, after: str = "", at_most: int = PAGE) -> list[DeadLetter]:
-    """The oldest first, after the letter of an id."""
+    """Return dead letters, oldest first, after the letter with the id `after`."""
     with of_group(keys.dead, keys.group):
         return [_letter(entry) for entry in entries_from(client, keys.dead, f"({after}" if after else "-", at_most)]
 
 
 def count_dead(client: Valkey, keys: GroupKeys) -> int:
     with of_group(keys.dead, keys.group):
-        found = client.xlen(keys.dead)
-    assert isinstance(found, int)
-    return found
+        length = client.xlen(keys.dead)
+    assert isinstance(length, int)
+    return length
 
 
 def redrive(client: Valkey, keys: GroupKeys, ids: Sequence[str] = (), *, every_group: bool = False) -> int:
-    """Dead letters become new entries of their stream; returns how many. Each moves at once or not at all.
+    """Add dead letters to their stream again as new entries. Return how many. Each letter moves atomically.
 
-    Every group of a stream sees a new entry: unless that is meant, a stream with several groups refuses."""
+    Every group of a stream receives a new entry: without `every_group`, raises SeveralGroups if there are others."""
     with of_group(keys.stream, keys.group):
         others = [group for group in groups_of(client, keys.stream) if group != keys.group]
         if others and not every_group:
             raise SeveralGroups(
-                f"Nothing was redriven: {keys.stream!r} has other groups too ({', '.join(others)}), and each would run "
-                "the jobs again. If that is meant, say so (--every-group)."
+                f"Nothing was redriven: {keys.stream!r} has other groups ({', '.join(others)}), and each would run the "
+                "jobs again. Use --every-group if that is intended."
             )
         stubs = GroupStubs(keys)
         if ids:
             return run(client, stubs.redrive(len(ids), ids=ids))[0]
         moved, last = 0, ""
-        for _ in range(-(-count_dead(client, keys) // PAGE)):  # those that die again meanwhile are left
+        for _ in range(-(-count_dead(client, keys) // PAGE)):  # letters buried meanwhile are not redriven
             page, last = run(client, stubs.redrive(PAGE, last))
             moved += page
         return moved

@@ -1,8 +1,8 @@
-"""How much work a group of a stream has: what it was not given yet, and what it was given and has not acknowledged.
+"""Depth of a consumer group: undelivered entries, and delivered entries that are not acknowledged.
 
-A stream's length says nothing about that: entries that are done stay in it until they are trimmed. Nor does the
-server's `lag` alone: it leaves out what is running, is missing after deletions and moves, and wrong after a trim that
-passed the group. Here a number is right, or it is None and says why; it is never a guess, and never 0 for "unknown".
+A stream's length is not the depth: acknowledged entries stay in it until they are trimmed. Nor is the server's `lag`:
+it excludes pending entries, is null after deletions and after the group was moved, and is wrong after a trim past the
+group's position. Here a number is exact, or it is None with a reason; it is never a guess, and never 0 for "unknown".
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ COUNT_BOUND = 10_000
 
 @dataclass(frozen=True)
 class Depth:
-    """A group's work, all of one instant."""
+    """Depth of a group at one instant."""
 
     stream: str
     group: str
     undelivered: int | None  # None: unknown, see `reason`
     pending: int  # delivered and not acknowledged
-    oldest_undelivered_ms: int | None  # when the oldest such entry was added; None: there is none, or its id is no time
+    oldest_undelivered_ms: int | None  # when the oldest was added; None: there is none, or its id is not a time
     oldest_pending_ms: int | None
-    longest_idle_ms: int | None  # since a worker last gave a sign about one of the 100 oldest pending entries
-    reason: str = ""  # why `undelivered` is unknown; empty when it is known
+    longest_idle_ms: int | None  # longest idle time of the 100 oldest pending entries
+    reason: str = ""  # why `undelivered` is unknown; empty if it is known
 
     @property
     def load(self) -> int | None:
-        """All that is left to do; None: unknown."""
+        """Return the number of entries that are not acknowledged; None: unknown."""
         return None if self.undelivered is None else self.undelivered + self.pending
 
 
 def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = COUNT_BOUND) -> Depth:
-    """Costs the same for a thousand entries and a million; only where the server cannot tell, up to `count_bound`
-    entries are counted, on either side of the group. Changes nothing.
+    """Return the depth of a group. The cost does not depend on the number of entries, unless the server does not know
+    the lag: then up to `count_bound` entries on each side of the group's position are counted. Changes nothing.
 
-    Raises NoSuchGroup, NotAStream or QueueUnavailable."""
+    Raises UnknownGroup, NotAStream or StreamsUnavailable."""
     call = Call(script("depth"), [stream], [group, count_bound], list[Any])
     with of_group(stream, group):
         undelivered, pending, first_undelivered, first_pending, idle_ms = run(client, call)
@@ -61,6 +61,6 @@ def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = CO
 
 def why_unknown(count_bound: int) -> str:
     return (
-        f"The server cannot tell (entries were deleted, or the group was moved), and both before and behind the group "
-        f"there are more than {count_bound} entries to count."
+        "The server does not know the lag (entries were deleted or the group was moved), and more than "
+        f"{count_bound} entries lie on each side of the group's position, too many to count."
     )

@@ -1,13 +1,13 @@
-"""What a watcher told, for /metrics of `headrace streams watch`."""
+"""Metrics of `headrace streams watch`."""
 
 from __future__ import annotations
 
 from headrace.vitals.figures import Metric, Numbers
 from headrace.vitals.rounds import LoopFigures, Rounds
 
-GROUPS = Metric("headrace_streams_watched_groups", "gauge", "Groups that are watched.")
+GROUPS = Metric("headrace_streams_watched_groups", "gauge", "Watched groups.")
 SILENT = Metric(
-    "headrace_streams_silent_groups", "gauge", "Of these, groups of which nothing could be told in the newest round."
+    "headrace_streams_silent_groups", "gauge", "Watched groups that could not be read in the last iteration."
 )
 METRICS = (GROUPS, SILENT)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 FIRST_PLAUSIBLE_MS = 10**12
-"""In 2001. A smaller number is not a time: whoever added the entry chose its id."""
+"""A time in 2001. A smaller number is not a time, but an id chosen by the producer."""
 
 
 def time_of(entry_id: str) -> int | None:
-    """When an entry was added, in ms; None if there is none (empty id) or its id does not tell."""
+    """Return when an entry was added, in ms; None if the id is empty or is not a time."""
     milliseconds = int(entry_id.partition("-")[0] or 0)
     return milliseconds if milliseconds >= FIRST_PLAUSIBLE_MS else None

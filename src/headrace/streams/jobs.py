@@ -1,7 +1,7 @@
-"""How a job is written into a stream, and read from one: also from one that another application fills.
+"""Encode a job into a stream entry and decode it, also from entries that another application has added.
 
-Ours is one field, `json` unless the settings say otherwise, with a JSON object: `id`, `type` (the task), `payload`
-(text; `payload_base64` if it is none), `max_attempts`. Of somebody else's object only the type is needed: without a
+Headrace writes one field, `json` by default, with a JSON object: `id`, `type` (the task), `payload` (text;
+`payload_base64` for binary data), `max_attempts`. An object of another application needs only the type: without a
 `payload` the whole text is the payload.
 """
 
@@ -20,24 +20,24 @@ MAX_ATTEMPTS = 1000
 
 
 class Undecodable(Exception):
-    """An entry is no job. The words say why."""
+    """An entry is not a job; the message says why."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """Where in an entry a job's parts are."""
+    """Names of the field and of the keys that a job is encoded in."""
 
     field: str = "json"
     type_key: str = "type"
     id_key: str = "id"
-    max_attempts: int = 5  # of a job that does not say
+    max_attempts: int = 5  # of a job without `max_attempts`
 
     def write(self, job: NewJob) -> str:
         document: dict[str, object] = {self.id_key: job.id, self.type_key: job.task, **_payload(job.payload)}
         return json.dumps({**document, "max_attempts": job.max_attempts}, ensure_ascii=False, separators=(",", ":"))
 
     def read(self, entry_id: str, fields: dict[bytes, bytes]) -> NewJob:
-        """Raises Undecodable."""
+        """Return the job of an entry. Raises UndecodableEntry."""
         raw = fields.get(self.field.encode())
         if raw is None:
             raise Undecodable(f"The entry has no field {self.field!r}.")

@@ -1,22 +1,22 @@
-"""The keys that jobs on streams need beside the stream itself.
+"""Valkey keys for jobs on streams, beside the stream itself.
 
-On the stream's server, for each group that Headrace's own workers serve; G is the group, percent-encoded. They carry
-the hash tag of the stream, so that one script can change them together on a cluster.
+On the stream's server, for each group that Headrace's workers serve; G is the group, percent-encoded. They have the
+hash tag of the stream, so that one script can change them together on a cluster.
 
-    {S}:hr:G:retries    zset    entry → not before when it may be tried again
-    {S}:hr:G:stats      hash    o:<verb>: what workers have counted
-    {S}:hr:G:samples    stream  waits and run times, until a watcher has told them
+    {S}:hr:G:retries    zset    entry → when its retry is due
+    {S}:hr:G:stats      hash    o:<verb>: totals counted by workers
+    {S}:hr:G:samples    stream  waits and run times, until a watcher has emitted them
     {S}:hr:G:dead       stream  dead letters: the entry's fields, and headrace:id, headrace:reason, headrace:deliveries
 
-On Headrace's own server, for each stream that is watched; E and Q as in queue/keys.py.
+On Headrace's own server, for each watched stream; E and Q as in queue/keys.py.
 
-    hr:{0}:stream:E:Q   hash    epoch, basis, at, samples, t:<verb> (as last told), o:<verb> (odometers), first (epoch),
-                                b:<verb> (what the epochs before counted)
-    hr:{0}:streams      set     E:Q of every stream that was ever told of
-    hr:{0}:streams:E    hash    queue → its depth, running, and when that was told
-    hr:{0}:seen:E:Q     hash    stream, group, every (ms), looked (when a watcher last did), seen (JSON, see sight.py),
-                                at (when that was seen), why something is not known, since
-    hr:{0}:seen         zset    E:Q → when a watcher last looked
+    hr:{0}:stream:E:Q   hash    epoch, basis, at, samples, t:<verb> (last emitted total), o:<verb> (odometers), first
+                                (epoch), b:<verb> (odometers of earlier epochs)
+    hr:{0}:streams      set     E:Q of every stream that was ever watched
+    hr:{0}:streams:E    hash    queue → its depth, running, and when that was emitted
+    hr:{0}:seen:E:Q     hash    stream, group, every (ms), looked (last check), seen (JSON, see group_status.py), at
+                                (when that was measured), why something is unknown, since
+    hr:{0}:seen         zset    E:Q → last check of a watcher
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ TAGGED = re.compile(r"\{[^}]+\}")
 
 @dataclass(frozen=True)
 class GroupKeys:
-    """One group of one stream, and what lies beside it."""
+    """Keys of one group of a stream."""
 
     stream: str
     group: str
 
     def all(self) -> list[str]:
-        """In the order in which the scripts expect them."""
+        """Return all keys, in the order that the scripts expect."""
         return [self.stream, *map(self._beside, ("retries", "stats", "samples")), self.dead]
 
     @property
@@ -57,7 +57,7 @@ class GroupKeys:
 
 
 def told(shard: int, ref: QueueRef) -> list[str]:
-    """What the telling of a watched stream touches, in the order in which the script expects it."""
+    """Return the keys that `emit_events` uses for a watched stream, in the order that the script expects."""
     env = ref.environment
     return [
         f"{keys.prefix(shard)}stream:{keys.queue_part(ref)}",
@@ -80,5 +80,5 @@ def seen_of(shard: int, ref: QueueRef) -> str:
 
 
 def is_ours(key: str) -> bool:
-    """Whether a stream is one that Headrace itself keeps, rather than one with jobs."""
+    """Return whether a stream is internal to Headrace, not one with jobs."""
     return OURS.fullmatch(key) is not None

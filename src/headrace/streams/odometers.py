@@ -1,4 +1,4 @@
-"""What was told of each stream since anybody watches it: the truth that its history is compared with."""
+"""Lifetime odometers of each watched stream, as emitted in metric events; `reconcile` compares history with them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.valkey.connect import Valkey, available
 @dataclass(frozen=True)
 class ToldStream:
     ref: QueueRef
-    epoch_ms: int  # when it was first told of
-    odometers: Mapping[str, int]  # verb → how many, of all epochs together
+    epoch_ms: int  # when it was first watched
+    odometers: Mapping[str, int]  # verb → total of all epochs
 
 
 def read_told(client: Valkey, shards: int) -> list[ToldStream]:
-    """Every stream that was ever watched, ordered by name."""
+    """Return the odometers of every stream that was ever watched, sorted by name."""
     with available():
         parts = [part for shard in range(shards) for part in cast(set[bytes], client.smembers(keys.told_of(shard)))]
         refs = sorted(queue_of_part(part.decode()) for part in parts)
@@ -33,8 +33,8 @@ def read_told(client: Valkey, shards: int) -> list[ToldStream]:
 
 
 def _told(ref: QueueRef, state: Mapping[bytes, bytes]) -> ToldStream:
-    def counted(kind: str, verb: str) -> int:
+    def read(kind: str, verb: str) -> int:
         return int(state.get(f"{kind}:{verb}".encode(), 0))
 
-    odometers = {str(verb): counted("b", verb) + counted("o", verb) for verb in COUNT_COLUMN}
+    odometers = {str(verb): read("b", verb) + read("o", verb) for verb in COUNT_COLUMN}
     return ToldStream(ref, int(state.get(b"first", state[b"epoch"])), odometers)

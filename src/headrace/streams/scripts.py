@@ -1,4 +1,5 @@
-"""Typed stubs of the Lua scripts: what workers and producers do with a stream, one function per verb."""
+"""Typed stubs of the Lua scripts for streams: one method per verb. Each returns a `ScriptCall`, which the client
+runs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SCRIPTS = (
 )
 CONSUMER_PREFIX = "headrace:"
 WAITING = "headrace:waiting"
-"""The consumer that holds entries which wait to be tried again (see lua/group.lua)."""
+"""Consumer that owns entries waiting for a retry (see lua/group.lua)."""
 
 FIRST_ID = "0-0"
 
@@ -30,87 +31,95 @@ def script(name: str) -> Script:
 
 @dataclass(frozen=True)
 class Held:
-    """An entry in the hands of a consumer, by one delivery; a result of an older one is refused."""
+    """An entry delivered to a consumer. Its delivery number is the lease: a result of an older delivery is refused."""
 
     id: str
     fields: dict[bytes, bytes]
-    delivery: int  # 1 on the first try
+    delivery: int  # 1 on the first attempt
     waited_ms: int
 
 
 @dataclass(frozen=True)
 class Taken:
     entries: Sequence[Held]
-    gone: int  # entries that were deleted from the stream while they waited to be tried again
+    gone: int  # entries that were deleted from the stream while they waited for a retry
 
 
 @dataclass(frozen=True)
 class Reclaimed:
-    cursor: str  # where to go on; FIRST_ID: that was all
+    cursor: str  # for the next call; FIRST_ID: all entries are done
     returned: int
-    gone: int
+    gone: int  # pending entries that were deleted from the stream
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a watcher tells of a group."""
+    """Totals and gauges of a group at one instant."""
 
-    now_us: int  # two readings are never of the same instant
+    now_us: int  # server time; different for every snapshot
     undelivered: int | None
     pending: int
     first_undelivered: str
-    waiting: int  # of `pending`: those that failed and are to be tried again
-    due: int  # of `waiting`: those whose time has come
+    waiting: int  # part of `pending` that waits for a retry
+    due: int  # part of `waiting` whose retry is due
     due_since_ms: int | None
     entries_added: int
     entries_read: int | None
-    counted: bool  # Headrace's own workers have worked here
-    counts: Sequence[int]  # theirs, in the order of the verbs
+    counted: bool  # Headrace's workers have served this group
+    counts: Sequence[int]  # totals counted by these workers, in the order of the verbs
     samples: Sequence[tuple[str, str, str]]  # (id, `waits` or `runs`, milliseconds separated by commas)
     first_pending: str = ""
-    longest_idle_ms: int | None = None  # since a worker last gave a sign about one of the 100 oldest pending entries
+    longest_idle_ms: int | None = None  # longest idle time of the 100 oldest pending entries
 
 
 @dataclass(frozen=True)
 class GroupStubs:
-    """The verbs of one consumer of a group."""
+    """Script calls of one consumer of a group."""
 
     keys: GroupKeys
     consumer: str = ""
 
     def take(self, n: int) -> Call[Taken]:
+        """Lease up to n entries: due retries first, then new ones."""
         return Call(script("dequeue"), *self._with(n), _taken)
 
-    def extend(self, held: Iterable[Held]) -> Call[list[bool]]:
-        return Call(script("extend"), *self._with(*_flat((each.id, each.delivery) for each in held)), _flags)
+    def extend(self, entries: Iterable[Held]) -> Call[list[bool]]:
+        """Extend leases. Return for each: True, or False if the lease was lost."""
+        return Call(script("extend"), *self._with(*_flat((each.id, each.delivery) for each in entries)), _flags)
 
     def ack(self, done: Iterable[tuple[Held, int]]) -> Call[list[bool]]:
-        """For each (entry, run ms): applied (True), or the entry is no longer ours (False)."""
+        """Acknowledge entries, given as (entry, run ms). Return for each: True, or False if the lease was lost."""
         return Call(script("ack"), *self._with(*_flat((each.id, each.delivery, ms) for each, ms in done)), _flags)
 
     def nack(self, failed: Iterable[tuple[Held, int]]) -> Call[list[bool]]:
-        """For each (entry, delay ms)."""
+        """Schedule retries of entries, given as (entry, delay ms). Return for each: True, or False if the lease was
+        lost."""
         return Call(script("nack"), *self._with(*_flat((each.id, each.delivery, ms) for each, ms in failed)), _flags)
 
     def bury(self, failed: Iterable[tuple[Held, str]]) -> Call[list[bool]]:
-        """For each (entry, reason)."""
+        """Bury entries, given as (entry, reason). Return for each: True, or False if the lease was lost."""
         return Call(script("bury"), *self._with(*_flat((each.id, each.delivery, why) for each, why in failed)), _flags)
 
-    def giveback(self, held: Iterable[Held]) -> Call[list[bool]]:
-        return Call(script("requeue"), *self._with(*_flat((each.id, each.delivery) for each in held)), _flags)
+    def giveback(self, entries: Iterable[Held]) -> Call[list[bool]]:
+        """Return entries without using an attempt. Return for each: True, or False if the lease was lost."""
+        return Call(script("requeue"), *self._with(*_flat((each.id, each.delivery) for each in entries)), _flags)
 
     def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> Call[Reclaimed]:
+        """Make up to `at_most` pending entries that were idle for `idle_ms` available for a retry."""
         return Call(script("reclaim"), *self._with(idle_ms, cursor, at_most), _reclaimed)
 
     def tidy(self, idle_ms: int, *, leaving: bool = False) -> Call[int]:
+        """Remove consumers of Headrace without pending entries that have been idle for `idle_ms`; with `leaving`, also
+        this one. Return how many."""
         args = [self.keys.group, self.consumer if leaving else "", idle_ms, CONSUMER_PREFIX]
         return Call(script("remove_consumers"), self.keys.all(), args, int)
 
     def redrive(self, at_most: int, after: str = "", ids: Iterable[str] = ()) -> Call[tuple[int, str]]:
-        """How many moved, and the id of the last letter that was looked at."""
-        return Call(script("redrive"), *self._with(at_most, after, *ids), lambda told: (told[0], told[1].decode()))
+        """Redrive dead letters. Return how many, and the id of the last letter examined."""
+        return Call(script("redrive"), *self._with(at_most, after, *ids), lambda reply: (reply[0], reply[1].decode()))
 
     def survey(self, count_bound: int, after: str, samples: int) -> Call[Survey]:
+        """Read totals and gauges of the group, and up to `samples` entries of samples after an id."""
         return Call(script("snapshot"), *self._with(count_bound, after, samples, *COUNT_COLUMN), _survey)
 
     def _with(self, *args: Arg) -> tuple[list[str], list[Arg]]:
@@ -118,6 +127,7 @@ class GroupStubs:
 
 
 def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iterable[str]) -> Call[list[str]]:
+    """Add entries to a stream, all or none, and trim it. Return their ids."""
     return Call(script("publish"), [stream], [maxlen, hard_maxlen, field, *values], _ids)
 
 

@@ -1,8 +1,8 @@
-"""What a watcher last saw of each group, kept in Headrace's own Valkey for those who look at it now.
+"""Latest status of each watched group, stored in Headrace's own Valkey.
 
-Beside what it tells to history, a watcher notes who holds the entries and how old they are. Whoever reads that measures
-nothing, needs no way to the server of the streams, and is told when it was seen. A number is right or None; why
-something is not known is said in words that hold no address, because tenants read them.
+Besides the events for history, a watcher stores the consumers of a group and the ages of its entries, with the time of
+the measurement. Readers need no access to the streams server. A number is exact or None. The reason why something is
+unknown contains no server address, because tenants read it.
 """
 
 from __future__ import annotations
@@ -25,57 +25,57 @@ from headrace.valkey.connect import Valkey, available, node_of
 from headrace.valkey.scripts import Call
 
 KEEP_MS = 24 * 3600 * 1000
-"""A group that no watcher looked at for so long is forgotten."""
+"""The report of a group is deleted if no watcher has checked it for this long."""
 
 STALE_MS = 30_000
-"""At least; a watcher that looks less often than every ten seconds is late after three times its pace."""
+"""Minimum age of a stale report; three intervals if the watcher checks less often than every ten seconds."""
 
 MOST_CONSUMERS = 50
 MOST_NAME_CHARS = 128
 
 WHY: dict[type[Exception], str] = {
-    NoSuchGroup: "There is no such stream, or it has no such group.",
+    NoSuchGroup: "The stream does not exist or has no such group.",
     NotAStream: "The key does not hold a stream.",
-    ServiceUnavailable: "The server of the streams does not answer.",
+    ServiceUnavailable: "The streams server is not responding.",
 }
-REFUSED = "The server of the streams refuses to tell; the watcher's log says why."
+REFUSED = "The streams server rejected the request; see the watcher's log."
 
 
 @dataclass(frozen=True)
 class Sight:
-    """A group as it was at one instant; its holders were read right after."""
+    """Status of a group at one instant; its consumers were read right after."""
 
     undelivered: int | None  # None: unknown
     pending: int
-    retrying: int  # of those, the ones that failed and are to be tried again: no consumer holds them
-    in_backoff: int  # of those, the ones that are not due yet
-    oldest_undelivered_age_ms: int | None  # None: there is none, or its id is no time
+    retrying: int  # part of pending that failed and waits for a retry: no worker has it
+    in_backoff: int  # part of retrying that is not due yet
+    oldest_undelivered_age_ms: int | None  # None: there is none, or its id is not a time
     oldest_pending_age_ms: int | None
     longest_idle_ms: int | None  # of the oldest pending entries
-    consumers: Sequence[Consumer] | None  # the first of them, stuck ones before others; None: unknown
+    consumers: Sequence[Consumer] | None  # the first MAX_CONSUMERS, stuck ones first; None: unknown
     consumers_total: int | None
-    stuck: int | None  # of all of them
-    deliveries: dict[str, int] | None  # of the oldest pending entries: how often delivered → how many
-    dead: int | None  # letters of Headrace's workers
-    counted: bool  # Headrace's own workers have worked here: failures, waits and run times are known
+    stuck: int | None  # number of all stuck consumers
+    deliveries: dict[str, int] | None  # of the oldest pending entries: number of deliveries → number of entries
+    dead: int | None  # dead letters of Headrace's workers
+    counted: bool  # Headrace's workers have served this group: failures, waits and run times are known
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is kept of a group."""
+    """Latest report about a group: its status, or why it is unknown."""
 
-    ref: QueueRef  # under which it is in history
+    ref: QueueRef  # the group's name in history
     stream: str
     group: str
-    sight: Sight | None  # as of the last look; None: that one saw nothing
-    seen_at_ms: int | None  # when a look last saw something
+    sight: Sight | None  # of the last check; None: that check failed
+    seen_at_ms: int | None  # time of the last successful check
     looked_at_ms: int
     every_ms: int
-    why: str  # something is not known; '': all is
+    why: str  # why something is unknown; '': everything is known
     since_ms: int | None
 
     def is_stale(self, now_ms: int) -> bool:
-        """Whether its watcher should have looked again long ago."""
+        """Return whether the next check of the watcher is overdue."""
         return now_ms - self.looked_at_ms > max(STALE_MS, 3 * self.every_ms)
 
 
@@ -100,20 +100,21 @@ def sight_of(survey: Survey, holders: Holders | None, dead: int | None) -> Sight
 
 
 def why_unseen(error: Exception) -> str:
-    """Without what a driver or a server said: that may hold addresses."""
+    """Return a reason for tenants. It excludes the message of the driver or server, which may contain addresses."""
     return next((words for kind, words in WHY.items() if isinstance(error, kind)), REFUSED)
 
 
 def note(shard: int, ref: QueueRef, group: GroupKeys, sight: Sight | None, why: str, every_ms: int) -> Call[int]:
-    written = "" if sight is None else json.dumps(_document(sight), separators=(",", ":"))
-    args = [queue_part(ref), group.stream, group.group, every_ms, written, why, KEEP_MS]
+    """Store the latest report about a group."""
+    document = "" if sight is None else json.dumps(_document(sight), separators=(",", ":"))
+    args = [queue_part(ref), group.stream, group.group, every_ms, document, why, KEEP_MS]
     return Call(script("save_report"), [keys.seen_of(shard, ref), keys.seen(shard)], args, int)
 
 
 def seen_refs(
     client: Valkey, shards: int, wanted: Callable[[EnvRef], bool] = lambda _: True, prefix: str = ""
 ) -> list[QueueRef]:
-    """Return the groups that are watched, or were lately, ordered by name. `prefix`: as in queue.state.read_states."""
+    """Return the groups that have a report, sorted by name. `prefix` selects names as in `queue.state.read_states`."""
     with available():
         parts = {part for shard in range(shards) for part in _read_parts(client, shard, prefix)}
     refs = (queue_of_part(part.decode()) for part in parts)
@@ -123,25 +124,25 @@ def seen_refs(
 def _read_parts(client: Valkey, shard: int, prefix: str) -> list[bytes]:
     if not prefix:
         return cast(list[bytes], client.zrange(keys.seen(shard), 0, -1))
-    found = client.zscan_iter(keys.seen(shard), match=f"{escape_glob(prefix)}*", count=SCAN_COUNT)
-    return [part for part, _ in cast(Iterable[tuple[bytes, float]], found)]
+    members = client.zscan_iter(keys.seen(shard), match=f"{escape_glob(prefix)}*", count=SCAN_COUNT)
+    return [part for part, _ in cast(Iterable[tuple[bytes, float]], members)]
 
 
 def read_seen(client: Valkey, shards: int, refs: Iterable[QueueRef]) -> list[Seen]:
-    """In this order, without those that are not there."""
-    asked = list(refs)
-    if not asked:
+    """Return the reports about groups, in the given order. Groups without a report are left out."""
+    groups = list(refs)
+    if not groups:
         return []
     with available():
         pipeline = client.pipeline(transaction=False)
-        for ref in asked:
+        for ref in groups:
             pipeline.hgetall(keys.seen_of(ref.environment.shard(shards), ref))
         answers: list[dict[bytes, bytes]] = pipeline.execute()
-    return [_seen(ref, record) for ref, record in zip(asked, answers, strict=True) if record]
+    return [_seen(ref, record) for ref, record in zip(groups, answers, strict=True) if record]
 
 
 def clock_ms(client: Valkey) -> int:
-    """Of the server that dates what is noted: ages are measured by it."""
+    """Return the time (ms) of Headrace's own server, whose clock dates the reports."""
     with available():
         seconds, microseconds = node_of(client, "").time()
     return seconds * 1000 + microseconds // 1000
@@ -163,19 +164,19 @@ def _document(sight: Sight) -> dict[str, Any]:
     return document
 
 
-def _seen(ref: QueueRef, record: dict[bytes, bytes]) -> Seen:
-    told = {name.decode(): value.decode() for name, value in record.items()}
-    looked_at_ms, seen_at_ms, since_ms = (_number(told, name) for name in ("looked", "at", "since"))
+def _seen(ref: QueueRef, raw: dict[bytes, bytes]) -> Seen:
+    record = {name.decode(): value.decode() for name, value in raw.items()}
+    checked_at_ms, measured_at_ms, unknown_since_ms = (_number(record, name) for name in ("looked", "at", "since"))
     return Seen(
         ref=ref,
-        stream=told["stream"],
-        group=told["group"],
-        sight=_sight(told["seen"]) if seen_at_ms is not None and seen_at_ms == looked_at_ms else None,
-        seen_at_ms=seen_at_ms,
-        looked_at_ms=looked_at_ms or 0,
-        every_ms=_number(told, "every") or 0,
-        why=told.get("why", ""),
-        since_ms=since_ms,
+        stream=record["stream"],
+        group=record["group"],
+        sight=_sight(record["seen"]) if measured_at_ms is not None and measured_at_ms == checked_at_ms else None,
+        seen_at_ms=measured_at_ms,
+        looked_at_ms=checked_at_ms or 0,
+        every_ms=_number(record, "every") or 0,
+        why=record.get("why", ""),
+        since_ms=unknown_since_ms,
     )
 
 
@@ -184,11 +185,11 @@ def _number(told: dict[str, str], name: str) -> int | None:
 
 
 def _sight(text: str) -> Sight:
-    """What a watcher of another release does not tell, or tells besides, harms nothing."""
-    told = _told(Sight, json.loads(text))
-    if told["consumers"] is not None:
-        told["consumers"] = [Consumer(**_told(Consumer, each)) for each in told["consumers"]]
-    return Sight(**told)
+    """Parse a stored status. Unknown fields (of another release) are ignored; missing ones become None."""
+    values = _told(Sight, json.loads(text))
+    if values["consumers"] is not None:
+        values["consumers"] = [Consumer(**_told(Consumer, each)) for each in values["consumers"]]
+    return Sight(**values)
 
 
 def _told(kind: type[Sight] | type[Consumer], document: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""The watcher: makes metric events of streams, so that history and alerts know them like queues.
+"""The watcher: emits metric events for consumer groups of streams, so that history and alerts cover them like queues.
 
-It reads absolute numbers of a group at one instant and tells them to the shard, which counts by how much they grew
-since they were last told. So it can be killed, started again, or run twice: nothing is counted twice, and what
-happened meanwhile is counted with the next reading.
+It reads a group's absolute totals in one script call and sends them to the shard, which counts their growth since the
+last report. So it can be killed, restarted, or run twice: nothing is counted twice, and the growth meanwhile is counted
+with the next report.
 
-Two kinds of groups. Where Headrace's workers work, their own counts are told, with waits and run times. Of a group that
-other applications read, the server knows how many entries were added, delivered, and left the pending list; failures
-nobody can know, so nothing is said of them. A group whose depth is unknown is not told at all until it is known again:
-an event without a depth would be read as an empty stream.
+There are two kinds of groups. For groups served by Headrace's workers, the totals counted by the workers are emitted,
+with waits and run times. For groups of other applications, the server reports how many entries were added, delivered
+and acknowledged; failures are unknown and not emitted. While the depth of a group is unknown, no event is emitted: an
+event without a depth would be read as an empty stream.
 
-What it saw, or why it saw nothing, it notes as well (sight.py), for those who look at the group now.
+The watcher also stores the latest status of each group, or why it is unknown (group_status.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headrace.valkey.streams import trim_before
 log = logging.getLogger(__name__)
 
 SAMPLES = 200  # entries of waits and run times per event
-MOST_TELLINGS = 50  # of one group in a row, while more samples wait
+MOST_TELLINGS = 50  # events of one group in a row, while more samples are waiting
 STUCK_AFTER_MS = 300_000
 
 BROKER, SERVER = "broker", "server"
@@ -51,7 +51,7 @@ BROKER, SERVER = "broker", "server"
 
 @dataclass(frozen=True)
 class Watched:
-    """A group, and the queue as which it appears in history."""
+    """A group, and its name in history."""
 
     keys: GroupKeys
     ref: QueueRef
@@ -63,14 +63,14 @@ def watched(stream: str, group: str, org: str, project: str, env: str) -> Watche
 
 @dataclass(frozen=True)
 class Gauges:
-    depth: int  # entries that could be run now
-    scheduled: int  # failed, and not yet to be tried again
+    depth: int  # entries that could run now
+    scheduled: int  # failed entries whose retry is not due yet
     running: int
     oldest_ms: int | None
 
 
 def gauges(survey: Survey) -> Gauges | None:
-    """None: unknown."""
+    """Return the gauges of a group; None if its depth is unknown."""
     if survey.undelivered is None:
         return None
     depth, scheduled = survey.undelivered + survey.due, survey.waiting - survey.due
@@ -78,30 +78,32 @@ def gauges(survey: Survey) -> Gauges | None:
 
 
 def running_of(survey: Survey) -> int:
-    return max(0, survey.pending - survey.waiting)  # an entry that waits may have been deleted
+    return max(0, survey.pending - survey.waiting)  # an entry that waits for a retry may have been deleted
 
 
 def oldest_ms(survey: Survey) -> int | None:
-    """Since when the entry waits that has waited longest."""
+    """Return since when the longest-waiting entry waits, in ms; None if no entry waits or its id is not a time."""
     since = (time_of(survey.first_undelivered), survey.due_since_ms)
     return min((at for at in since if at is not None), default=None)
 
 
 def totals(survey: Survey) -> dict[Op, int]:
-    """What is known of each verb, as a number that only grows while the stream and its group live."""
+    """Return the known totals per verb. They only grow while the stream and its group exist."""
     if survey.counted:
-        ours = dict(zip(COUNT_COLUMN, survey.counts, strict=True))
-        told = (Op.DEQUEUE, Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM, Op.REDRIVE)
-        # A redriven entry is added again; it is not a new job.
-        return {Op.ENQUEUE: survey.entries_added - ours[Op.REDRIVE], **{op: ours[op] for op in told}}
+        counts = dict(zip(COUNT_COLUMN, survey.counts, strict=True))
+        emitted = (Op.DEQUEUE, Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM, Op.REDRIVE)
+        # A redriven entry is added again, but is not a new job.
+        return {Op.ENQUEUE: survey.entries_added - counts[Op.REDRIVE], **{op: counts[op] for op in emitted}}
     if survey.entries_read is None:
         return {Op.ENQUEUE: survey.entries_added}
-    left = survey.entries_read - survey.pending
-    return {Op.ENQUEUE: survey.entries_added, Op.DEQUEUE: survey.entries_read, **({Op.ACK: left} if left >= 0 else {})}
+    acked = survey.entries_read - survey.pending
+    acks = {Op.ACK: acked} if acked >= 0 else {}
+    return {Op.ENQUEUE: survey.entries_added, Op.DEQUEUE: survey.entries_read, **acks}
 
 
 class Watcher:
-    """`source` is the server of the streams, `target` Headrace's own; often they are the same."""
+    """Watcher of consumer groups. `source` is the streams server, `target` Headrace's own server; they may be the
+    same."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class Watcher:
         self._groups = groups
         self._stuck_after_ms = stuck_after_ms
         self._every_ms = 0
-        self._silent: dict[Watched, str] = {}  # groups of which nothing can be told, with the reason
+        self._silent: dict[Watched, str] = {}  # groups without metrics → reason
         self.figures = WatchFigures(len(groups))
 
     def run_forever(self, stop: Event, every_s: float) -> None:
@@ -127,10 +129,10 @@ class Watcher:
             stop.wait(every_s)
 
     def run_once(self) -> int:
-        """How many groups were told of. One that cannot be read never hides the others."""
+        """Report all groups. Return how many succeeded. A group that cannot be read does not affect the others."""
         began = time.monotonic()
-        told = sum(self._try(group) for group in self._groups)
-        self.figures.told(len(self._groups) - told)
+        reported = sum(self._try(group) for group in self._groups)
+        self.figures.told(len(self._groups) - reported)
         try:
             for shard in sorted({self._stubs.shard_of(group.ref) for group in self._groups}):
                 run(self._target, self._stubs.tick(shard, TICK_MS))
@@ -139,74 +141,79 @@ class Watcher:
             self.figures.rounds.failed(error)
         else:
             self.figures.rounds.done(time.monotonic() - began)
-        return told
+        return reported
 
     def _try(self, group: Watched) -> bool:
+        """Report a group. Return whether its events were emitted."""
         reason = self._tell_and_note(group)
-        if reason and self._silent.get(group) != reason:  # once, not every few seconds
-            log.warning("%s: nothing is told of it: %s", group.ref.queue, reason, extra={"action": "silent"})
+        if reason and self._silent.get(group) != reason:  # log once, not every few seconds
+            log.warning("no metrics for %s: %s", group.ref.queue, reason, extra={"action": "silent"})
         if not reason and self._silent.pop(group, None):
-            log.info("%s: is told of again", group.ref.queue, extra={"action": "heard"})
+            log.info("metrics for %s resumed", group.ref.queue, extra={"action": "heard"})
         if reason:
             self._silent[group] = reason
         return not reason
 
     def _tell_and_note(self, group: Watched) -> str:
-        """The reason why nothing could be told; empty if it was."""
-        sight, reason, why = None, "", ""
+        """Emit the events of a group and store its status. Return why no event was emitted; empty if it was."""
+        status, reason, unknown_reason = None, "", ""
+        shard = self._stubs.shard_of(group.ref)
         try:
-            survey = self._tell_all(group)
-            if survey.undelivered is None:
+            snapshot = self._tell_all(group)
+            if snapshot.undelivered is None:
                 reason = "its depth is unknown, see `headrace streams list`."
-            sight, why = self._see(group, survey)
+            status, unknown_reason = self._see(group, snapshot)
         except (HeadraceError, ScriptError) as error:
-            reason, why = str(error), why_unseen(error)
+            reason, unknown_reason = str(error), why_unseen(error)
         try:
-            run(self._target, note(self._stubs.shard_of(group.ref), group.ref, group.keys, sight, why, self._every_ms))
+            run(self._target, note(shard, group.ref, group.keys, status, unknown_reason, self._every_ms))
         except (HeadraceError, ScriptError) as error:
             reason = reason or str(error)
         return reason
 
     def _see(self, group: Watched, survey: Survey) -> tuple[Sight, str]:
-        """And why not all of it is known."""
+        """Return the status of a group, and why a part of it is unknown (empty: everything is known)."""
         stream, name = group.keys.stream, group.keys.group
         try:
-            holders = read_holders(self._source, stream, name, stuck_after_ms=self._stuck_after_ms)
+            consumers = read_holders(self._source, stream, name, stuck_after_ms=self._stuck_after_ms)
             dead = count_dead(self._source, group.keys)
         except (HeadraceError, ScriptError) as error:
             return sight_of(survey, None, None), why_unseen(error)
-        return sight_of(survey, holders, dead), "" if survey.undelivered is not None else why_unknown(COUNT_BOUND)
+        return sight_of(survey, consumers, dead), "" if survey.undelivered is not None else why_unknown(COUNT_BOUND)
 
     def _tell_all(self, group: Watched) -> Survey:
-        """The last reading. One without a depth was not told."""
-        survey, more = self._tell(group)
+        """Emit events until no samples are left. Return the last snapshot; if its depth is unknown, it was not
+        emitted."""
+        snapshot, more = self._tell(group)
         for _ in range(1, MOST_TELLINGS):
             if not more:
                 break
-            survey, more = self._tell(group)
-        return survey
+            snapshot, more = self._tell(group)
+        return snapshot
 
     def _tell(self, group: Watched) -> tuple[Survey, bool]:
-        """A reading, and whether more samples wait."""
+        """Read a snapshot and emit its events. Return it, and whether more samples are waiting."""
         after = self._samples_told(group)
         with of_group(group.keys.stream, group.keys.group):
-            survey = run(self._source, GroupStubs(group.keys).survey(COUNT_BOUND, after, SAMPLES))
-        now = gauges(survey)
-        if now is None or not run(self._target, tell(self._stubs, group.ref, survey, now, after)):
-            return survey, False  # unknown, or another watcher was quicker
-        if survey.samples:
+            snapshot = run(self._source, GroupStubs(group.keys).survey(COUNT_BOUND, after, SAMPLES))
+        now = gauges(snapshot)
+        if now is None or not run(self._target, tell(self._stubs, group.ref, snapshot, now, after)):
+            return snapshot, False  # depth unknown, or another watcher has emitted a newer snapshot
+        if snapshot.samples:
             with available():
-                trim_before(self._source, group.keys.samples, survey.samples[-1][0])
-        return survey, len(survey.samples) >= SAMPLES
+                trim_before(self._source, group.keys.samples, snapshot.samples[-1][0])
+        return snapshot, len(snapshot.samples) >= SAMPLES
 
     def _samples_told(self, group: Watched) -> str:
+        """Return the id of the last sample that was emitted."""
         with available():
-            found = self._target.hget(keys.told(self._stubs.shard_of(group.ref), group.ref)[0], "samples")
-        return found.decode() if isinstance(found, bytes) else FIRST_ID
+            last = self._target.hget(keys.told(self._stubs.shard_of(group.ref), group.ref)[0], "samples")
+        return last.decode() if isinstance(last, bytes) else FIRST_ID
 
 
 def tell(stubs: Stubs, ref: QueueRef, survey: Survey, now: Gauges, after: str) -> Call[bool]:
-    """The telling of a reading whose samples begin after an id. False: a newer one was told already."""
+    """Emit the events of a snapshot whose samples begin after the id `after`. False: a newer snapshot was already
+    emitted."""
     known = totals(survey)
     waits, runs = (_joined(survey, kind) for kind in ("waits", "runs"))
     last = survey.samples[-1][0] if survey.samples else after

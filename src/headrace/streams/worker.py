@@ -1,11 +1,12 @@
-"""The worker of a stream: the same tasks as a queue's, from entries of a group.
+"""The worker of a stream: runs the same tasks as the worker of a queue, from entries of a consumer group.
 
-An entry is acknowledged after its task ended well, never before. Until then it is pending in the group: heartbeats keep
-its idle time short while it is worked on, and if this process dies the idle time grows until any worker's sweeper
-returns the entry. One that failed stays pending too, in nobody's hands, until its time comes.
+An entry is acknowledged after its task has succeeded, never before. Until then it is pending in the group: heartbeats
+reset its idle time while it runs, and if this process dies, any worker's sweep makes it available again once the idle
+time exceeds the lease. A failed entry also stays pending, owned by the consumer `headrace:waiting`, until its retry is
+due.
 
-As a queue's worker it holds some entries ready beyond those it runs, and reports results in batches while the next jobs
-run: what is held is pending in its name, and what is not reported is not done.
+Like the worker of a queue it prefetches entries, and reports results in batches while the next jobs run: prefetched
+entries are pending under its name, and an entry is not done before its result is reported.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 RECLAIM_BATCH = 100
-RECLAIM_CALLS = 100  # of one sweep; the next one goes on where it stopped
-GONE_AFTER_LEASES = 10  # a consumer of ours that gave no sign for so long has left
+RECLAIM_CALLS = 100  # per sweep; the next sweep continues where it stopped
+GONE_AFTER_LEASES = 10  # a consumer of Headrace that is idle for this many leases is removed
 
 
 @dataclass
 class Results:
-    """What happened to entries since the last report."""
+    """Unreported results of entries. Falsy if there are none."""
 
     done: list[tuple[Held, int]] = field(default_factory=list[tuple[Held, int]])
     failed: list[tuple[Held, int]] = field(default_factory=list[tuple[Held, int]])
@@ -58,12 +59,13 @@ class Results:
         return bool(self.done or self.failed or self.buried)
 
     def entries(self) -> Iterator[Held]:
-        for some in (self.done, self.failed, self.buried):
-            yield from (held for held, _ in some)
+        for results in (self.done, self.failed, self.buried):
+            yield from (entry for entry, _ in results)
 
 
 class StreamWorker:
-    """Runs until told to stop, then finishes or returns what it holds. `ref` is what the group is called in history."""
+    """Worker of a consumer group. It runs until `stop` is set, then finishes or returns its entries. `ref` is the name
+    of the group in history."""
 
     def __init__(
         self,
@@ -85,16 +87,16 @@ class StreamWorker:
         self._registry = registry
         name = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
         self._stubs = GroupStubs(keys, name)
-        self._waiting: deque[tuple[Held, NewJob]] = deque()  # held, not started
+        self._waiting: deque[tuple[Held, NewJob]] = deque()  # leased, not started
         self._running: dict[asyncio.Task[None], tuple[Held, RunningTask]] = {}
         self._results = Results()
         self._cursor = FIRST_ID
-        # As many threads as entries: asyncio's own pool has few, and tasks that are not async would wait for one.
+        # As many threads as jobs: asyncio's default pool is smaller, so synchronous tasks would wait for a thread.
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
         self._pace = Pace()
         self._patience = Patience(options.poll_s, options.grace_s, (QueueUnavailable, MemoryFull), (NoSuchGroup,))
         self._heartbeat_at: float | None = None
-        self._task_of: dict[tuple[str, int], str] = {}  # of deliveries whose outcome is not counted yet
+        self._task_of: dict[tuple[str, int], str] = {}  # (entry id, delivery) → task, until the outcome is counted
         self._tally = tally or Tally(tasks.names())
         self._tally.moments.append(self._now)
 
@@ -117,37 +119,42 @@ class StreamWorker:
                 await self._patience.until_available(self._registry.leave)
 
     async def _turn(self) -> None:
-        """Report what is done and take more, both at once; wait if there was nothing to do."""
+        """Report results and dequeue entries, both at once; wait if there was nothing to do."""
         try:
-            took, _ = await asyncio.gather(self._take(), self._report())
+            dequeued, _ = await asyncio.gather(self._take(), self._report())
         except NoSuchGroup as error:  # it was deleted, or its server lost its data
-            log.warning("%s It is made again.", error, extra={"action": "no_group"})
+            log.warning("%s Recreating the group.", error, extra={"action": "no_group"})
             await self._patience.until_available(self._make_group)
             return
         except QueueUnavailable as error:
             await self._patience.wait_out(error)
             return
-        if not took and not self._results:
+        if not dequeued and not self._results:
             await self._patience.pause()
 
     async def _take(self) -> int:
-        """Fill up when half of what is held beyond the running jobs is used; few large calls beat many small ones."""
+        """Dequeue once half of the prefetched entries are used: few large calls are faster than many small ones. Return
+        how many entries were dequeued."""
         ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
         room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
         if room <= 0 or (self._waiting and room < ahead // 2):
             return 0
         self._patience.has_taken = True
-        taken = await self._run(self._stubs.take(room))
+        dequeued = await self._run(self._stubs.take(room))
         self._patience.answered()
-        if taken.gone:
-            log.warning("%d entries were deleted while they waited", taken.gone, extra={"action": "gone"})
-        for held in taken.entries:
-            self._hold(held)
+        if dequeued.gone:
+            log.warning(
+                "%d entries were deleted while they waited for a retry", dequeued.gone, extra={"action": "gone"}
+            )
+        for entry in dequeued.entries:
+            self._hold(entry)
         self._start_waiting()
-        return len(taken.entries)
+        return len(dequeued.entries)
 
     def _hold(self, held: Held) -> None:
-        if held.delivery > 1 or time_of(held.id) is not None:  # of others nobody knows how long they waited
+        """Decode an entry and add it to the prefetched ones. Buries an entry that is not a job, or has no attempts
+        left."""
+        if held.delivery > 1 or time_of(held.id) is not None:  # otherwise its wait is unknown
             self._tally.waited(self._ref, held.waited_ms)
         try:
             job = self._codec.read(held.id, held.fields)
@@ -156,17 +163,20 @@ class StreamWorker:
             return
         self._task_of[held.id, held.delivery] = job.task
         if held.delivery > job.max_attempts:
-            reason = f"It was delivered {held.delivery - 1} times, as often as it may be; its last worker died with it."
+            reason = (
+                f"Delivered {held.delivery - 1} times without a result, the maximum; the last worker stopped or lost "
+                "its connection."
+            )
             self._results.buried.append((held, reason))
             return
         self._waiting.append((held, job))
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self._options.concurrency:
-            held, job = self._waiting.popleft()
-            leased = self._leased(held, job)
-            task = asyncio.create_task(self._run_job(held, leased))
-            self._running[task] = (held, RunningTask(leased, time.time_ns() // 1_000_000))
+            entry, job = self._waiting.popleft()
+            leased = self._leased(entry, job)
+            task = asyncio.create_task(self._run_job(entry, leased))
+            self._running[task] = (entry, RunningTask(leased, time.time_ns() // 1_000_000))
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -208,7 +218,8 @@ class StreamWorker:
         )
 
     async def _report(self) -> None:
-        """Apply what is finished. What could not be applied is kept: to ask again is safe, the delivery decides."""
+        """Report finished entries. Results that could not be sent are kept for the next call; repeating a report is
+        safe, because the delivery number is checked."""
         results, self._results = self._results, Results()
         lost = 0
         try:
@@ -227,52 +238,54 @@ class StreamWorker:
             self._results.buried += results.buried
             raise
         if lost:
-            log.warning("%d results came too late: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
+            log.warning("discarded %d results: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
 
     def _count(self, results: Iterable[tuple[Held, Any]], applied: Sequence[bool], outcome: str) -> int:
-        """How many were lost."""
-        for (held, what), flag in zip(results, applied, strict=True):
-            task = self._task_of.pop((held.id, held.delivery), "")  # of an entry that is no job there is none
+        """Count outcomes in the metrics. Return the number of lost entries."""
+        for (entry, detail), flag in zip(results, applied, strict=True):
+            task = self._task_of.pop((entry.id, entry.delivery), "")  # empty if the entry was not decoded
             if flag and outcome == ACK:
-                self._tally.acked(self._ref, task, what)
+                self._tally.acked(self._ref, task, detail)
             else:
                 self._tally.ended(self._ref, task, outcome if flag else LOST)
         return applied.count(False)
 
     async def _finish(self) -> None:
-        """Return what was not started, let the rest finish, return what does not in time, and leave the group."""
-        # Out of reach first: a job that ends meanwhile must not start one that is on its way back.
-        not_started = [held for held, _ in self._waiting]
+        """Return entries that were not started, let the others finish, return those that do not finish in time, and
+        leave the group."""
+        # Cleared first: a job that ends meanwhile must not start an entry that is being returned.
+        not_started = [entry for entry, _ in self._waiting]
         self._waiting.clear()
         await self._give_back(not_started)
         deadline = time.monotonic() + self._options.grace_s
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await self._patience.until_available(self._report)
-        unfinished = [held for held, _ in self._running.values()]
+        unfinished = [entry for entry, _ in self._running.values()]
         for task in list(self._running):
             task.cancel()
-        # Not before: what ended during the last report would be neither reported nor returned.
+        # After the cancellation: a job that ended during an earlier report would be neither reported nor returned.
         await self._patience.until_available(self._report)
         await self._give_back(unfinished)
         await self._patience.until_available(lambda: self._do(self._stubs.tidy(self._gone_ms, leaving=True)))
 
     async def _give_back(self, held: list[Held]) -> None:
-        async def give() -> None:
+        async def requeue() -> None:
             returned = await self._run(self._stubs.giveback(held))
             self._count([(each, None) for each in held], returned, RECLAIM)
 
         if held:
-            await self._patience.until_available(give)
+            await self._patience.until_available(requeue)
 
     def _let_go(self, gone: Iterable[Held]) -> None:
-        """Drop entries that another consumer holds by now and that were not started here: they must not run twice."""
-        lost = {(each.id, each.delivery) for each in gone}
-        for waiting in list(self._waiting):
-            held, _ = waiting
-            if (held.id, held.delivery) in lost:  # else it runs, or has ended: its result is refused, or was applied
-                self._waiting.remove(waiting)
-                self._count([(held, None)], [False], RECLAIM)
+        """Drop prefetched entries whose lease was lost: another worker may be running them."""
+        deliveries = {(each.id, each.delivery) for each in gone}
+        for prefetched in list(self._waiting):
+            entry, _ = prefetched
+            # Others run or have ended: their result will be refused, or was applied.
+            if (entry.id, entry.delivery) in deliveries:
+                self._waiting.remove(prefetched)
+                self._count([(entry, None)], [False], RECLAIM)
 
     async def _heartbeat(self) -> None:
         try:
@@ -283,16 +296,16 @@ class StreamWorker:
         self._heartbeat_at = time.time()
 
     async def _extend(self) -> None:
-        """Also for those that have not begun, or have ended and are not reported yet."""
-        held = [each for each, _ in (*self._waiting, *self._running.values())]
-        if held := [*held, *self._results.entries()]:
-            extended = await self._run(self._stubs.extend(held))
-            self._let_go([each for each, flag in zip(held, extended, strict=True) if not flag])
+        """Extend the leases of all entries: prefetched, running, or ended and not reported yet."""
+        leased = [each for each, _ in (*self._waiting, *self._running.values())]
+        if leased := [*leased, *self._results.entries()]:
+            extended = await self._run(self._stubs.extend(leased))
+            self._let_go([each for each, flag in zip(leased, extended, strict=True) if not flag])
         if self._registry is not None:
             await self._registry.report(self._tasks, [running for _, running in self._running.values()])
 
     async def _sweep(self) -> None:
-        """Any worker does what time demands: entries whose worker is gone, and consumers that left."""
+        """Reclaim entries whose worker stopped, and remove idle consumers. Every worker does so."""
         for _ in range(RECLAIM_CALLS):
             answer = await self._run(self._stubs.reclaim(self._options.lease_ms, self._cursor, RECLAIM_BATCH))
             self._cursor = answer.cursor
