@@ -44,7 +44,7 @@ def unprivileged() -> Sequence[str]:
 
 
 def give_away(path: Path) -> None:
-    """If this process is root, make `nobody` the owner of a file, or of a folder and everything in it.
+    """Make `nobody` the owner of a file, or of a folder and everything in it, if this process is root.
 
     PostgreSQL refuses a cluster of another user, for example one that root has copied or unpacked.
     """
