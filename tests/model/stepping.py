@@ -154,12 +154,12 @@ class SteppedTiers(Tiers):
         between_steps()
         return answer
 
-    def tell(self, ref: QueueRef, numbers: ColdNumbers, gone: Sequence[int] = ()) -> None:
+    def tell(self, ref: QueueRef, counters: ColdNumbers, gone: Sequence[int] = ()) -> None:
         walk = current_walk()
         if walk and walk.tells_late:
-            walk.late.append(Told(ref, numbers, gone))
+            walk.late.append(Told(ref, counters, gone))
         else:
-            super().tell(ref, numbers, gone)
+            super().tell(ref, counters, gone)
 
 
 class SteppedClient(SyncClient):

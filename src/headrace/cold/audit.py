@@ -110,9 +110,9 @@ class Audit:
         if unconfirmed := self._tiers.unconfirmed(ref):
             self._tiers.confirm(ref, queue_id, unconfirmed)
 
-    def _settle(self, ref: QueueRef, numbers: ColdNumbers) -> Settled:
+    def _settle(self, ref: QueueRef, counters: ColdNumbers) -> Settled:
         postgres_id = self._store.identity()
-        return self._tiers.run(self._tiers.stubs.settle(ref, numbers, postgres_id=postgres_id))
+        return self._tiers.run(self._tiers.stubs.settle(ref, counters, postgres_id=postgres_id))
 
     def _export(self, shard: int, drift: Drift) -> None:
         with available():

@@ -3,12 +3,14 @@
 One mover per shard leads, under a lease; the others stand by. For each batch of a queue:
 
 1. lock    its row in cold_movers. A paused mover keeps this lock, so no other can overtake it, until PostgreSQL ends
-its session after `IDLE_IN_TRANSACTION_S` 2. claim   the next rows, in order. Nothing is marked: the lock is the claim
-3. refill  one script call places what fits and records the row numbers in `moving`, so that a row placed again does not
-become a second job, even if the first is done. It refuses a mover whose token is outdated or whose lock may have ended
-4. delete  the rows once their copy in Valkey is safe (valkey/durability.py), update the counters, commit. Meanwhile the
-next batches are placed, up to `MAX_PLACED` rows of a shard 5. sync    the counters to Valkey, and remove the numbers of
-the deleted rows from `moving`
+           its session after `IDLE_IN_TRANSACTION_S`
+2. claim   the next rows, in order. Nothing is marked: the lock is the claim
+3. refill  one script call places what fits and records the row numbers in `moving`, so that a row placed again does
+           not become a second job, even if the first is done. It refuses a mover whose token is outdated or whose lock
+           may have ended
+4. delete  the rows once their copy in Valkey is safe (valkey/durability.py), update the counters, commit. Meanwhile
+           the next batches are placed, up to `MAX_PLACED` rows of a shard
+5. sync    the counters to Valkey, and remove the numbers of the deleted rows from `moving`
 
 After a crash before step 4, rows are in both tiers; the next mover, or an audit, finds their numbers in `moving` and
 does steps 4 and 5 as soon as the copy is safe. Rows whose copy was lost in a failover are placed again. After a crash
@@ -463,20 +465,20 @@ class Mover:
         if shard not in self._tokens:
             raise MoverFenced
         for _ in range(BATCHES_PER_VISIT):
-            room = self._tiers.run(self._stubs.room(ref))
-            if room.placed != len(self._placed_of(ref)):
+            state = self._tiers.run(self._stubs.room(ref))
+            if state.placed != len(self._placed_of(ref)):
                 self._adopt(ref, queue_id)
-            if not room.refill or room.items == 0:
-                self._hold(ref, queue_id, room)
+            if not state.refill or state.items == 0:
+                self._hold(ref, queue_id, state)
                 return None
             if sum(map(len, self._placed[shard].values())) >= MAX_PLACED:
                 self._put_off.add(ref)
                 return None
-            batch = self._move(ref, queue_id, room) or self._move_delayed(ref, queue_id, room)
+            batch = self._move(ref, queue_id, state) or self._move_delayed(ref, queue_id, state)
             if batch is None:
-                return self._leave(ref, queue_id, room)
+                return self._leave(ref, queue_id, state)
             # A large job did not fit; a job that became due meanwhile may precede it and fit.
-            if batch.full and not self._hold(ref, queue_id, room):
+            if batch.full and not self._hold(ref, queue_id, state):
                 return None
         return None
 
@@ -520,9 +522,9 @@ class Mover:
             try:
                 kept = self._still_placed(shard, ref, rows)
                 if kept:
-                    numbers = self._tiers.confirm(ref, queue_id, kept)
-                    if numbers.version == placed.version + 1:  # no other change of the queue's rows
-                        placed.version = numbers.version
+                    counters = self._tiers.confirm(ref, queue_id, kept)
+                    if counters.version == placed.version + 1:  # no other change of the queue's rows
+                        placed.version = counters.version
                 if len(kept) < len(rows):
                     placed.restart()
             except BaseException:
@@ -544,25 +546,25 @@ class Mover:
 
     # One batch
 
-    def _hold(self, ref: QueueRef, queue_id: int, room: Room) -> bool:
-        """The queue has no room: mark delayed rows that are due as waiting. Return whether there were any."""
+    def _hold(self, ref: QueueRef, queue_id: int, state: Room) -> bool:
+        """Mark delayed rows that are due as waiting, because the queue has no room. Return whether there were any."""
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
             placed = self._placed_of(ref).rows
-            delta, details = self._store.promote(conn, queue_id, room.now_ms, SWEEP_BATCH, placed)
+            delta, details = self._store.promote(conn, queue_id, state.now_ms, SWEEP_BATCH, placed)
             if not delta.waiting:
                 return False
-            numbers = self._store.change(conn, queue_id, delta, details, valkey_epoch=room.valkey_epoch or None)
-        self._tiers.tell(ref, numbers)
+            counters = self._store.change(conn, queue_id, delta, details, valkey_epoch=state.valkey_epoch or None)
+        self._tiers.tell(ref, counters)
         return True
 
-    def _move(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
-        most, placed = min(self._options.batch, room.items), self._placed_of(ref)
+    def _move(self, ref: QueueRef, queue_id: int, state: Room) -> Batch | None:
+        most, placed = min(self._options.batch, state.items), self._placed_of(ref)
 
         def claim(conn: Connection, version: int) -> list[ColdRow]:
-            return self._claim(conn, queue_id, placed, version, most, room.bytes)
+            return self._claim(conn, queue_id, placed, version, most, state.bytes)
 
-        return self._transfer(ref, queue_id, room, claim)
+        return self._transfer(ref, queue_id, state, claim)
 
     def _claim(
         self, conn: Connection, queue_id: int, placed: PlacedRows, version: int, most: int, size: int
@@ -576,17 +578,17 @@ class Mover:
             return self._store.claim(conn, queue_id, most, size)
         return self._store.claim_but(conn, queue_id, most, size, placed.rows)
 
-    def _move_delayed(self, ref: QueueRef, queue_id: int, room: Room) -> Batch | None:
-        most, until = min(self._options.batch, room.items), room.now_ms + LOOK_AHEAD_MS
+    def _move_delayed(self, ref: QueueRef, queue_id: int, state: Room) -> Batch | None:
+        most, until = min(self._options.batch, state.items), state.now_ms + LOOK_AHEAD_MS
         placed = self._placed_of(ref).rows
 
         def claim(conn: Connection, _: int) -> list[ColdRow]:
-            return self._store.claim_delayed(conn, queue_id, most, room.bytes, until, placed)
+            return self._store.claim_delayed(conn, queue_id, most, state.bytes, until, placed)
 
-        return self._transfer(ref, queue_id, room, claim)
+        return self._transfer(ref, queue_id, state, claim)
 
     def _transfer(
-        self, ref: QueueRef, queue_id: int, room: Room, claim: Callable[[Connection, int], list[ColdRow]]
+        self, ref: QueueRef, queue_id: int, state: Room, claim: Callable[[Connection, int], list[ColdRow]]
     ) -> Batch | None:
         """Do steps 1 to 3 for one batch, and also 4 and 5 if its copy is safe at once. None: there are no rows to
         move."""
@@ -597,13 +599,13 @@ class Mover:
             rows = claim(conn, self._store.lock_mover(conn, queue_id))
             if not rows:
                 return None
-            batch = self._refill(ref, rows, room.now_ms + SURE_OF_LOCK_MS)
-            numbers = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
-        self._note_placed(ref, rows, batch, numbers, is_immediate=is_immediate)
+            batch = self._refill(ref, rows, state.now_ms + SURE_OF_LOCK_MS)
+            counters = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
+        self._note_placed(ref, rows, batch, counters, is_immediate=is_immediate)
         return batch
 
     def _note_placed(
-        self, ref: QueueRef, rows: Sequence[ColdRow], batch: Batch, numbers: ColdNumbers | None, *, is_immediate: bool
+        self, ref: QueueRef, rows: Sequence[ColdRow], batch: Batch, counters: ColdNumbers | None, *, is_immediate: bool
     ) -> None:
         """Update metrics, placed rows and the counters in Valkey after the commit of a batch."""
         self.figures.moved(**batch.counts())
@@ -612,8 +614,8 @@ class Mover:
             placed.add(batch.placed, time.monotonic())
             if not any(row.delayed for row in rows):
                 placed.advance(rows, batch.handled)
-        if numbers is not None:
-            self._tiers.tell(ref, numbers, [row.seq for row in batch.gone] if is_immediate else ())
+        if counters is not None:
+            self._tiers.tell(ref, counters, [row.seq for row in batch.gone] if is_immediate else ())
 
     def _refill(self, ref: QueueRef, rows: Sequence[ColdRow], until_ms: float) -> Batch:
         """Do step 3. An invalid row is quarantined, and the others are tried again."""
@@ -681,48 +683,48 @@ class Mover:
         delta, details = leaving(removed, **counts)
         return self._store.change(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
 
-    def _leave(self, ref: QueueRef, queue_id: int, room: Room) -> None:
+    def _leave(self, ref: QueueRef, queue_id: int, state: Room) -> None:
         """End cold mode if no row waits: close the epoch while spills are blocked, then reopen the queue in Valkey."""
-        if not room.cold or not room.leave:
+        if not state.cold or not state.leave:
             return
-        batch, rows, most = Batch(), [], min(self._options.batch, room.items)
+        batch, rows, most = Batch(), [], min(self._options.batch, state.items)
         is_immediate = self._safety_of(self._stubs.shard_of(ref)).is_immediate()
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
             self._store.lock_queue(conn, queue_id)
             placed = list(self._placed_of(ref).rows)
-            numbers: ColdNumbers | None = None
-            if rows := self._store.claim_but(conn, queue_id, most, room.bytes, placed):
-                batch = self._refill(ref, rows, room.now_ms + SURE_OF_LOCK_MS)
-                numbers = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
+            counters: ColdNumbers | None = None
+            if rows := self._store.claim_but(conn, queue_id, most, state.bytes, placed):
+                batch = self._refill(ref, rows, state.now_ms + SURE_OF_LOCK_MS)
+                counters = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
                 placed += [row.seq for row in batch.gone]
             if closes := not self._store.claim_but(conn, queue_id, 1, 1, placed):
-                epoch = batch.valkey_epoch or room.valkey_epoch or None
-                numbers = self._store.change(
-                    conn, queue_id, Delta(), {}, valkey_epoch=epoch, close_epoch=room.cold_epoch
+                epoch = batch.valkey_epoch or state.valkey_epoch or None
+                counters = self._store.change(
+                    conn, queue_id, Delta(), {}, valkey_epoch=epoch, close_epoch=state.cold_epoch
                 )
-        self._note_placed(ref, rows, batch, numbers, is_immediate=is_immediate)
-        if closes and numbers is not None:
-            self._tiers.run(self._stubs.reopen(ref, self._token(ref), room.cold_epoch, numbers.epoch))
+        self._note_placed(ref, rows, batch, counters, is_immediate=is_immediate)
+        if closes and counters is not None:
+            self._tiers.run(self._stubs.reopen(ref, self._token(ref), state.cold_epoch, counters.epoch))
 
     # Sweeping
 
     def _expire(self, ref: QueueRef) -> None:
         queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
-        room = self._tiers.run(self._stubs.room(ref))
-        if room.placed != len(self._placed_of(ref)):
+        state = self._tiers.run(self._stubs.room(ref))
+        if state.placed != len(self._placed_of(ref)):
             self._adopt(ref, queue_id)
         while True:
-            count, numbers = self._store.expire(
+            count, counters = self._store.expire(
                 queue_id,
-                room.now_ms,
+                state.now_ms,
                 SWEEP_BATCH,
-                room.valkey_epoch or None,
+                state.valkey_epoch or None,
                 lambda: self._tiers.unconfirmed(ref),  # Valkey handles their TTL, and may have run them
             )
             self.figures.moved(expire=count)
-            if numbers is not None:
-                self._tiers.tell(ref, numbers)
+            if counters is not None:
+                self._tiers.tell(ref, counters)
             if count < SWEEP_BATCH:
                 return
 

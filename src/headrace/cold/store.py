@@ -216,7 +216,7 @@ class Store:
             queue_id = self.queue_id(ref, shard)
             try:
                 new = [jobs[number] for number in sorted(stored)]
-                numbers = self._spill(ref, new, queue_id, valkey_epoch, cold_epoch)
+                counters = self._spill(ref, new, queue_id, valkey_epoch, cold_epoch)
             except DatabaseRestored:
                 if self._identity is None:
                     raise  # another PostgreSQL: the caller checks whether it is the right one
@@ -224,7 +224,7 @@ class Store:
             except DuplicateKey:
                 duplicates = self._known_ids(queue_id, jobs)  # read only on conflict, which is rare
                 continue
-            return [number in stored for number in range(len(jobs))], numbers
+            return [number in stored for number in range(len(jobs))], counters
         raise DatabaseUnavailable(
             "Concurrent producers keep spilling jobs with the same ids. Nothing was written. Retry."
         )
@@ -252,7 +252,7 @@ class Store:
                 # Locks are taken last: until the commit they block other producers of this queue, and of its tenant if
                 # that has a quota.
                 lock_tenants(conn, quotas)
-                numbers, xact = self._change(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
+                counters, xact = self._change(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
                 refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
                 details = Counter((job.new.task, job.new.flow, job.new.flow_type) for job in jobs if not job.delayed)
                 self._count_details(conn, queue_id, details)
@@ -260,8 +260,8 @@ class Store:
             assert xact is not None, "it was set before the commit"
             if not self._was_spilled(spill_id, xact):
                 raise DatabaseUnavailable(f"{DatabaseUnavailable()} ({error})") from error
-            numbers = self.numbers_of(queue_id)
-        return numbers
+            counters = self.numbers_of(queue_id)
+        return counters
 
     def _copy_in(self, conn: Connection, queue_id: int, jobs: Iterable[SpillJob]) -> None:
         with conn.cursor() as cursor, cursor.copy(QUERIES["copy_rows"]) as copy:
@@ -384,9 +384,9 @@ class Store:
         """Apply `delta` and the per-flow `details` to the queue's counters, and return them. After `close_epoch`,
         spills of that epoch or an earlier one are refused. `oldest_ms` is read only if the waiting count changed; it is
         consistent, because the queue's row is locked until the commit."""
-        numbers, _ = self._change(conn, queue_id, delta, None, valkey_epoch, close_epoch)
+        counters, _ = self._change(conn, queue_id, delta, None, valkey_epoch, close_epoch)
         self._count_details(conn, queue_id, details)
-        return with_oldest(numbers, self.oldest_ms(conn, queue_id)) if delta.waiting else numbers
+        return with_oldest(counters, self.oldest_ms(conn, queue_id)) if delta.waiting else counters
 
     def oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
         row = conn.execute(QUERIES["find_oldest_due"], {"queue_id": queue_id}).fetchone()
@@ -411,8 +411,8 @@ class Store:
                 return 0, None
             waiting = [row for row in rows if not row["delayed"]]
             delta = _leaving(rows, expired=len(rows))
-            numbers = self.change(conn, queue_id, delta, _details(waiting, -1), valkey_epoch=valkey_epoch)
-        return len(rows), numbers
+            counters = self.change(conn, queue_id, delta, _details(waiting, -1), valkey_epoch=valkey_epoch)
+        return len(rows), counters
 
     def confirm(self, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
         """Delete rows that are placed in Valkey. Return the counters."""
@@ -520,9 +520,9 @@ class Store:
                 return 0, None
             size = sum(row["size"] for row in rows)
             delta = Delta(waiting=len(rows), waiting_bytes=size, dead=-len(rows), redriven=len(rows))
-            numbers = self.change(conn, queue_id, delta, _details(rows, 1), valkey_epoch=None)
+            counters = self.change(conn, queue_id, delta, _details(rows, 1), valkey_epoch=None)
             refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
-        return len(rows), numbers
+        return len(rows), counters
 
     # Flows and settings
 
@@ -676,8 +676,8 @@ def vars_of(data: Any) -> dict[str, Any]:
     return {field.name: getattr(data, field.name) for field in fields(data)}
 
 
-def with_oldest(numbers: ColdNumbers, oldest_ms: float | None) -> ColdNumbers:
-    return replace(numbers, oldest_ms=oldest_ms)
+def with_oldest(counters: ColdNumbers, oldest_ms: float | None) -> ColdNumbers:
+    return replace(counters, oldest_ms=oldest_ms)
 
 
 def _numbers(row: Mapping[str, Any]) -> ColdNumbers:

@@ -90,17 +90,17 @@ class Tiers:
         epochs = {"valkey_epoch": told.valkey_epoch, "cold_epoch": told.cold_epoch}
         self._check_postgres(shard, told.postgres_id)
         try:
-            stored, numbers = self.store.spill(ref, shard, jobs, **epochs)
+            stored, counters = self.store.spill(ref, shard, jobs, **epochs)
         except DatabaseRestored:
             self.check_postgres(shard, anew=True)
-            stored, numbers = self.store.spill(ref, shard, jobs, **epochs)
+            stored, counters = self.store.spill(ref, shard, jobs, **epochs)
         except QuotaExceeded as error:
             self._count_refusal(ref.environment, error)
             raise
         waiting = [job.due_ms for job, was_stored in zip(jobs, stored, strict=True) if was_stored and not job.delayed]
-        if numbers.waiting == len(waiting) > 0:  # no other row waits
-            numbers = with_oldest(numbers, min(waiting))
-        self.tell(ref, numbers)
+        if counters.waiting == len(waiting) > 0:  # no other row waits
+            counters = with_oldest(counters, min(waiting))
+        self.tell(ref, counters)
         return stored
 
     def _count_refusal(self, env: EnvRef, error: QuotaExceeded) -> None:
@@ -118,10 +118,10 @@ class Tiers:
         self.check_postgres(self.stubs.shard_of(env))
         if job is None or job.error is not None:
             return None if job is None else JobState.DEAD
-        numbers = self.store.cancel(job, lambda: self.unconfirmed(job.ref))
-        if numbers is None:  # it was moved to Valkey meanwhile
+        counters = self.store.cancel(job, lambda: self.unconfirmed(job.ref))
+        if counters is None:  # it was moved to Valkey meanwhile
             return self.run(self.stubs.cancel(env, job_id))
-        self.tell(job.ref, numbers)
+        self.tell(job.ref, counters)
         return waiting_state(job)
 
     # Operators
@@ -151,7 +151,7 @@ class Tiers:
         while most is None or done < most:
             size = page if most is None else min(page, most - done)
             try:
-                count, numbers = do(size)
+                count, counters = do(size)
             except QuotaExceeded as error:
                 if size > 1:
                     page = size // 2
@@ -160,8 +160,8 @@ class Tiers:
                 if done:
                     break
                 raise
-            if numbers is not None:
-                self.tell(ref, numbers)
+            if counters is not None:
+                self.tell(ref, counters)
             done += count
             if count < size:
                 break
@@ -183,11 +183,11 @@ class Tiers:
         def read() -> Sequence[DeadRow]:
             return self.run(self.stubs.dead(ref, most, DEAD_BYTES))
 
-        rows, numbers = self.store.keep_dead(queue_id, read, epoch)
+        rows, counters = self.store.keep_dead(queue_id, read, epoch)
         if rows:
             self.run(self.stubs.forget(ref, rows, self._keep_ms))
-        if numbers is not None:
-            self.tell(ref, numbers)
+        if counters is not None:
+            self.tell(ref, counters)
         return len(rows) == most or sum(row.size for row in rows) >= DEAD_BYTES
 
     def unconfirmed(self, ref: QueueRef) -> Sequence[PlacedRow]:
@@ -196,9 +196,9 @@ class Tiers:
 
     def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
         """Delete rows that are placed in Valkey, and sync the counters. Return the counters."""
-        numbers = self.store.confirm(queue_id, placed)
-        self.tell(ref, numbers, [row.seq for row in placed])
-        return numbers
+        counters = self.store.confirm(queue_id, placed)
+        self.tell(ref, counters, [row.seq for row in placed])
+        return counters
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         self.check_postgres(self.stubs.shard_of(ref))
@@ -235,11 +235,11 @@ class Tiers:
                 self.valkey.hset(keys.meta(shard), "postgres", own)
             self.store.record_event("postgres", shard, "adopted", "An operator adopted this PostgreSQL.")
 
-    def tell(self, ref: QueueRef, numbers: ColdNumbers, gone: Sequence[int] = ()) -> None:
+    def tell(self, ref: QueueRef, counters: ColdNumbers, gone: Sequence[int] = ()) -> None:
         """Send a queue's cold counters to Valkey. Errors are logged, not raised: PostgreSQL has committed, and the next
         sync sends absolute values."""
         try:
-            self.run(self.stubs.settle(ref, numbers, gone, self.store.identity()))
+            self.run(self.stubs.settle(ref, counters, gone, self.store.identity()))
         except (HeadraceError, ScriptError) as error:
             log.warning("could not sync cold counters to Valkey: %s", error, extra={"action": "unavailable"})
 

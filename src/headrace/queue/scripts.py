@@ -353,14 +353,15 @@ class Stubs:
         return self._of_queue("refill", ref, args, _refilled)
 
     def settle(
-        self, ref: QueueRef, numbers: ColdNumbers, gone: Iterable[int] = (), postgres_id: str = ""
+        self, ref: QueueRef, counters: ColdNumbers, gone: Iterable[int] = (), postgres_id: str = ""
     ) -> Call[Settled]:
         """Set the cold counters in Valkey to those of PostgreSQL. `deleted_rows` are rows whose deletion is
         committed."""
-        gauges = (numbers.valkey_epoch, numbers.version, numbers.epoch, numbers.waiting, numbers.delayed, numbers.bytes)
-        totals = (numbers.dead, numbers.spilled, numbers.expired, numbers.cancelled, numbers.redriven)
-        oldest = "" if numbers.oldest_ms is None else repr(numbers.oldest_ms)
-        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *gauges, *totals, oldest]
+        state = (counters.valkey_epoch, counters.version, counters.epoch)
+        gauges = (counters.waiting, counters.delayed, counters.bytes)
+        totals = (counters.dead, counters.spilled, counters.expired, counters.cancelled, counters.redriven)
+        oldest = "" if counters.oldest_ms is None else repr(counters.oldest_ms)
+        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *state, *gauges, *totals, oldest]
         args += (postgres_id, *gone)
         return self._of_queue("sync_cold", ref, args, lambda answer: Settled(*map(int, answer)))
 

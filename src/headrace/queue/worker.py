@@ -204,13 +204,13 @@ class Worker:
     def _start_takes(self) -> list[asyncio.Task[int]]:
         """Start dequeues once half of the prefetched jobs are used: few large calls are faster than many small ones."""
         ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
-        room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
-        if room <= 0 or (self._waiting and room < ahead // 2):
+        free_slots = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
+        if free_slots <= 0 or (self._waiting and free_slots < ahead // 2):
             return []
         shards = self._shards_to_ask()
         for shard in shards:
             self._patience.has_taken = True
-            shard.taking = asyncio.create_task(self._take(shard, -(-room // len(shards))))
+            shard.taking = asyncio.create_task(self._take(shard, -(-free_slots // len(shards))))
         return [shard.taking for shard in shards if shard.taking is not None]
 
     def _shards_to_ask(self) -> list[ShardWork]:

@@ -136,11 +136,11 @@ class StreamWorker:
         """Dequeue once half of the prefetched entries are used: few large calls are faster than many small ones. Return
         how many entries were dequeued."""
         ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
-        room = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
-        if room <= 0 or (self._waiting and room < ahead // 2):
+        free_slots = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
+        if free_slots <= 0 or (self._waiting and free_slots < ahead // 2):
             return 0
         self._patience.has_taken = True
-        dequeued = await self._run(self._stubs.take(room))
+        dequeued = await self._run(self._stubs.take(free_slots))
         self._patience.answered()
         if dequeued.gone:
             log.warning(

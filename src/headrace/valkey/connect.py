@@ -146,8 +146,8 @@ def available() -> Generator[None]:
         word = str(error).partition(" ")[0]
         if word in ("QUOTA", "RATE"):
             raise _quota_exceeded(str(error).split()) from error
-        if ours := REFUSALS.get(word):
-            raise ours from error
+        if kind := REFUSALS.get(word):
+            raise kind from error
         if word in FOR_NOW or isinstance(error, FOR_NOW_ERRORS):
             raise QueueUnavailable(f"Valkey refused the command and changed nothing: {error}. Retry later.") from error
         raise
