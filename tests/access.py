@@ -34,7 +34,7 @@ def make_key(
 
 
 def app_of(services: Services) -> FastAPI:
-    """The application of these services, made once: that takes half a second."""
+    """Return the application of these services, created once because that takes half a second."""
     made = vars(services)  # they keep what they make there, such as connections
     if "app" not in made:
         made["app"] = create_app(services)

@@ -1,4 +1,4 @@
-"""What tests of alerts share: history made by hand, receivers that note what they are sent, an evaluator on both."""
+"""Helpers for alert tests: hand-written history, recording receivers, and an evaluator on both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOPBACK = AddressPolicy(("127.0.0.1",))
 ANY_MAIL = replace(DEFAULT_POLICY, email_domains={"*": {"*"}})
 LOCAL = SendOptions(timeout_s=240.0, policy=LOOPBACK, channels=ANY_MAIL)
 SLOW = OutboxOptions(first_wait_s=3600.0, longest_wait_s=3600.0)
-"""A channel that failed is tried again when the test says so, see `Alerting.retry_now`."""
+"""A failed channel is retried only when the test calls `Alerting.retry_now`."""
 ANSWER_S = 60
 
 
@@ -74,7 +74,7 @@ class Crash(BaseException):
 
 
 class Alerting:
-    """An evaluator and an outbox, each step by hand, with the time that the test says."""
+    """An evaluator and an outbox that the test steps by hand, with its own time."""
 
     def __init__(self, pool: Pool, clickhouse_url: str, database: str) -> None:
         self.pool = pool
@@ -191,7 +191,7 @@ def http_receiver() -> Generator[Receiver]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
             except OSError:
-                pass  # whoever sent it did not wait
+                pass  # the sender did not wait for the response
 
         do_GET = do_POST
 

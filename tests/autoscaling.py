@@ -34,13 +34,13 @@ def wait_for(job: LeasedJob) -> None:
 
 
 def mail(**fields: Any) -> WorkerType:
-    """Ages do not count unless a test says so: its clock is its own."""
+    """Return a worker type for which ages do not count by default, because the test has its own clock."""
     given: dict[str, Any] = {"queues": (REF.queue,), "org": REF.org, "scaling": Scaling(max=20, age_s=1e6), **fields}
     return WorkerType("mail", **given)
 
 
 class Hand:
-    """An actuator that notes what it is told."""
+    """An actuator that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[int] = []

@@ -1,4 +1,4 @@
-"""A queue in both tiers with an API in front of it, for tests of the operating routes.
+"""A queue in both tiers with an API in front of it, for tests of the routes about queues.
 
 world.enqueue(REF, 3); world.bury(REF, "boom")
 world.api.get(path(REF), params=tenant(REF))

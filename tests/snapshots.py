@@ -41,7 +41,7 @@ class Crash(BaseException):
 
 
 class Clock:
-    """Monotonic time that goes by when the test says so."""
+    """Monotonic clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -51,7 +51,7 @@ class Clock:
 
 
 def store(valkey: Valkey, **options: Any) -> Store:
-    """Its leases end when a test says so, by leaving or by a lease of its own length."""
+    """Return a store whose leases end only when the test releases them or sets their length."""
     options.setdefault("lock_ttl_s", 600.0)
     return Store(valkey, StoreOptions(**options))
 
@@ -76,7 +76,7 @@ def refresher(
 
 
 def reader(valkey: Valkey, clock: Callable[[], float] = time.monotonic, **options: Any) -> Reader:
-    """Each scrape looks, unless `look_every_s` says otherwise."""
+    """Return a reader that polls at each scrape, unless `poll_every_s` is given."""
     options.setdefault("look_every_s", 0.0)
     return Reader(lambda: store(valkey), ReaderOptions(**options), clock)
 
@@ -88,7 +88,7 @@ def declared_in(folder: Path, text: str, presets: Sequence[str] = ()) -> list[De
 
 
 def scrape(found: Reader) -> Told:
-    """However long Valkey takes: a scrape that has lost patience tells of the version before, or of none."""
+    """Scrape with a long timeout: a scrape that times out would serve the previous version, or none."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(snapshot_reader, "PATIENCE_S", 60.0)
         return parsed(found.body(bytes, openmetrics=False, gzip=False).decode())

@@ -69,12 +69,12 @@ class Report:
     killed_midway: int  # of those, between sending and noting
     takeovers: int
     queues: int
-    transitions: int  # that channels were to be told of
+    transitions: int  # transitions that notify channels
     arrived: int  # of those, by id
     repeats: int  # deliveries that came again under the same id
     missing: int
     doubled: int  # transitions that came in two different deliveries
-    invented: int  # that nobody decided
+    invented: int  # messages without a transition
     wrong: int  # queues that did not fire once and resolve once
     seconds: float
 
@@ -142,7 +142,7 @@ class Run:
         self._raised: list[str] = []
         self._drained: set[str] = set()
         self._changes = 0
-        self._armed = False  # whoever sends the next message dies of it
+        self._armed = False  # the process that sends the next message is killed
 
     def run(self, receiver: Receiver) -> Report:
         began = time.monotonic()
@@ -167,8 +167,8 @@ class Run:
             records.put_rule(conn, rule)
 
     def _step(self) -> None:
-        """One queue more is deep; those whose incident began are drained; then whoever evaluates dies: as soon as its
-        next message has arrived, or at any moment."""
+        """Add a deep queue, drain the queues with incidents, then kill the leader: as soon as its next message has
+        arrived, or at a random moment."""
         self._crew.fill()
         self._raised.append(f"q{len(self._raised)}")
         self._wait_until(lambda: self._crew.leader() is not None, READY_S)
@@ -205,7 +205,7 @@ class Run:
         depths = deep | dict.fromkeys(drained, 0)
         if depths:
             where: dict[str, Any] = {"org": ENV.org, "project": ENV.project, "env": ENV.env, "at_ms": at_ms}
-            self._changes += 1  # two changes of one millisecond are told apart by their numbers
+            self._changes += 1  # distinguishes two changes in the same millisecond
             where["at_seq"] = self._changes
             self._history.add_table([{**where, "queue": queue, "depth": depth} for queue, depth in depths.items()])
         self._history.final_up_to(now_ms)

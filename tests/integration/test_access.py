@@ -99,7 +99,7 @@ def all_routes(app: FastAPI) -> list[tuple[str, str]]:
 
 
 def test_every_route_needs_a_key_but_a_few(services: Services) -> None:
-    """Asked for real, without a key: a route that forgets to ask who comes answers something else than 401."""
+    """Request every route without a key: a route without authentication would not answer 401."""
     app, api = create_app(services), client(services)
     for method, path in all_routes(app):
         if (method, path) not in ANYBODY:
@@ -393,7 +393,7 @@ def test_a_session_ends(services: Services, monkeypatch: pytest.MonkeyPatch) -> 
     api = client(with_settings(services, session=3600.0))
     api.post("/api/v1/session", json={"key": make_key(services.postgres_url)})
     [(name, value)] = api.cookies.items()
-    # Sent by hand: a client forgets a cookie that is over, and the server shall not rely on that.
+    # Sent by hand, because clients drop expired cookies and the server must not rely on that.
     cookie = {"Cookie": f"{name}={value}"}
     assert asked(client(services), cookie) == 200
     monkeypatch.setattr(keys, "datetime", TwoHoursOn)

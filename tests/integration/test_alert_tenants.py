@@ -71,7 +71,7 @@ ROUTES: dict[tuple[str, str], Ask] = {  # in an order in which all of them can s
 
 @pytest.fixture
 def world(valkey_url: str, postgres_url: str, clickhouse_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(routes, "TEST_WAIT_S", 0.0)  # nobody sends here
+    monkeypatch.setattr(routes, "TEST_WAIT_S", 0.0)  # no outbox runs in this test
     with open_world(valkey_url, postgres_url, clickhouse_url) as made:
         yield made
 
@@ -101,7 +101,7 @@ def ask(api: TestClient, route: tuple[str, str], names: dict[str, str], ids: dic
 
 
 def told(answer: httpx.Response, ref: QueueRef, ids: dict[str, str]) -> Any:
-    """Without the names that were asked for."""
+    """Return the answer without the requested names."""
     text = answer.text
     for name in (ref.org, ref.project, ref.env, *ids.values()):
         text = text.replace(name, "…")
@@ -152,7 +152,7 @@ def test_a_level_too_low_changes_nothing(world: World, ids: dict[str, str]) -> N
 
 
 def test_those_who_may_are_let(world: World, ids: dict[str, str]) -> None:
-    """The tests above would pass if nobody were let in."""
+    """Guards the tests above, which would pass if every request were refused."""
     keys = {level: world.with_key(HERE, level) for level in Level}
     for route, asked in ROUTES.items():
         answer = ask(keys[asked.level], route, {}, ids)

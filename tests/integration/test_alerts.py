@@ -41,7 +41,7 @@ from tests.conftest import LONG_S, wait_until
 
 MINUTE = 60_000
 NOW = int(time.time()) // 60 * MINUTE
-"""A round minute; history is made around it, and the evaluator is told when it is."""
+"""A full minute; history is created around it, and the evaluator gets its time as a parameter."""
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def hook(alerting: Alerting, receiver: Receiver) -> str:
 
 
 def at(alerting: Alerting, history: History, minutes: float) -> list[str]:
-    """A round then, with all of history up to it final; returns what was told by it, in order."""
+    """Evaluate at this time with complete history, and return the transitions sent to channels, in order."""
     now_ms = NOW + int(minutes * MINUTE)
     history.final_up_to(now_ms)
     before = alerting.count("SELECT count(*) FROM alert_outbox")
@@ -127,7 +127,7 @@ def test_it_does_not_fire_again_within_the_cooldown(alerting: Alerting, history:
 
 
 def test_an_idle_stuck_queue_fires_by_what_it_was_left_with(alerting: Alerting, history: History, hook: str) -> None:
-    """Nothing happened for six hours; only the last state of the queue knows."""
+    """No events for six hours; only the last state of the queue shows the backlog."""
     stuck, drained = REF, replace(REF, queue="drained")
     history.waiting(NOW - 360 * MINUTE, 500, stuck)
     history.waiting(NOW - 360 * MINUTE, 500, drained)
@@ -682,7 +682,7 @@ def test_slack_is_sent_text_and_blocks_that_cannot_be_made_up_by_names(receiver:
     assert got.document["blocks"][0]["type"] == "section"
 
 
-@pytest.mark.timeout(LONG_S)  # Apprise takes seconds to load, of a processor that nobody else uses
+@pytest.mark.timeout(LONG_S)  # Apprise takes seconds to load on an idle processor
 @pytest.mark.parametrize("kind", ["webhook", "slack", "apprise"])
 def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver, kind: str) -> None:
     address = receiver.url.replace("http:", "json:") if kind == "apprise" else receiver.url

@@ -224,7 +224,7 @@ def test_a_silence_must_end_and_can_be_ended(api: TestClient) -> None:
 
 @pytest.mark.parametrize("starts_at", ["0001-01-01T00:00:00+14:00", "2001-01-01T00:00:00Z"])
 def test_a_silence_that_began_long_ago_is_refused(api: TestClient, starts_at: str) -> None:
-    """One from before the year 1 could be written, and then no list with it could be read, by nobody."""
+    """A time before the year 1 could be stored, and then no list that contains it could be read."""
     ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     refused = api.post(f"{PATH}/silences", json={"starts_at": starts_at, "ends_at": ends_at})
     assert (refused.status_code, "starts_at" in refused.json()["detail"]) == (400, True)

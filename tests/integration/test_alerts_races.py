@@ -34,7 +34,7 @@ def api(world: World) -> TestClient:
 
 
 def after_it_was_looked_up(monkeypatch: pytest.MonkeyPatch, kind: str, happens: Callable[[str], object]) -> None:
-    """Somebody is quicker than the request that looks it up next."""
+    """Call `happens` after the next lookup of a row, before the request continues."""
     name = f"find_{kind}"
     look_up = getattr(records, name)
 

@@ -174,7 +174,7 @@ def test_who_looks_into_other_shards_does_not_take_a_part_for_all(world: World, 
     partial.look()
     made = partial.look()
     assert (made.wanted, made.known) == (1, False)
-    assert "state of the queues (queue.shards is another number than theirs) unknown since" in made.sentence
+    assert "state of the queues (queue.shards differs from the server's) unknown since" in made.sentence
 
 
 def test_valkey_away_from_the_beginning_means_one_worker(pool: Pool) -> None:
@@ -204,7 +204,7 @@ def test_a_stream_counts_what_is_undelivered_and_pending(valkey: Valkey, valkey_
 
 
 def test_entries_that_wait_for_their_retry_hold_no_slots(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
-    """Where a service that jobs need is away, all of them fail and wait: more workers would have nothing to do."""
+    """While a service that jobs need is down, all of them fail and wait; more workers would have nothing to do."""
     valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
     keys = GroupKeys("jobs", "workers")
     stubs, retries = GroupStubs(keys, "headrace:one"), keys.all()[1]
@@ -237,7 +237,7 @@ def test_a_stream_that_may_not_be_read_holds_and_stops_no_other_type(
     finally:
         valkey.acl_deluser("few")
     assert (made.wanted, made.known) == (1, False)
-    assert "lag of group workers (the server refuses to tell) unknown since" in made.sentence
+    assert "lag of group workers (the server returned an error) unknown since" in made.sentence
     assert [each.known for each in stored(pool, "mail")] == [True]
 
 

@@ -1,4 +1,4 @@
-"""Worker types over HTTP: what KEDA is told, what it is not, and who sees which type."""
+"""Worker types over HTTP: values for KEDA, errors instead of values, and visibility of types."""
 
 from __future__ import annotations
 

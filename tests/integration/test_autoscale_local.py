@@ -31,7 +31,7 @@ from tests.processes import START_S, Process, value
 ROOT = Path(__file__).parents[2]
 APP = "tests.autoscaling:tasks"
 FLAGS = {"queue.lease": "1h", "worker.grace": "1m", "worker.poll": "20ms", "autoscale.lease": "10m"}
-"""Leases end where a test says so, see `leases_end`."""
+"""Leases end only when a test calls `leases_end`."""
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_worker_that_dies_at_once_is_not_started_without_end(monkeypatch: pyte
 
 
 def test_many_that_die_together_have_failed_once(tmp_path: Path) -> None:
-    """Something that all of them need was away for a moment: they are not kept away for a minute."""
+    """Workers that failed together because of a short outage count as one failure and do not back off for a minute."""
     there = tmp_path / "there"
     program = "import os, sys, time; time.sleep(600) if os.path.exists(sys.argv[1]) else sys.exit(1)"
     shaky = LocalWorkers("shaky", [sys.executable, "-c", program, str(there)])

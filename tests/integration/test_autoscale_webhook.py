@@ -1,4 +1,4 @@
-"""Workers that another system starts: it is told how many, signed, until it takes it, and never an old number."""
+"""Webhook workers: the wanted number is sent signed, retried until accepted, and never outdated."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_it_is_tried_again_under_the_same_id(workers: ToldWorkers, receiver: Rec
 
 
 def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: ToldWorkers, receiver: Receiver) -> None:
-    """A receiver that hangs holds nobody up, and then hears the newest."""
+    """A hanging receiver blocks no caller, and then gets the newest number."""
     go_on = threading.Event()
     receiver.answer = lambda received: 200 if go_on.wait(60) else 503
     for wanted in (4, 5, 6):
@@ -117,7 +117,7 @@ def test_decisions_reach_the_receiver_and_its_address_is_not_kept(
         world.enqueue(REF, 2000)
         decision = scaling.look()
         assert decision.inputs["workers"] is None
-        got = told(workers, receiver, 2)[-1]  # the first said that nothing is to be done
+        got = told(workers, receiver, 2)[-1]  # the first one was 0
         assert (got.document["wanted"], got.document["sentence"]) == (decision.wanted, decision.sentence)
         with connection(pool) as conn:
             assert "T0KEN" not in str(conn.execute("SELECT * FROM autoscale_types").fetchall())

@@ -1,4 +1,4 @@
-"""History over HTTP: what a known workload must look like, and what is said when nobody can know."""
+"""History over HTTP: results for a known workload, and responses where values are unknown."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def of_environment(api: TestClient, ref: EnvRef, what: str, **asked: Any) -> dic
 
 
 def stop_clock(monkeypatch: pytest.MonkeyPatch, at_ms: int) -> None:
-    """The API's."""
+    """Return the API's clock."""
 
     def now_ms(_: Services) -> int:
         return at_ms
@@ -109,7 +109,7 @@ def options(valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: P
 
 
 def work(valkey: Valkey, url: str, idle: QueueRef, busy: QueueRef) -> None:
-    """500 jobs that nobody touches; and a queue with a limit that fills, is worked on in two buckets, and drains."""
+    """An idle queue of 500 jobs; and a queue with a limit that fills, is processed in two buckets, and drains."""
     client = SyncClient(url)
     client.enqueue_many(idle, [NewJob("t", b"12345") for _ in range(500)])
     client.enqueue_many(busy, [NewJob("t", b"x") for _ in range(60)])
@@ -143,7 +143,7 @@ def finish(valkey: Valkey, ref: QueueRef, leased: Sequence[Any]) -> None:
 
 
 def run_until_known(spark: SparkSession, options: PipelineOptions, valkey: Valkey, warehouse: Client) -> None:
-    """Until history holds everything, and says so."""
+    """Wait until history is complete up to this time."""
 
     def known() -> bool:
         return compare(valkey, warehouse).difference == 0 and pipeline_batches.watermark_ms(warehouse) is not None
@@ -156,7 +156,7 @@ Event = dict[str, Any]
 
 
 def read_events(valkey: Valkey) -> dict[QueueRef, list[Event]]:
-    """Every event as the queue wrote it, before anybody added anything up."""
+    """Return every event as the queue wrote it, before any aggregation."""
     found: dict[QueueRef, list[Event]] = defaultdict(list)
     for shard in range(2):
         entries: Any = valkey.xrange(keys.metrics(shard))
@@ -176,7 +176,7 @@ def _value(kind: str, text: str) -> Any:
 
 
 def expected_points(events: Sequence[Event], starts_ms: Sequence[int], asked_ms: int) -> list[dict[str, Any]]:
-    """A slow and simple reading of the events, point by point."""
+    """Compute the points from single events, slowly and simply."""
     points: list[dict[str, Any]] = []
     for start in starts_ms:
         end = start + 5000
@@ -347,7 +347,7 @@ def add_batch(warehouse: Client, now_s: float, watermark_s: float, lost: int = 0
 
 
 def enqueued(at_s: float, total: int, n: int = 1, **more: Any) -> dict[str, Any]:
-    """n jobs more, all of which wait."""
+    """Return an event that adds n waiting jobs."""
     ms = int(at_s * 1000)
     waiting = {"depth": total, "oldest_ms": ms, "odometer": total, "epoch": 1}
     return {"at_ms": ms, "n": n, **waiting, **more}
@@ -477,7 +477,7 @@ def test_what_an_environment_misses_is_found_by_the_odometers_of_its_queues(
 def test_losses_are_seen_where_the_batch_after_them_reports_them(
     api: TestClient, warehouse: Client, now_s: int
 ) -> None:
-    """Nobody read for a while, and the stream was trimmed: the first batch after that says what is gone."""
+    """The pipeline paused and the stream was trimmed; the first batch after that reports the loss."""
     insert(warehouse, enqueued(now_s - 1200, 90, 90))
     add_batch(warehouse, now_s - 1190, now_s - 1195)
     add_batch(warehouse, now_s - 100, now_s - 105, lost=10)
@@ -516,7 +516,7 @@ def test_where_events_were_not_written_nobody_can_tell(api: TestClient, warehous
 
 
 def test_a_loss_of_others_leaves_a_queue_complete(api: TestClient, warehouse: Client, now_s: int) -> None:
-    """Events of its shard were lost around the end of the window, and the queue tells that none of them was its own."""
+    """Events of the shard were lost around the end of the window; the odometers show that none was the queue's."""
     insert(warehouse, enqueued(now_s - 900, 90, 90))
     add_batch(warehouse, now_s - 890, now_s - 895)
     add_batch(warehouse, now_s - 300, now_s - 305, lost=7)
@@ -657,7 +657,7 @@ def test_odometers_are_summed_in_the_order_of_the_verbs(warehouse: Client) -> No
     assert order == sorted(order)
 
 
-# Patience -------------------------------------------------------------------------------------------
+# Timeouts -------------------------------------------------------------------------------------------
 
 LONG = "SELECT sum(sleepEachRow(0.1)) FROM numbers(6000) SETTINGS max_block_size = 1"
 
@@ -681,7 +681,7 @@ def test_a_question_that_nobody_waits_for_is_withdrawn(warehouse: Client, servic
 
 
 def test_after_it_was_withdrawn_no_more_is_asked(warehouse: Client) -> None:
-    """A request asks one question after the other."""
+    """A request runs its queries one after the other."""
     reads = Reads(warehouse)
     reads.ask("SELECT 1", {})
     reads.cancel()

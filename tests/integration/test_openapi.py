@@ -1,4 +1,4 @@
-"""The description of the API is complete and true: what it allows, and what it does not, is answered as it says."""
+"""The OpenAPI schema is complete and correct: valid and invalid requests are answered as it declares."""
 
 from __future__ import annotations
 

@@ -458,7 +458,7 @@ def report(world: World, worker: str, entry: str) -> None:
 
 
 def test_running_tasks_and_plugins_of_what_the_key_reaches(world: World) -> None:
-    """A worker serves all tenants, and says so; one whose report is broken hides nobody."""
+    """A worker reports tasks of all tenants; one with a broken report hides no others."""
     started = world.services.now_ms() - 5000
     report(
         world,

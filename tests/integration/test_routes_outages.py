@@ -1,4 +1,4 @@
-"""One server is away: what does not need it goes on, the rest says so and what to do."""
+"""One server is down: routes that do not need it work, the others answer with a problem and a remedy."""
 
 from __future__ import annotations
 

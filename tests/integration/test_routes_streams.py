@@ -91,7 +91,7 @@ def test_a_group_that_others_read_is_shown_as_it_was_seen(group: Valkey, world: 
     assert found["longest_idle_ms"] >= 0
     assert (found["reason"], found["unknown_since"], found["stale"]) == (None, None, False)
     assert found["measured_at"] is not None
-    assert found["counted"] is False  # nobody knows of failures
+    assert found["counted"] is False  # failures are unknown
 
 
 def test_a_watcher_that_was_quiet_for_long_is_told_with_the_age_of_what_it_saw(group: Valkey, world: World) -> None:
@@ -253,7 +253,7 @@ STRANGERS = {
 
 
 def answers(api: TestClient, names: dict[str, str]) -> list[tuple[int, Any]]:
-    """What both routes say of an environment, without the time and the names that were asked for."""
+    """Return the answers of both routes about an environment, without the time and the requested names."""
     return [told(api.get(path, params=names), names) for path in (LIST, one())]
 
 

@@ -224,7 +224,7 @@ def test_of_two_refreshers_one_works_until_it_leaves(valkey: Valkey, live: Sourc
 
 
 def overtaken(valkey: Valkey, live: Sources, meanwhile: Callable[[Refresher], object]) -> None:
-    """A refresher is paused after reading for longer than its lease; another begins and does what `meanwhile` says."""
+    """Pause a refresher after reading for longer than its lease; another one begins and `meanwhile` runs."""
 
     def pause(step: str) -> None:
         if step == "read":

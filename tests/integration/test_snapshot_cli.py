@@ -78,7 +78,7 @@ def test_families_that_cannot_work_are_refused(env: dict[str, str], tmp_path: Pa
     file = tmp_path / "families.toml"
     env = {**env, "HEADRACE_METRICS_QUEUE_SNAPSHOT_FAMILIES": str(file), "HEADRACE_POSTGRES_URL": postgres_url}
     file.write_text(family("headrace_mine", "SELECT 1 AS n"))
-    assert "Headrace's own" in headrace(env, "run", code=3).stderr
+    assert "reserved for Headrace" in headrace(env, "run", code=3).stderr
     file.write_text(family("shop_things", "SELECT 1 AS m"))
     assert "does not return column n; it returns m" in headrace(env, "run", code=3).stderr
     file.write_text(family("shop_things", "SELECT 1 AS n"))

@@ -1,4 +1,4 @@
-"""Watched streams on /metrics: true depths, and what is unknown is said to be."""
+"""Watched streams on /metrics: correct depths, and unknown values reported as unknown."""
 
 from __future__ import annotations
 

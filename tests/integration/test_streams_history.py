@@ -1,4 +1,4 @@
-"""Somebody else's stream, all the way: watched, through Spark into history, over HTTP, to an alert."""
+"""An external stream end to end: watched, through Spark into history, over HTTP, to an alert."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ STRANGERS = {
 
 @dataclass(frozen=True)
 class Ask:
-    """How a route is asked about a queue. `{org}` and so on stand for its names."""
+    """Request to a route about a queue. `{org}` and so on are placeholders for its names."""
 
     body: Any = None
     params: dict[str, str] = field(default_factory=dict[str, str])
@@ -73,10 +73,10 @@ ROUTES: dict[tuple[str, str], Ask] = {
     ("GET", "/api/v1/environments/{environment}/top-queues"): Ask(),
 }
 NO_TENANT = {("GET", "/api/v1/audit"), ("GET", "/api/v1/session"), ("GET", "/api/v1/pipeline")}
-"""About the key itself, or about all tenants together. (The audit log is asked below.)"""
+"""Routes about the key itself or all tenants together. (The audit log is tested below.)"""
 
 ELSEWHERE = ("/api/v1/alerts/", "/api/v1/autoscale", "/api/v1/streams", "/api/v1/sessions", "/api/v1/quotas")
-"""Asked by test_alert_tenants, test_autoscale_api, test_routes_streams, security/test_sessions and
+"""Covered by test_alert_tenants, test_autoscale_api, test_routes_streams, security/test_sessions and
 security/test_quotas; all routes together by security/test_isolation."""
 
 STREAM = ("GET", "/api/v1/stream")
@@ -128,7 +128,7 @@ def asked(api: TestClient, route: tuple[str, str], ref: QueueRef, job_id: str = 
 
 
 def told(answer: httpx.Response, ref: QueueRef) -> Any:
-    """Without what differs anyway: the time, and the names that were asked for."""
+    """Return the answer without the time and the requested names."""
     text = answer.text
     for name in (ref.org, ref.project, ref.env):
         text = text.replace(name, "…")
@@ -158,7 +158,7 @@ def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, valk
         before = everything(world, valkey)
         for route in ROUTES:
             if route == STREAM:
-                continue  # test_routes_stream asks it: its answers do not end
+                continue  # covered by test_routes_stream, because its responses do not end
             for job_id in ("job-0", "dead-0", "nope"):
                 there, absent = asked(api, route, REF, job_id), asked(api, route, ABSENT, job_id)
                 assert told(there, REF) == told(absent, ABSENT), route
@@ -192,7 +192,7 @@ def test_a_level_too_low_changes_nothing(world: World, valkey: Valkey) -> None:
 
 
 def test_those_who_may_are_let(world: World) -> None:
-    """The tests above would pass if nobody were let in."""
+    """Guards the tests above, which would pass if every request were refused."""
     api = world.with_key(Scope("acme", "shop", "prod"), Level.OPERATE)
     for route in ROUTES:
         if route != STREAM:

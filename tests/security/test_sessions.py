@@ -1,4 +1,4 @@
-"""Attacks on sessions: cookies that outlive them, links that are blocked or logged, addresses that are made up."""
+"""Attacks on sessions: cookies after the session's end, blocked or logged links, forged addresses."""
 
 from __future__ import annotations
 

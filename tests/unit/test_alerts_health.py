@@ -1,4 +1,4 @@
-"""Headrace's own rules: what is known of the pipeline, and since when."""
+"""Values of the built-in rules about the pipeline."""
 
 from __future__ import annotations
 

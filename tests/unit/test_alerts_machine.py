@@ -41,7 +41,7 @@ class Watched:
 
 
 def test_it_fires_at_once_and_resolves_when_the_whole_window_is_clean() -> None:
-    """BACKLOG is the highest of the window: below the threshold means that all of it was."""
+    """BACKLOG is the maximum of the window, so a value below the threshold covers all of it."""
     deep = Watched()
     assert deep.at(0, 100) == []
     assert deep.at(1, 101) == ["pending", "firing"]
@@ -274,7 +274,7 @@ class Course:
         return list(first.values())
 
     def just_before(self, step: int, seconds: int) -> list[tuple[bool, bool]]:
-        """Known and met, of earlier steps that were less than so long ago."""
+        """Return (known, met) of the earlier steps of the last `seconds`."""
         at = self.steps[step][0]
         return [(known, met) for when, known, met in self.steps[:step] if at - when < seconds]
 

@@ -1,4 +1,4 @@
-"""What a rule may be, what a message says, where messages may go, and what the windows are measured by."""
+"""Rule validation, message texts, channel addresses, and how window values are computed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class TestScopes:
 
     @pytest.mark.parametrize("parts", [(None, "p", None), (None, None, "e"), ("o", None, "e"), (None, "p", "e")])
     def test_no_part_is_left_out(self, parts: tuple[str | None, str | None, str | None]) -> None:
-        with pytest.raises(ValueError, match="organisation"):
+        with pytest.raises(ValueError, match="Invalid scope"):
             Scope(*parts)
 
 

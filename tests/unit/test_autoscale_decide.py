@@ -1,4 +1,4 @@
-"""Decisions: what is promised about every one of them, and the words of some."""
+"""Invariants of scaling decisions, and some of their sentences."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_more_backlog_never_means_fewer_workers(
 @settings(max_examples=50)
 @given(TYPES, st.lists(st.tuples(st.integers(1, 120 * SECOND), OBSERVATIONS), max_size=25))
 def test_cooldowns_and_steps_are_kept(type_: WorkerType, steps: list[tuple[int, Observation]]) -> None:
-    """Except where a bound asks for more: a cooldown never leaves too few."""
+    """Bounds take precedence over cooldowns."""
     at_ms, state, scaling = NOON, State(), type_.scaling
     ups: list[int] = []
     changes: list[int] = []

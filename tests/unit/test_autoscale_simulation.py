@@ -1,4 +1,4 @@
-"""The simulator: its arithmetic, and that the rule does what is wanted of it under each kind of load."""
+"""The simulator's arithmetic, and the behaviour of the policy under each workload."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_workers_that_go_finish_their_jobs() -> None:
 
 
 def test_a_queue_at_eighty_percent_waits_as_theory_says() -> None:
-    """One slot, arrivals by chance, service that varies: Pollaczek and Khinchine tell the mean wait."""
+    """M/G/1 queue: the mean wait follows the Pollaczek–Khinchine formula."""
     load = synthetic("steady", 40 * HOUR_S, rate=0.8)
     outcome = Simulation(load, Fixed(1), SimulationOptions(per_worker=1)).run()
     service = [service_s for _, service_s in load.arrivals]

@@ -1,4 +1,4 @@
-"""Whether everything was counted, by the queues' odometers: pure code, no servers."""
+"""Completeness computed from odometers: pure code, no servers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_life_that_begins_after_the_window_is_none_of_its_business() -> None:
 
 
 class Step(NamedTuple):
-    """An event of one verb: how far it moved, and whether anybody saw it."""
+    """An event of one operation: how far the odometer moved, and whether the event was counted."""
 
     moved: int
     seen: bool
@@ -96,7 +96,7 @@ class Step(NamedTuple):
 
 @given(st.lists(st.lists(st.builds(Step, st.integers(1, 9), st.booleans()), max_size=8), min_size=1, max_size=6))
 def test_windows_add_up_to_what_was_seen_last(windows: list[list[Step]]) -> None:
-    """However events are lost: counted and missing of all windows are the newest reading."""
+    """Whatever events are lost, counted plus missing over all windows equals the newest reading."""
     odometer = newest = 0
     total = 0
     known: dict[int, dict[Op, int]] = {}

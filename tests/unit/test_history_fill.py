@@ -27,7 +27,7 @@ FIVE = TIERS[0]
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened after so many milliseconds, and left the queue like this."""
+    """An event at this time in milliseconds, and the state of the queue after it."""
 
     after_ms: int
     depth: int
@@ -106,7 +106,7 @@ def test_a_queue_that_peaked_and_drained_shows_its_last_value() -> None:
 
 
 def test_a_backlog_that_drains_within_a_point_was_there() -> None:
-    """The script tells the depth after each operation, so 500 itself is in no row of the point."""
+    """The script reports the depth after each operation, so no row of the point contains 500 itself."""
     points = filled(3, Event(5000, 499), Event(6000, 0), before=gauges(500))
     assert points.max_depth == [500, 500, 0]
 
@@ -136,7 +136,7 @@ def test_a_window_without_rows_or_past_is_unknown() -> None:
 
 
 def test_what_is_not_kept_of_environments_is_unknown() -> None:
-    """Whether they have rows or not: also where the limit and depth are known."""
+    """With and without rows, and also where limit and depth are known."""
     columns = {"depth": [7], "running": [2], "limit": [-1], "max_depth": [9], "max_running": [3], "enqueue_count": [1]}
     before = Gauges(5, 1, 4)
     points = fill(window(3), Series([1], columns, []), before, START_S * 1000)
@@ -148,7 +148,7 @@ def test_what_is_not_kept_of_environments_is_unknown() -> None:
 
 
 def test_a_long_point_is_as_old_as_what_waited_when_it_ended() -> None:
-    """Something happened in its first 5 s, and then nothing for the rest of the minute."""
+    """Events in the first 5 s of the minute, and none in the rest."""
     points = filled(2, Event(1000, 1, waiting_ms=1000), step_s=60)
     assert points.max_age_ms == [60_000, 120_000]
 
@@ -179,7 +179,7 @@ befores = st.none() | st.builds(waiting, st.integers(0, 20), st.integers(0, 100_
     st.lists(events, max_size=30, unique_by=lambda event: event.after_ms), befores, st.sampled_from([10, 30, 60, 300])
 )
 def test_a_coarser_chart_tells_the_same_as_a_finer_one(found: list[Event], before: Gauges | None, step_s: int) -> None:
-    """Points of several buckets: the sum, the highest or the last of what their buckets say."""
+    """Points of several buckets have the sum, maximum or last value of their buckets."""
     fine = filled(120, *found, before=before, now_s=600)
     coarse = filled(600 // step_s, *found, before=before, now_s=600, step_s=step_s)
 
@@ -195,7 +195,7 @@ def test_a_coarser_chart_tells_the_same_as_a_finer_one(found: list[Event], befor
 
 @given(st.lists(events, max_size=30, unique_by=lambda event: event.after_ms), befores)
 def test_every_point_says_what_happened_up_to_its_end(found: list[Event], before: Gauges | None) -> None:
-    """Against a reading of the events one by one."""
+    """Compare with a computation from single events."""
     points = filled(120, *found, before=before, now_s=600)
     for point in range(120):
         end_ms = (point + 1) * 5000

@@ -1,4 +1,4 @@
-"""A question is withdrawn when nobody waits for the answer."""
+"""ClickHouse queries are cancelled when the client disconnects."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_work_of_whoever_leaves_is_ended() -> None:
     ended = threading.Event()
 
     def work() -> str:
-        assert ended.wait(60), "nobody ended it"
+        assert ended.wait(60), "the work was not cancelled"
         raise ConnectionAbortedError
 
     with pytest.raises(ConnectionAbortedError):
@@ -64,7 +64,7 @@ def test_the_work_of_whoever_leaves_is_ended() -> None:
 
 
 def test_whoever_left_before_its_turn_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All turns are taken when the client leaves; when one is free, there is nobody to ask for."""
+    """All threads are busy when the client disconnects; its query must not run when one becomes free."""
     limiter, left = CapacityLimiter(1), threading.Event()
 
     def watched(request: Request, _: Any, work: Any, cancel: Any) -> Any:
@@ -82,7 +82,7 @@ def test_whoever_left_before_its_turn_asks_nothing(monkeypatch: pytest.MonkeyPat
         leaving = asyncio.ensure_future(
             asking.asked(request(client_leaves=True), nobody, BY, lambda _: pytest.fail("it asks"))
         )
-        assert await asyncio.to_thread(left.wait, 60), "nobody noticed"
+        assert await asyncio.to_thread(left.wait, 60), "the disconnect was not noticed"
         limiter.release()
         await leaving
 
@@ -104,7 +104,7 @@ def test_what_is_not_the_fault_of_a_question_is_no_bug(code: int | None, expecte
 
 
 def test_nobody_waits_for_others_to_find_clickhouse_silent() -> None:
-    """Two ask for the first time, and nobody answers: both are connected at once."""
+    """Two first requests connect at the same time, though ClickHouse does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(2) as pool:
         silent.settimeout(60)
         services = Services("redis://127.0.0.1:1", "http://{}:{}".format(*silent.getsockname()), "x", 1)

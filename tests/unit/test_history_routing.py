@@ -1,4 +1,4 @@
-"""Which tier answers, on which grid, and what is refused: pure code, no servers."""
+"""Choice of tier and grid, and refused parameters: pure code, no servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of metrics says what is served: nothing missing, nothing that does not exist."""
+"""The metrics page documents exactly the metrics that are served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def described() -> Iterator[Described]:
 
 
 def row(each: Described) -> str:
-    """The line of the page; the failing test prints it, ready to be pasted."""
+    """Return the row of the page; a failing test prints the missing rows."""
     labels = ", ".join(f"`{label}`" for label in each.labels)
     return f"| `{each.name}` | {each.type} | {labels} | {each.help} |"
 
