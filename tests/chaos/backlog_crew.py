@@ -1,7 +1,7 @@
 """The processes of the backlog run: python -m tests.chaos.backlog_crew ROLE NUMBER PLACES, the last as JSON.
 
 Each prints its result as one line of JSON when it ends: producers when their jobs are accepted, the consumer when all
-jobs are done, the others when they are asked to stop.
+jobs are done, the others when they are stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SAMPLE_EVERY_S = 0.003
 MEMORY_EVERY_S = 0.1
 FOLD_EVERY_S = 0.2
 STUCK_S = 300.0
-SLOW_SHARE = 10  # one job of so many, at most, is done before the consumer hurries: the others are a backlog
+SLOW_SHARE = 10  # at most one in this many jobs is done before the consumer speeds up: the others are a backlog
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Order:
 
 
 def consume(_: int, places: Places) -> dict[str, Any]:
-    """One worker, as far as the queue can tell: leases, then reports."""
+    """One worker, from the queue's point of view: it leases, then reports."""
     order, stubs, options = Order([0] * places.producers), places.options.stubs(), WorkerOptions()
     fast_since, slow_jobs, lost = None, 0, 0
     last = time.monotonic()

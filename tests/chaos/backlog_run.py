@@ -94,7 +94,7 @@ class Crew:
 
 @dataclass
 class Progress:
-    """One line now and then, for whoever waits."""
+    """Print a line of progress now and then."""
 
     client: SyncClient
     loud: bool

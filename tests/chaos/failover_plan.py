@@ -1,4 +1,4 @@
-"""What the failover run asks of Headrace: its queues, its jobs, and the notes that say what really happened."""
+"""Plan of the failover run: its queues, its jobs, and the notes that record what really happened."""
 
 from __future__ import annotations
 

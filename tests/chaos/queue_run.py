@@ -57,7 +57,7 @@ class Report:
     seconds: float
     lost: int  # accepted and never run
     stuck: int  # accepted and not done at the end
-    limit_exceeded: int  # events that tell of more running jobs than a limit allows
+    limit_exceeded: int  # events with more running jobs than a limit allows
     fold_differences: int  # between the folded metric stream and the queue's own numbers
     details: list[str] = field(default_factory=list[str])
 
@@ -134,7 +134,7 @@ def run_chaos(
             batches = list(split(jobs))
             while (batches or unfinished(client.redis)) and time.monotonic() < began + give_up_s:
                 more = 0
-                if len(batches) > 1 or (batches and crew.kills):  # the last ones outlive somebody
+                if len(batches) > 1 or (batches and crew.kills):  # the last ones outlive a killed worker
                     more = enqueue_what_fits(client, batches)
                 accepted += more
                 if not more:

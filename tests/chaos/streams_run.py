@@ -150,7 +150,7 @@ def run_chaos(
         crew, producer = Crew(workers, url, folder), Producer(client)
         try:
             if not _wait(lambda: all(_told(client, group) for group in GROUPS), TELL_S):
-                raise RuntimeError("The watcher tells nothing; see its log.")  # counts begin with nothing
+                raise RuntimeError("The watcher emits nothing; see its log.")  # counts begin with nothing
             began = time.monotonic()
             _disturb(client, producer, crew, seconds, kill_every_s, give_up_s)
             _wait(lambda: all(_load(client, group) == 0 for group in GROUPS), give_up_s)
@@ -164,8 +164,8 @@ def run_chaos(
 def _disturb(
     client: Valkey, producer: Producer, crew: Crew, seconds: float, kill_every_s: float, give_up_s: float
 ) -> None:
-    """Jobs come, and workers are killed while they do, until the time is over and enough were. Nobody is killed before
-    some job was done since the last one was: on a slow machine none would ever be."""
+    """Jobs come, and workers are killed while they do, until the time is over and enough were. No worker is killed
+    before some job was done since the last one was: on a slow machine none would ever be."""
     began = time.monotonic()
     next_publish, next_kill, done = began, began + kill_every_s, 0
     while (now := time.monotonic()) < began + seconds or (crew.kills < LEAST_KILLS and now < began + give_up_s):

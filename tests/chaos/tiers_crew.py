@@ -46,7 +46,7 @@ def stop_event(name: str, places: Places) -> Event:
 
 
 def say_ready(name: str, places: Places) -> None:
-    """From now on it can be asked to stop."""
+    """Handle the stop signal from now on."""
     ready_file(places.folder, name).touch()
 
 
@@ -54,7 +54,7 @@ def say_ready(name: str, places: Places) -> None:
 
 
 class Producer:
-    """Notes what it asks before it asks, and the answer. What it finds open in its notes it asks again."""
+    """Notes each call before it is made, and its result. Repeats calls that have no result in its notes."""
 
     def __init__(self, name: str, places: Places) -> None:
         self._producer = int(name.partition("-")[2])

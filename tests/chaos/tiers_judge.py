@@ -39,17 +39,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Report:
-    jobs: int  # ids that were asked for
+    jobs: int  # ids that were enqueued
     accepted: int  # ids, by the producers' notes
-    refused: int  # times a job was refused; some were asked for again
+    refused: int  # times a job was refused; some were enqueued again
     done: int
     buried: int
     expired: int
     waiting: int  # not due for an hour
-    accepted_again: int  # ids that expired before their producer, which never saw the answer, asked again
+    accepted_again: int  # ids that expired before their producer, which never saw the reply, enqueued them again
     spilled: int
     refilled: int
-    quarantined: int  # rows of jobs that were asked for twice at once: the other one ran
+    quarantined: int  # rows of jobs that were enqueued twice at once: the other one ran
     kills: Mapping[str, int]
     events: int
     samples: int
@@ -84,8 +84,8 @@ class Ids:
 
     asked: set[str] = field(default_factory=set[str])
     accepted: set[str] = field(default_factory=set[str])
-    refused: set[str] = field(default_factory=set[str])  # and never asked for again
-    known_at_once: set[str] = field(default_factory=set[str])  # asked for once, and told that it is there already
+    refused: set[str] = field(default_factory=set[str])  # and never enqueued again
+    known_at_once: set[str] = field(default_factory=set[str])  # enqueued once, and answered as a duplicate
     with_ttl: set[str] = field(default_factory=set[str])
     asked_again: set[str] = field(default_factory=set[str])
     waiting: Counter[str] = field(default_factory=Counter[str])
@@ -109,7 +109,7 @@ class Ids:
 
 def judge(evidence: Evidence, client: SyncClient, tiers: Tiers, seconds: float) -> Report:
     places = evidence.places
-    drift = [find_drift(client.redis, tiers, shard) for shard in range(SHARDS)]  # first: it may have something to tell
+    drift = [find_drift(client.redis, tiers, shard) for shard in range(SHARDS)]  # first: it may report an error
     states = read_states(client.redis, SHARDS)
     asked = [Asked.read(places.folder, number + 1) for number in range(evidence.producers)]
     ids = Ids(asked=set(evidence.first), accepted=set(evidence.first))
@@ -215,9 +215,9 @@ def compare_counts(
         "buried twice": ids.buried.total() - len(ids.buried),
         "waiting twice": waiting - len(ids.waiting),
         "ids accepted again that cannot have expired": outside(accepted_again(ids, totals), 0, most_again),
-        "ids known when first asked for": len(ids.known_at_once),
-        "set aside, and ran nowhere": len(ids.quarantined.keys() - done - ids.buried.keys()),
-        "executed or kept, and never asked for": len(
+        "ids that existed when first enqueued": len(ids.known_at_once),
+        "quarantined, and ran nowhere": len(ids.quarantined.keys() - done - ids.buried.keys()),
+        "executed or stored, and never enqueued": len(
             (executions.keys() | ids.waiting.keys() | ids.buried.keys()) - ids.accepted - ids.refused
         ),
     }
@@ -250,7 +250,7 @@ def count_twice(
     came twice would begin with the first attempt twice."""
     twice: list[str] = []
     lapsed: list[str] = []
-    may_return = ids.with_ttl & ids.asked_again  # expired after its worker died or was late, then asked for again
+    may_return = ids.with_ttl & ids.asked_again  # expired after its worker died or was late, then enqueued again
     for job_id, runs in executions.items():
         for before, after in pairwise(runs):
             killed = before.worker in evidence.killed

@@ -32,7 +32,7 @@ class Asked:
     """What a producer knows of its calls."""
 
     producer: int
-    times: Counter[int] = field(default_factory=Counter[int])  # call → how often it was asked
+    times: Counter[int] = field(default_factory=Counter[int])  # call → how often it was made
     answers: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])  # how it ended, flags
     refusals: int = 0  # jobs, each time
 
@@ -51,11 +51,11 @@ class Asked:
 
     @property
     def open(self) -> list[int]:
-        """Asked, and nobody knows what became of it."""
+        """Return the calls without a known result."""
         return sorted(self.times.keys() - self.answers.keys())
 
     def jobs(self) -> Iterator[tuple[NewJob, str, bool, bool]]:
-        """Each job whose call has ended: (job, how, its own flag, asked more than once)."""
+        """Yield each job whose call has ended: (job, how, its own flag, called more than once)."""
         for call, (how, flags) in self.answers.items():
             for job, flag in zip(call_of(self.producer, call)[1], flags, strict=True):
                 yield job, how, flag == "1", self.times[call] > 1

@@ -1,4 +1,4 @@
-"""What is asked of the two tiers. A producer's call follows from its number, so one that was killed can ask again."""
+"""Plan of the tiers run. A producer's call follows from its number, so a killed producer can repeat it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Places:
 
 
 def call_of(producer: int, number: int) -> tuple[QueueRef, list[NewJob]]:
-    """The same jobs, whoever asks."""
+    """Return the jobs of a call, the same for every caller."""
     dice = random.Random(f"{producer}/{number}")
     ref = QUEUES[(number // CALLS_PER_QUEUE + 3 * producer) % len(QUEUES)]
     most = MOST_JOBS if ref not in (TINY, NARROW) else FEW_JOBS

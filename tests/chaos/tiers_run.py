@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 READY_S = 180.0
 POLL_S = 0.05
 DEAD_LEASE_MS = 200
-GRACE_S = 240.0  # for producers to get their last answers, and for anybody else to end what it is at
+GRACE_S = 240.0  # for producers to get their last replies, and for the others to finish
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def test_environments_that_older_clients_made_are_listed(
     for ref in refs:
         client.enqueue_many(ref, jobs(ref, 1))
     valkey.delete(keys.environments(0))
-    for _ in range(len(refs)):  # a set may answer with fewer than were asked for, never with none for long
+    for _ in range(len(refs)):  # a set may return fewer members than requested, but not none for long
         maintenance.run_once()
         if valkey.scard(keys.environments(0)) == len(refs):
             break

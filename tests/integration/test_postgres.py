@@ -36,7 +36,7 @@ from tests.ports import reserved_port
 NOBODY = "127.0.0.1:1"
 
 NO_WAIT_S = 0.0
-"""Whoever would have to wait for a connection gets an error instead."""
+"""A caller that would have to wait for a connection gets an error instead."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Each test is a bug that the model (tests/model) or its making found: it failed before it was mended."""
+"""Each test is a bug that the model (tests/model) or its development found: it failed before the fix."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_call_that_is_too_large_for_the_server_is_refused(
 def test_workers_are_seen_whatever_the_clocks_say(
     valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those whose clocks were minutes behind that of whoever asked were taken for gone, and removed."""
+    """Workers whose clocks were minutes behind that of the reader were taken for gone, and removed."""
     tasks = Tasks("mail:1")
     tasks.task("send")(lambda job: None)
 

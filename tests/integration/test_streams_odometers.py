@@ -1,4 +1,4 @@
-"""History of a watched stream is compared with what was told of it, whatever became of the stream meanwhile."""
+"""History of a watched stream is compared with its emitted odometers, even if the stream was deleted meanwhile."""
 
 from __future__ import annotations
 

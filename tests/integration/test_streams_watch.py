@@ -1,4 +1,4 @@
-"""Depth and events of streams that may belong to somebody else, on a real server."""
+"""Depth and events of streams that may belong to other applications, on a real server."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_the_pipeline_reads_the_events_of_a_stream(group: Valkey, watcher: Watch
 
 
 def test_streams_of_a_cluster_are_watched(any_valkey_url: str) -> None:
-    """Their slots are not those of the shard that is told."""
+    """The streams have other slots than the shard that receives their events."""
     with connect(any_valkey_url) as client:
         client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
         watcher = Watcher(client, client, STUBS, [WATCHED])
@@ -263,7 +263,9 @@ def test_a_late_reading_is_dropped_and_a_restart_of_the_stream_is_a_new_epoch(gr
     assert last["epoch"] != first
     assert last.odometers == [2 if op == Op.ENQUEUE else 0 for op in COUNT_COLUMN]
     number = len(events(group))
-    group.hincrby(STATE, "at", 59_000_000)  # somebody told a newer reading; one by a minute or more would be no reading
+    group.hincrby(
+        STATE, "at", 59_000_000
+    )  # another watcher emitted a newer snapshot; one that is a minute newer would be ignored
     watcher.run_once()
     assert len(events(group)) == number
 

@@ -356,7 +356,7 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(valkey:
 
 
 def test_heartbeats_outlive_what_a_server_refuses_for_a_while(valkey: Valkey, valkey_url: str) -> None:
-    """A worker whose slots are all taken asks for nothing: only its heartbeats meet the refusal."""
+    """A worker whose slots are all in use dequeues nothing: only its heartbeats are refused."""
     tasks, runs, go_on = Tasks(), asyncio.Event(), asyncio.Event()
 
     @tasks.task()
@@ -482,7 +482,7 @@ def test_entries_that_were_deleted_while_pending_leave_the_list(group: Valkey) -
 
 def test_very_many_pending_entries_are_returned_page_by_page(group: Valkey) -> None:
     Broker(group, BrokerOptions()).publish_many(STREAM, notes(2500))
-    group.xreadgroup(GROUP, "somebody else", {STREAM: ">"}, count=2500)
+    group.xreadgroup(GROUP, "another consumer", {STREAM: ">"}, count=2500)
     cursor, returned = FIRST_ID, 0
     while True:
         told = run(group, ALICE.reclaim(0, cursor, 100))
@@ -496,12 +496,12 @@ def test_very_many_pending_entries_are_returned_page_by_page(group: Valkey) -> N
 def test_a_consumer_that_left_is_removed_once_it_holds_nothing(group: Valkey) -> None:
     publish(group, NewJob("note"))
     [held] = take(group, ALICE)
-    group.xgroup_createconsumer(STREAM, GROUP, "somebody else")
+    group.xgroup_createconsumer(STREAM, GROUP, "another consumer")
     assert run(group, BOB.tidy(0)) == 0
     run(group, ALICE.ack([(held, 1)]))
-    assert run(group, BOB.tidy(3_600_000)) == 0  # it gave a sign just now
+    assert run(group, BOB.tidy(3_600_000)) == 0  # it was active just now
     assert run(group, BOB.tidy(0)) == 1
-    assert [name for name, _, _ in consumers_of(group, STREAM, GROUP)] == ["somebody else"]
+    assert [name for name, _, _ in consumers_of(group, STREAM, GROUP)] == ["another consumer"]
 
 
 # Publishing ---------------------------------------------------------------------------------------
@@ -653,7 +653,7 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
                 StreamWorker(client, KEYS, WATCHED.ref, Tasks(), FAST, registry=Registry(client)).run_forever(stop)
             )
             await until(lambda: caplog.text.count("does not respond") >= 2)
-            assert not running.done()  # until it is told to, it waits
+            assert not running.done()  # it retries until it is stopped
             stop.set()
             await asyncio.wait_for(running, 60)
 

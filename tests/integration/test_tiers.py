@@ -125,7 +125,7 @@ class make_bench:
 
 
 def told_error(bench: Bench) -> bytes:
-    """What `headrace doctor` is told."""
+    """Return the status that `headrace doctor` reads."""
     found = bench.client.redis.hget(keys.meta(bench.shard), "mover_error")
     assert isinstance(found, bytes)
     return found
@@ -220,7 +220,7 @@ def test_refill_waits_for_ninety_percent_and_cold_mode_for_eighty(bench: Bench) 
     bench.ack(bench.dequeue(1))
     bench.enqueue(50)
     bench.move()
-    assert bench.state.cold == 1, "still in cold mode: nobody overtakes"
+    assert bench.state.cold == 1, "still in cold mode: no job overtakes another"
     bench.ack(bench.dequeue(1))
     bench.move()
     assert (bench.state.warm, bench.state.cold, bench.state.cold_mode) == (9, 0, True)

@@ -95,7 +95,7 @@ def test_a_row_that_is_in_valkey_already_does_not_expire_in_postgres(
 
 
 def test_a_dead_job_that_postgres_keeps_is_not_accepted_again(bench: Bench) -> None:
-    """A producer that was killed, or refused in part, asks again with the same ids: what is dead must not run again."""
+    """A producer that was killed, or refused in part, retries with the same ids: dead jobs must not run again."""
     assert bench.enqueue("a") == [True]
     bench.bury()
     assert bench.enqueue("a") == [False]

@@ -97,7 +97,7 @@ def bench(valkey_url: str, postgres_url: str) -> Iterator[Bench]:
 
 
 def test_a_job_that_was_moved_and_is_done_does_not_expire_as_well(bench: Bench) -> None:
-    """Its row was left behind by a mover that died; the row's TTL is nobody's business."""
+    """A mover died and left its row; the TTL of that row must be ignored."""
     bench.enqueue(*range(CAP))
     bench.enqueue(7, ttl_ms=HOUR_MS)
     bench.work()
@@ -125,7 +125,7 @@ def test_jobs_that_were_moved_are_not_counted_in_both_tiers_while_there_is_no_ro
 
 
 def test_what_a_dead_mover_left_in_a_queue_that_nobody_visits_is_tidied_up(bench: Bench, valkey: Valkey) -> None:
-    """A job that became due was moved to a queue that is not in cold mode, and nobody was told."""
+    """A job that became due was moved to a queue that is not in cold mode, and the counters were not synced."""
     bench.enqueue(1, delay_ms=HOUR_MS)
     with bench.tiers.store.transaction() as conn:
         conn.execute("UPDATE cold_queue_entries SET due_ms = 1")
@@ -182,7 +182,7 @@ def test_the_same_id_twice_in_one_call_is_one_job_whichever_tier_each_is_for(ben
 
 
 def test_jobs_that_wait_already_are_not_taken_for_newer_ones(bench: Bench) -> None:
-    """As many as were asked for wait, so they were taken for all there is; but one of them is from before."""
+    """The number of waiting rows equals that of the spilled jobs, so they were taken for all rows; but one is older."""
     bench.enqueue(*range(CAP), CAP)
     bench.work()
     oldest_ms = bench.state.oldest_ms
@@ -203,7 +203,7 @@ def test_the_oldest_is_cancelled(bench: Bench) -> None:
 
 
 def test_a_setting_that_was_taken_back_is_taken_from_valkey_too(bench: Bench) -> None:
-    """PostgreSQL had the record, and whoever was to tell Valkey died: the queue was paused for ever."""
+    """PostgreSQL had the record, and the process that was to update Valkey died: the queue stayed paused."""
     bench.enqueue(1)
     bench.client.pause(REF)
     bench.tiers.record_settings(REF, {"paused": None})

@@ -297,7 +297,7 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
 
 
 def test_heartbeats_outlive_what_a_server_refuses_for_a_while(servers: Servers, queue_ref: QueueRef) -> None:
-    """A worker whose slots are all taken asks for nothing: only its heartbeats meet the refusal."""
+    """A worker whose slots are all in use dequeues nothing: only its heartbeats are refused."""
     url = servers.url(EmbeddedValkey)
     runs, go_on = asyncio.Event(), asyncio.Event()
     tasks = Tasks()
@@ -350,7 +350,7 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
             registry = Registry(client.redis)
             running = asyncio.create_task(Worker(client, Tasks(), FAST, registry).run_forever(stop))
             await until(lambda: caplog.text.count("is not responding") >= 2)
-            assert not running.done()  # until it is told to, it waits
+            assert not running.done()  # it retries until it is stopped
             stop.set()
             await asyncio.wait_for(running, 60)
 

@@ -31,7 +31,7 @@ class DyingClientsMachine(QueueMachine):
 
     @rule(client=clients)
     def a_client_dies(self, client: int) -> None:
-        """What it held is held by nobody; a new client takes its place."""
+        """Replace the client by a new one. Jobs that the old one had leased have no worker."""
         self.leases[client] = []
         self.again[client] = lambda: None
 

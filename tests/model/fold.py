@@ -67,7 +67,7 @@ class Fold:
     bursts: dict[EnvRef, float] = field(default_factory=dict[EnvRef, float])  # 1 for those not named
     events: int = 0
     gaps: int = 0
-    over_limit: int = 0  # events that tell of more running jobs than the limit they carry
+    over_limit: int = 0  # events with more running jobs than the limit they carry
     odometer_breaks: int = 0  # events whose odometers are not the sums of n so far
     samples_missing: int = 0  # dequeues without a wait for each job, acks without a run time
     counts: dict[QueueRef, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))

@@ -72,7 +72,7 @@ new_jobs = st.builds(
 
 
 class Lost(Enum):
-    ANSWER = "the command ran, but nobody saw its answer"
+    ANSWER = "the command ran, but its reply was lost"
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -85,7 +85,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.leases: list[list[LeasedJob]] = [[] for _ in range(CLIENTS)]  # of each client, lost ones included
         self.stubs = Stubs(SHARDS, 1_000_000)
         self.loses: set[int] = set()  # clients that will not see the answer to their next command
-        self.again: list[Callable[[], None]] = [lambda: None] * CLIENTS  # what a client does if it asks once more
+        self.again: list[Callable[[], None]] = [lambda: None] * CLIENTS  # what a client does if it retries
         self.truth = Truth(SHARDS)
         self.ageing = Ageing(self.valkey, self.truth)
         self.owners: dict[int, int] = {}  # shard → client that owns its maintenance
@@ -168,7 +168,7 @@ class QueueMachine(RuleBasedStateMachine):
     def dequeue(self, client: int, shard: int, n: int, names: Sequence[str]) -> None:
         last = self.last_lease(shard)
         jobs = self.run(client, self.stubs.dequeue(shard, n, FAR_MS, names))
-        if isinstance(jobs, Lost):  # the jobs are leased all the same, to nobody
+        if isinstance(jobs, Lost):  # the jobs are leased nevertheless, without a worker
             self.apply_dequeue(shard, n, names, self.leased_since(shard, last))
             return
         self.leases[client] = (self.leases[client] + jobs)[-20:]
@@ -449,7 +449,8 @@ class QueueMachine(RuleBasedStateMachine):
         return int(cast("bytes | None", self.valkey.hget(keys.meta(shard), "delivery")) or 0)
 
     def leased_since(self, shard: int, lease: int) -> list[tuple[EnvRef, str, str]]:
-        """Who was leased after that delivery, in order: from the keys, since nobody saw the answer."""
+        """Return the jobs that were leased after that delivery, in order: read from the keys, since the reply was
+        lost."""
         found: list[tuple[int, EnvRef, str, str]] = []
         for job in self.truth.of_shard(shard, *JobState):
             token = cast("bytes | None", self.valkey.hget(keys.job(shard, *job.key), "delivery"))
@@ -458,7 +459,7 @@ class QueueMachine(RuleBasedStateMachine):
         return [(env, job_id, token) for _, env, job_id, token in sorted(found)]
 
     def check_fold(self) -> None:
-        """The metric stream tells the same story: nothing missing, every count, the final numbers."""
+        """Check that the metric stream agrees with the model: no gaps, all counts, the final gauges."""
         states = read_states(self.valkey, SHARDS)
         for shard in range(SHARDS):
             fold = Fold().add(read_events(self.valkey, shard))

@@ -1,7 +1,7 @@
 """What Valkey really holds, key by key, and the comparison with the model.
 
 `Sight` is read in a few round trips; `expected` writes down the same keys from the model. Both must be equal,
-so there is no key that nobody knows, no job in two places and no index entry that may not run.
+so there is no unknown key, no job in two places and no index entry that may not run.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def check_queues(sight: Sight, truth: Truth) -> None:
         expected["dead_bytes"] = str(truth.dead_bytes(ref))
         assert {name: fields[name] for name in expected} == expected, ref
         assert fields.get("caps") == ("{} {}".format(*queue.caps) if queue.caps else None)
-        assert "cold" not in fields, "nobody here has a PostgreSQL"
+        assert "cold" not in fields, "these clients have no PostgreSQL"
 
 
 STORED = {"ready": JobState.READY, "warm_scheduled": JobState.SCHEDULED, "running": JobState.RUNNING}
@@ -224,7 +224,7 @@ def check_strings_and_sets(sight: Sight, truth: Truth) -> None:
         sets.setdefault(keys.environments(shard), set()).add(keys.env_part(ref.environment).encode())
         for job in truth.of(ref, JobState.READY):
             sets.setdefault(keys.details(shard, ref), set()).add(job.detail.encode())
-        if truth.queues[ref].counts[Op.BURY]:  # until somebody moves its dead jobs, which nobody does here
+        if truth.queues[ref].counts[Op.BURY]:  # until a mover moves its dead jobs, and there is none here
             sets.setdefault(keys.buried(shard), set()).add(keys.queue_part(ref).encode())
     assert {name: members for name, members in sight.sets.items() if not name.endswith(":parked")} == sets
 

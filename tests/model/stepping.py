@@ -1,7 +1,7 @@
 """Operations that can be stopped between any two of their steps: for good (a crash), or to go on later.
 
 A step is a script call, or the begin or commit of a transaction. Each operation walks in a thread of its own, but
-only one ever runs: whoever lets it go on waits until it ends or stops.
+only one ever runs: the caller that resumes it waits until it ends or stops.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Crash(BaseException):
 
 @dataclass(frozen=True)
 class Stop:
-    """Where an operation stops: after so many steps, counted from where it goes on now. 0: nowhere."""
+    """Where an operation stops: after this many steps, counted from where it resumes. 0: nowhere."""
 
     after: int = 0
     crash: bool = False
-    tells_late: bool = False  # what it tells Valkey arrives later, if ever
+    tells_late: bool = False  # its counters reach Valkey later, if ever
 
 
 NOWHERE = Stop()

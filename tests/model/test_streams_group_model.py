@@ -39,7 +39,7 @@ which = st.integers(0, 100)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Jobs are known by their payload. A job is waiting, in somebody's hands, done or dead: one of these, always."""
+    """Model of a group. Jobs are identified by their payload. A job is always waiting, leased, done or dead."""
 
     client: Valkey
 
@@ -112,7 +112,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(by=worker)
     def die_and_be_reclaimed(self, by: str) -> None:
-        """All that is in anybody's hands is idle for long enough; what waits for its hour is left."""
+        """Reclaim all leased entries, which were idle for long enough; entries that wait for a retry are left."""
         cursor, returned = FIRST_ID, 0
         while True:
             told = run(self.client, GroupStubs(KEYS, by).reclaim(0, cursor, 2))

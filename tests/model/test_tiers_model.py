@@ -1,4 +1,4 @@
-"""Both tiers, with crashes and pauses between any two steps of anybody, against a model.
+"""Both tiers, with crashes and pauses between any two steps of any process, against a model.
 
 First every step of a mover and of a producer in turn, in a few stories; then whatever Hypothesis comes up with:
 HEADRACE_MODEL_EXAMPLES=2000 looks longer than the suite has time for.

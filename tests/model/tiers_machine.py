@@ -37,7 +37,7 @@ from tests.model.tiers_truth import Call, Fate, Job, TiersTruth
 NEAR_MS = HOUR_MS // 2  # waits in Valkey if there is room
 FAR_MS = HOUR_MS  # does not
 LEASE_S = 3600.0  # of movers: ends when the machine says so
-LOCK_MS = 30  # whoever is held in a transaction keeps others waiting this long; then they are refused
+LOCK_MS = 30  # how long a process stopped in a transaction blocks others before they are refused
 TABLES = "cold_queues, cold_movers, cold_queue_entries, cold_details, cold_spills, cold_quarantine, dead_jobs"
 
 END_SESSIONS = (
@@ -173,7 +173,7 @@ class TiersMachine(RuleBasedStateMachine):
     # Operations that walk
 
     def walk(self, name: str, do: Callable[[], Any], stop: Stop, end: Callable[[Walk], None]) -> None:
-        """Let it go until it ends or stops; `end` is told what became of it, now or later."""
+        """Resume an operation until it ends or stops; `end` is called with its result, now or later."""
         self.go_on(Walk(name, do), stop, end)
 
     def go_on(self, walk: Walk, stop: Stop, end: Callable[[Walk], None]) -> None:
@@ -244,7 +244,7 @@ class TiersMachine(RuleBasedStateMachine):
     def cancel(self, ref: QueueRef, number: int, stop: Stop) -> None:
         job_id = f"{REFS.index(ref)}:{number}"
         if any(job.overdue and job.new.id == job_id for job in self.truth.with_fate(Fate.WAITING)):
-            return  # nobody could tell of what it ended
+            return  # the reason of its end is unknown
         self.truth.cancelling[job_id] += 1
         before = self.world
 
@@ -351,7 +351,7 @@ class TiersMachine(RuleBasedStateMachine):
             self.truth.lost_its_worker(job)
         self.see()
 
-    # Time passes. Not while somebody is in the middle of something: he would remember older times.
+    # Time passes, but not while an operation is in progress: it would use an older time.
 
     @precondition(lambda self: not self.paused)
     @rule(data=st.data())
@@ -396,8 +396,8 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule(slot=slots)
     def take_over(self, slot: int) -> None:
-        """The leader's lease is over, and a mover that has just started takes it. The old one does not know yet, and
-        if he was in a transaction PostgreSQL has ended it before that."""
+        """Expire the leader's lease and let a new mover acquire it. The old mover has not noticed; if it was in a
+        transaction, PostgreSQL has ended that before."""
         wait_until(lambda: not self.observer.execute(END_SESSIONS).fetchall(), "it has ended", every_s=0.001)
         self.valkey.delete(keys.mover(0))
         self.movers[slot] = self.new_mover(slot)
@@ -449,7 +449,7 @@ class TiersMachine(RuleBasedStateMachine):
         last=st.lists(acts, min_size=1, max_size=4),
     )
     def meanwhile(self, first: str, stop: Stop, then: list[Act], end: Stop, last: list[Act]) -> None:
-        """Somebody is killed or held in the middle of something while others go on."""
+        """A process is killed or stopped within an operation while others continue."""
         self.work()
         self.tell_story(first, stop, then, end, last)
 
@@ -503,7 +503,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule()
     def recover(self) -> None:
-        """Nobody dies any more, and whoever leads has had its turn: every number is true."""
+        """Let all operations end and the leader run: then every counter must be exact."""
         while self.paused:
             walk, end = self.paused.pop()
             self.go_on(walk, NOWHERE, end)
@@ -512,7 +512,7 @@ class TiersMachine(RuleBasedStateMachine):
         self.check_what_waits()
         self.audit(0, NOWHERE)
         self.check_states()
-        while self.late:  # what it tells was true once
+        while self.late:  # its counters were correct once
             self.arrive(self.late.pop())
             self.see()
         self.check_states()
@@ -596,7 +596,7 @@ class TiersMachine(RuleBasedStateMachine):
             aside = len(self.truth.of(state.ref, Fate.ASIDE))
             dead = total[Op.BURY] - total[Op.REDRIVE]
             assert (state.depth, state.scheduled, state.running, state.cold_mode) == (0, 0, 0, False)
-            # A job that was set aside after it was redriven is no longer among the dead.
+            # A job that was quarantined after it was redriven is no longer among the dead.
             assert total[Op.ENQUEUE] == total[Op.ACK] + dead + total[Op.EXPIRE] + total[Op.CANCEL] + aside
 
 

@@ -95,7 +95,7 @@ def look_at_both(valkey: Valkey, conn: Connection, envs: set[EnvRef]) -> World:
     for name, members in world.sight.sets.items():
         if name.endswith(":moving"):
             world.moving |= set(map(int, members))
-    with conn.pipeline():  # one round trip; nobody else is at work
+    with conn.pipeline():  # one round trip; no other operation runs
         answers = [conn.cursor(row_factory=dict_row).execute(query) for query in (QUEUES, DETAILS, ROWS, DEAD, ASIDE)]
         queues, details, *jobs = [answer.fetchall() for answer in answers]
     for values in queues:
@@ -142,7 +142,7 @@ def check_warm(world: World, refs: list[QueueRef]) -> None:
 
 
 def check_postgres(world: World) -> None:
-    """PostgreSQL's counters equal its rows, and every row that ever was there is accounted for, whoever died."""
+    """Check that PostgreSQL's counters equal its rows, and that every row that ever existed is accounted for."""
     details: Counter[tuple[Any, ...]] = Counter()
     for ref, queue in world.queues.items():
         rows = [row for row in world.rows.values() if row.ref == ref]

@@ -1,6 +1,6 @@
-"""What became of every job that a producer ever asked for, in two tiers: a plain model, written from the design.
+"""The fate of every job that a producer ever enqueued, in two tiers: a plain model, written from the design.
 
-It is told what producers, workers and operators did, and after each step it sees what both servers hold. From the two
+It receives what producers, workers and operators did, and after each step the contents of both servers. From the two
 it decides what happened to each job, and refuses what must not happen: a job that is nowhere, in two places, comes
 back after its end, or overtakes another one. Where jobs wait is the tiers' business; the caps say where they cannot.
 """
@@ -21,9 +21,9 @@ from tests.model.tiers_sight import Row, Warm, World, number_of
 
 
 class Fate(Enum):
-    ASKED = "a producer asked for it and has no answer yet"
+    ASKED = "a producer has enqueued it and has no reply yet"
     REFUSED = "it was not accepted"
-    WAITING = "accepted, and in the hands of nobody"
+    WAITING = "accepted, and not leased"
     RUNNING = "a worker has it"
     DEAD = "buried"
     DONE = "done"
@@ -67,7 +67,7 @@ class Call:
 
     ref: QueueRef
     jobs: list[Job]
-    may_clash: bool = False  # somebody else may have asked for the same ids meanwhile
+    may_clash: bool = False  # another producer may have used the same ids meanwhile
 
 
 @dataclass
@@ -75,7 +75,7 @@ class TiersTruth:
     caps: Caps
     jobs: dict[int, Job] = field(default_factory=dict[int, Job])
     counts: dict[QueueRef, Counter[Op]] = field(default_factory=dict[QueueRef, Counter[Op]])
-    cancelling: Counter[str] = field(default_factory=Counter[str])  # ids that somebody is about to cancel
+    cancelling: Counter[str] = field(default_factory=Counter[str])  # ids that are about to be cancelled
     redriving: Counter[QueueRef] = field(default_factory=Counter[QueueRef])
     now: int = 0
     numbers: count[int] = field(default_factory=lambda: count(1))
@@ -112,8 +112,8 @@ class TiersTruth:
         self._count(job, Op.DEQUEUE)
 
     def _check_order(self, job: Job) -> None:
-        """Of jobs that only wait for their turn none overtakes another one of its queue and priority that was accepted
-        before it was asked for, in whichever tiers they wait."""
+        """Check that no waiting job overtakes another of its queue and priority that was accepted before it was
+        enqueued, whichever tiers they wait in."""
         if not job.takes_its_turn:
             return
         for other in self.jobs.values():
@@ -218,8 +218,8 @@ class TiersTruth:
         if job.number in world.aside:
             assert job.row
             assert not job.placed
-            assert job.new.id in world.taken_ids(job.ref.environment), f"{job} was set aside without need"
-            assert job.number not in world.warm, f"{job} was set aside although it is in Valkey"
+            assert job.new.id in world.taken_ids(job.ref.environment), f"{job} was quarantined without need"
+            assert job.number not in world.warm, f"{job} was quarantined although it is in Valkey"
             job.fate = Fate.ASIDE
         elif job.overdue:
             job.fate = Fate.EXPIRED

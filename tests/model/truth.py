@@ -224,7 +224,7 @@ class Truth:
         """Check who was served, and in which order: `got` is (environment, job id, lease) of each job.
 
         A job whose TTL was over and that was met on the way is expired; whether one was met behind the last job
-        of an environment depends on how much was asked for at once, which `gone` tells. Nor does the model know which
+        of an environment depends on how many were requested at once, which `gone` gives. Nor does the model know which
         environment was served last, so the `clock` of the shard is given and checked.
         """
         before = dict(self.turns[shard])
@@ -245,7 +245,7 @@ class Truth:
                 assert not taken
         after = dict(self.turns[shard])
         leased = [self.jobs[env, job_id] for env, job_id, _ in got]
-        assert all(job.state is JobState.RUNNING for job in leased), "served from a queue that was not asked for"
+        assert all(job.state is JobState.RUNNING for job in leased), "served from a queue that was not requested"
         self._check_limits(leased)
         self._move_clock(shard, clock, before, {} if names else after)
         self.settle(shard)
@@ -317,7 +317,7 @@ class Truth:
         self.clocks[shard] = clock
 
     def _check_fairness(self, shard: int, share: int, before: dict[EnvRef, int], after: dict[EnvRef, int]) -> None:
-        """Nobody is served while somebody who could run as well is more than one share behind."""
+        """Check that no environment is served while another that could run is more than one share behind."""
         for env, turns in after.items():
             if turns > before[env]:
                 behind = {other: after[other] for other in self.turns[shard] if after[other] + share < turns}
