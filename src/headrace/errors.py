@@ -6,7 +6,6 @@ Imports only the standard library.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 
 
@@ -16,7 +15,7 @@ class HeadraceError(Exception):
     exit_code = 1
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
 
 
 class SettingsError(HeadraceError):
